@@ -1,0 +1,1 @@
+"""The embedded broker: one node that speaks the same protocol as a real cluster."""

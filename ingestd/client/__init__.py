@@ -1,0 +1,1 @@
+"""The client: cluster metadata, the roles a broker can have, cluster administration."""

@@ -1,0 +1,103 @@
+"""What is known of a cluster: nodes, topics, partitions and their leaders. Values, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ingestd.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from uuid import UUID
+
+__all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata"]
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One broker's address as the cluster advertises it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition's leader and replicas, as node ids. `leader` is -1 when there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    error: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic's partitions, in order of partition number; or the error that stands in their place."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionMetadata, ...]
+    internal: bool = False
+    error: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """A snapshot: never changed, replaced by a newer one. `version` grows with every replacement."""
+
+    cluster_id: str | None = None
+    controller_id: int = NO_LEADER
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    version: int = 0
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        """The partition, or None where topic or partition is not known."""
+        known = self.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.partitions):
+            return None
+        return known.partitions[partition]
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """The leader's node, or None where it is not known or there is none."""
+        known = self.partition(topic, partition)
+        return None if known is None else self.nodes.get(known.leader)
+
+
+class MetadataSource(Protocol):
+    """Where a client's metadata comes from: its own refreshes, or what a supervisor pushes.
+
+    The producer, the consumer and the roles know only this, so that they are the same classes in a worker process,
+    where nobody but the supervisor asks for metadata.
+    """
+
+    @property
+    def snapshot(self) -> ClusterMetadata:
+        """The newest metadata; empty before the first refresh."""
+        ...
+
+    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
+        ...
+
+    def wanted(self, topics: Collection[str], reason: str) -> None:
+        """Say, without waiting, that these topics' metadata is missing or out of date; coalesced and rate-limited."""
+        ...
+
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Apply a leader that a produce or fetch answer named (KIP-951), if its epoch is newer."""
+        ...
+
+    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
+        """Refresh (None: every topic known) and return the new snapshot. Raises `DeadlineExceeded` when no broker answered."""
+        ...

@@ -1,0 +1,1 @@
+"""Consumers: from a partition to records, batches or columns."""

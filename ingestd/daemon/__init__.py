@@ -1,0 +1,1 @@
+"""The daemon: supervisor, workers, shared memory, positions, and what a source is."""

@@ -1,0 +1,250 @@
+"""What a source is: one ordered stream of bytes with a position, owned by one worker. The daemon knows no more of it.
+
+`tail` implements this for files. A route is one configured `[tails.NAME]`; it finds sources in the supervisor,
+opens them in their owner worker, and encodes what they read in any worker. A route is a frozen dataclass that pickles:
+workers get it from the supervisor as it is.
+
+The way of the bytes, with who calls what:
+
+    supervisor   finder = route.finder(stored)         ── Found ──▶  shards: one owner worker per source
+    owner        source = opener.open(assignment)
+    owner        source.read(raw slab) ──▶ Piece       pieces of sources of one lane may share a slab
+    any worker   encoder.encode(raw, out, …) ──▶ Encoding: ready record batches in `out`
+    owner        producer.send_batch(…)                the position moves to `Piece.end` once all before it is acknowledged
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = [
+    "Assignment",
+    "BatchSpan",
+    "Encoder",
+    "Encoding",
+    "Finder",
+    "Found",
+    "Lane",
+    "Opener",
+    "Piece",
+    "Route",
+    "Source",
+    "Sources",
+    "StoredPosition",
+]
+
+PER_RECORD = -1
+"""`Lane.partition`: the encoder chooses a partition for each record."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """Where a source stands durably: every byte before `position` is acknowledged. `detail` is the route's own (JSON)."""
+
+    source: str
+    position: int
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A source that a finder found: its name (unique within the route, for ever), where to start, how to open it.
+
+    `until` is the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
+    `detail` is what is stored with the position, so that a later finder knows the source again (pickles and is JSON).
+    """
+
+    source: str
+    position: int
+    detail: Mapping[str, Any]
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A source given to a worker. Its generation fences: what an older generation reports is dropped."""
+
+    route: str
+    found: Found
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Sources of equal lanes may share a record batch.
+
+    partition: a fixed partition; None: the owner picks one per slab (sticky); PER_RECORD: the encoder picks per record.
+    key: the key that every record gets, or None.
+    """
+
+    partition: int | None = None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one read put into a slab: `length` bytes there stand for positions [start, end) of the source.
+
+    The bytes are whole lines: each ends with the line delimiter, but the last line of a finished source, to which
+    the source adds one. `length` may differ from `end - start` (a line shortened by the length limit).
+    `lines_shortened` counts lines that the limit cut or split.
+    """
+
+    length: int
+    start: int
+    end: int
+    lines_shortened: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """One ready record batch within `out`: its target partition, where it lies, how many records, how large before compression."""
+
+    partition: int
+    start: int
+    length: int
+    records: int
+    uncompressed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What one call of `encode` made. `consumed` < len(raw): `out` was full; call again with the rest and a fresh `out`."""
+
+    consumed: int
+    batches: Sequence[BatchSpan]
+
+
+class Source(Protocol):
+    """An open source. Not thread-safe: its owner's event loop calls it. No call blocks beyond a read of a local file."""
+
+    assignment: Assignment
+
+    def read(self, into: memoryview) -> Piece | None:
+        """Fill `into` (at least 64 KiB) with whole lines from the present position on.
+
+        None: nothing to read now; `ready` will be called when there is. Raises `OSError` when the source can not be
+        read now; the owner reports it and tries again with backoff.
+        """
+        ...
+
+    @property
+    def unread(self) -> int:
+        """Bytes known to be there and not yet read; a hint, cheap."""
+        ...
+
+    @property
+    def finished(self) -> str | None:
+        """Why nothing will ever come again (`until` reached, rotated away and read to its end, truncated, deleted), or None."""
+        ...
+
+    def detail(self) -> Mapping[str, Any]:
+        """What to store with the position now (a fingerprint over more bytes than before, the present path)."""
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor and the watch. Safe to call twice."""
+        ...
+
+
+class Opener(Protocol):
+    """One per route and worker: opens sources, and watches them for news (one inotify descriptor, not one timer a file)."""
+
+    def open(self, assignment: Assignment) -> Source:
+        """Open at `found.position`. Raises `OSError` when it can not; the owner reports it and tries again with backoff."""
+        ...
+
+    def close(self) -> None:
+        """Release what is shared by the sources, after these are closed."""
+        ...
+
+
+class Encoder(Protocol):
+    """Bytes of whole lines to record batches. Pure: no state between calls but scratch space; runs in any worker."""
+
+    def encode(
+        self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int
+    ) -> Encoding:
+        """Encode lines from `raw` into record batches in `out`, in order.
+
+        `lane.partition` is a partition here, or PER_RECORD; `partitions` is the topic's number of partitions.
+        Makes progress whenever `out` is at least as large as `raw` plus 64 KiB.
+        """
+        ...
+
+
+class Sources(Protocol):
+    """What a finder tells the supervisor."""
+
+    def appeared(self, found: Found) -> None:
+        """A source is there (once for each source name)."""
+        ...
+
+    def trouble(self, thing: str, reason: str) -> None:
+        """Something named can not be taken (unreadable, a directory, claimed by another route): logged and counted, once a state."""
+        ...
+
+
+class Finder(Protocol):
+    """Finds the sources of one route; runs in the supervisor, touches no record bytes but fingerprints."""
+
+    async def scan(self, sources: Sources) -> None:
+        """One complete pass; for `--once`, each source found has `until` set to its present end."""
+        ...
+
+    async def run(self, sources: Sources) -> None:
+        """A pass, then go on finding until cancelled."""
+        ...
+
+    def ended(self, source: str, reason: str) -> None:
+        """A worker says that this source is finished: forget it, and look at once what stands in its place."""
+        ...
+
+
+class Route(Protocol):
+    """One configured route. Frozen, pickles; constructed from its configuration table."""
+
+    @property
+    def name(self) -> str:
+        """Unique among all routes of the daemon."""
+        ...
+
+    @property
+    def cluster(self) -> str:
+        """Name of the target cluster."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Target topic."""
+        ...
+
+    @property
+    def linger(self) -> float:
+        """Seconds that bytes may wait for company before they are read into a batch."""
+        ...
+
+    @property
+    def batch_bytes(self) -> int:
+        """Most raw bytes of one slab."""
+        ...
+
+    def finder(self, stored: Sequence[StoredPosition], *, once: bool) -> Finder:
+        """The finder, which knows again what is stored."""
+        ...
+
+    def opener(self, ready: Callable[[str], None]) -> Opener:
+        """The opener; `ready(source)` says that a source may have something to read or is finished. Needs a running loop."""
+        ...
+
+    def encoder(self) -> Encoder:
+        """A new encoder with its own scratch space."""
+        ...
+
+    def lane(self, found: Found, partitions: int) -> Lane:
+        """The lane of a source, given the topic's number of partitions."""
+        ...

@@ -1,0 +1,144 @@
+"""One exception hierarchy, and what a Kafka error code means for whoever meets it.
+
+Everything that ingestd raises on purpose is an `IngestdError`. What a broker answers becomes a `KafkaError`, whose
+three properties say what to do about it; no call site keeps a list of codes of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+__all__ = [
+    "BufferFull",
+    "Closed",
+    "ConfigurationError",
+    "ConnectionLost",
+    "CorruptBatch",
+    "DeadlineExceeded",
+    "ErrorCode",
+    "IngestdError",
+    "KafkaError",
+    "ProtocolError",
+    "UnsupportedCodec",
+    "UnsupportedVersion",
+    "is_retriable",
+    "raise_for_code",
+]
+
+
+class IngestdError(Exception):
+    """Base of every error that ingestd raises on purpose."""
+
+
+class ConfigurationError(IngestdError):
+    """A setting is wrong; the message names the file, the key, the value and what was expected."""
+
+
+class Closed(IngestdError):
+    """The object was closed; it accepts nothing more."""
+
+
+class DeadlineExceeded(IngestdError, TimeoutError):
+    """A wait ended at its deadline without the answer."""
+
+
+class BufferFull(IngestdError):
+    """A bounded buffer has no room now; the caller may wait for room or give up."""
+
+
+class ConnectionLost(IngestdError, ConnectionError):
+    """The connection to a broker could not be made, or ended with requests in flight; whether they took effect is unknown."""
+
+
+class ProtocolError(IngestdError):
+    """The other side sent bytes that do not follow the protocol, or follow it beyond a stated limit."""
+
+
+class CorruptBatch(ProtocolError):
+    """A record batch fails its checksum, its lengths disagree, or it exceeds a stated limit."""
+
+
+class UnsupportedVersion(IngestdError):
+    """The broker and this package share no version of an API, or of a feature asked for."""
+
+
+class UnsupportedCodec(IngestdError):
+    """A compression codec is unknown, or not known to the broker in question."""
+
+
+class KafkaError(IngestdError):
+    """A broker answered with an error code.
+
+    `code` is the protocol's code (https://kafka.apache.org/protocol#protocol_error_codes); `detail` names the topic,
+    partition, group or other thing it was about.
+    """
+
+    def __init__(self, code: ErrorCode, detail: str = "") -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+
+    def __str__(self) -> str:
+        name = self.code.name.upper()
+        return f"{name} ({int(self.code)}): {self.detail}" if self.detail else f"{name} ({int(self.code)})"
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code.retriable or self.code in _REFRESH_METADATA
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the producer or member that met it can never go on under the same identity."""
+        return self.code in _FATAL
+
+    @property
+    def refresh_metadata(self) -> bool:
+        """Whether what is cached about the cluster is out of date."""
+        return self.code in _REFRESH_METADATA
+
+
+_REFRESH_METADATA: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.not_controller,
+        ErrorCode.listener_not_found,
+        ErrorCode.network_exception,
+    }
+)
+
+_FATAL: Final = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.unsupported_version,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.sasl_authentication_failed,
+    }
+)
+
+
+def raise_for_code(code: ErrorCode, detail: str = "") -> None:
+    """Raise `KafkaError` unless `code` is `none`."""
+    if code is not ErrorCode.none:
+        raise KafkaError(code, detail)
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the operation that met `error` may succeed when tried again."""
+    if isinstance(error, KafkaError):
+        return error.retriable
+    return isinstance(error, (ConnectionLost, DeadlineExceeded))

@@ -1,0 +1,1 @@
+"""Topics to topics: reserved for the mirror routes."""

@@ -1,0 +1,1 @@
+"""Producers: from a record or a batch to an acknowledgement."""

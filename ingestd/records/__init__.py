@@ -1,0 +1,1 @@
+"""The record batch: encode, decode, patch, compress."""

@@ -1,0 +1,1 @@
+"""Spark: the PySpark data source and the pipelines that run on it."""

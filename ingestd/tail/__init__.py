@@ -1,0 +1,1 @@
+"""Files to record batches: discovery, identity, rotation, framing."""

@@ -1,0 +1,1 @@
+"""Bytes on a socket: broker connections, version negotiation, requests and responses."""
