@@ -1,0 +1,70 @@
+"""What workers count and the supervisor shows: values only. Counters are per worker process, from its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["LATENCY_BOUNDS", "RouteCounters", "SourceGauges", "WorkerStatistics"]
+
+LATENCY_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the latency histogram, in seconds; one more bucket stands for everything above."""
+
+
+@dataclass(slots=True)
+class RouteCounters:
+    """One route's totals in one worker. They only grow while the worker lives."""
+
+    bytes_read: int = 0
+    """Bytes taken from sources, as positions count them."""
+    records: int = 0
+    """Records (lines) encoded."""
+    lines_shortened: int = 0
+    """Lines that the length limit cut or split."""
+    batches: int = 0
+    """Record batches handed to the producer."""
+    uncompressed_bytes: int = 0
+    """Bytes of these batches before compression."""
+    compressed_bytes: int = 0
+    """Bytes of these batches as sent."""
+    helped_bytes: int = 0
+    """Raw bytes that this worker encoded for other owners."""
+    records_acknowledged: int = 0
+    bytes_acknowledged: int = 0
+    """Bytes of sources, as positions count them, that every in-sync replica has."""
+    retries: dict[str, int] = field(default_factory=dict)
+    """Produce requests tried again, by Kafka error name (or `connection_lost`, `deadline_exceeded`)."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """Batches or sources that failed for good or for now, by kind."""
+    latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
+    """Batches by seconds from hand-over to the producer until acknowledged; not cumulative, one count per bucket."""
+    latency_sum: float = 0.0
+    """Seconds, over all batches in `latency_counts`."""
+
+
+@dataclass(slots=True)
+class SourceGauges:
+    """One source now."""
+
+    route: str
+    label: str
+    """What a person calls it (a path)."""
+    unread: int
+    """Bytes there but not yet read."""
+    position: int
+    """Every byte before it is acknowledged."""
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """What one worker reports, once a second and at its end."""
+
+    slot: int
+    """Which of the workers, from 0."""
+    incarnation: int
+    """Grows with every restart of the slot: totals of the dead incarnation stay, those of the new one start from 0."""
+    cpu_seconds: float = 0.0
+    arena_pages: int = 0
+    arena_pages_used: int = 0
+    routes: dict[str, RouteCounters] = field(default_factory=dict)
+    sources: dict[str, SourceGauges] = field(default_factory=dict)
+    """By source name; a source that is gone is no longer in it."""
