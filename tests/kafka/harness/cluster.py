@@ -1,0 +1,309 @@
+"""A real Kafka cluster (KRaft, broker and controller in each JVM) and the questions that tests ask it."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import shutil
+import subprocess
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from harness import reading
+from harness.jars import kafka_jars
+from harness.node import JAVA_FOR_TESTS, Node, NodeDiedError, Ports, free_ports, java
+from harness.request_log import read_request_log, requests_by_client
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["KafkaCluster", "java_tool", "live_clusters"]
+
+START_SECONDS = 90
+TOOL_SECONDS = 60
+FORMAT_MARK = "bootstrap.checkpoint"
+
+live_clusters: list[KafkaCluster] = []
+"""Clusters that run now; a failing test shows their logs."""
+
+_topic_numbers = itertools.count(1)
+
+
+def java_tool(main: str, *arguments: str, stdin: bytes = b"", timeout: float = TOOL_SECONDS) -> str:
+    """Run one of Kafka's own tools by class name; its standard output. Raises `RuntimeError` with what it said.
+
+    A name without a package is one of `org.apache.kafka.tools` (`TopicCommand`, `GetOffsetShell`).
+    """
+    full = {"ConsoleConsumer": "consumer.ConsoleConsumer"}.get(main, main)
+    name = full if full.startswith(("org.", "kafka.")) else f"org.apache.kafka.tools.{full}"
+    ran = subprocess.run(
+        java(kafka_jars(), ("-Dlog4j2.level=WARN", *JAVA_FOR_TESTS), name, *arguments),
+        input=stdin, capture_output=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    if ran.returncode != 0:
+        raise RuntimeError(f"{name} {' '.join(arguments)}: exit {ran.returncode}\n{ran.stdout!r}\n{ran.stderr!r}")
+    return ran.stdout.decode()
+
+
+class KafkaCluster:
+    """One real Kafka cluster of `nodes` nodes with ids from 1. Starts when entered, is gone with its data when left.
+
+    Invariants
+        `kill`, `stop`, `start`, `freeze`, `thaw` take a node id, as metadata has it.
+        `bootstrap` names every node and never changes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: int = 1,
+        log_requests: bool = False,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = JAVA_FOR_TESTS,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._jars = kafka_jars()
+        ports = free_ports(2 * nodes)
+        self.nodes: dict[int, Node] = {}
+        for node_id in range(1, nodes + 1):
+            home = directory / f"node-{node_id}"
+            home.mkdir()
+            self.nodes[node_id] = Node(node_id, Ports(ports.pop(), ports.pop()), home, self._jars, java_options)
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
+        for node in self.nodes.values():
+            node.configure(self._settings(node) | dict(settings or {}), log_requests=log_requests)
+        self._admin: AdminClient | None = None
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """HOST:PORT of every node."""
+        return [node.address for node in self.nodes.values()]
+
+    @property
+    def servers(self) -> str:
+        """The same as one string, as librdkafka and the Java tools want it."""
+        return ",".join(self.bootstrap)
+
+    @property
+    def log(self) -> Path:
+        """The log of the first node."""
+        return self.nodes[1].log
+
+    @property
+    def admin(self) -> AdminClient:
+        """librdkafka's admin client for this cluster."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
+        return self._admin
+
+    def _settings(self, node: Node) -> dict[str, str]:
+        replicas = min(3, len(self.nodes))
+        in_sync = max(1, replicas - 1)
+        voters = ",".join(f"{other.node_id}@127.0.0.1:{other.ports.controller}" for other in self.nodes.values())
+        listeners = f"PLAINTEXT://{node.address},CONTROLLER://127.0.0.1:{node.ports.controller}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": voters,
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://{node.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(node.data),
+            "num.partitions": "1",
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": str(in_sync),
+            "offsets.topic.num.partitions": "5",
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.num.partitions": "5",
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(in_sync),
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": str(replicas),
+            "share.coordinator.state.topic.min.isr": str(in_sync),
+            "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            # A dead or frozen node must be noticed within a test's patience.
+            "broker.heartbeat.interval.ms": "300",
+            "broker.session.timeout.ms": "2000",
+            "replica.lag.time.max.ms": "3000",
+            "controller.quorum.election.timeout.ms": "500",
+            "controller.quorum.fetch.timeout.ms": "1000",
+        }
+
+    def __enter__(self) -> Self:
+        for node in self.nodes.values():
+            self._format(node)
+        live_clusters.append(self)
+        try:
+            for node in self.nodes.values():
+                node.start()
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every node and delete its data; the logs stay. Safe to call twice."""
+        if self in live_clusters:
+            live_clusters.remove(self)
+        self._admin = None
+        for node in self.nodes.values():
+            node.kill()
+            shutil.rmtree(node.data, ignore_errors=True)
+
+    def _format(self, node: Node) -> None:
+        # Formatting by Kafka's own tool costs a JVM start for each node. What it writes beside the ids (the feature
+        # levels of this version) is the same each time, so it is kept with the jars.
+        checkpoint = self._jars / FORMAT_MARK
+        if not checkpoint.exists():
+            formatted = node.directory / "format"
+            properties = node.directory / "format.properties"
+            properties.write_text(
+                "\n".join(
+                    f"{name}={value}" for name, value in (self._settings(node) | {"log.dirs": str(formatted)}).items()
+                )
+            )
+            java_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties))
+            partial = self._jars / f"{FORMAT_MARK}.{uuid.uuid4().hex}"
+            shutil.copy(formatted / FORMAT_MARK, partial)
+            partial.rename(checkpoint)
+        node.data.mkdir(parents=True)
+        shutil.copy(checkpoint, node.data / FORMAT_MARK)
+        directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
+        (node.data / "meta.properties").write_text(
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.node_id}\ndirectory.id={directory_id}\n"
+        )
+
+    # nodes
+
+    def node_of(self, node_id: int) -> Node:
+        """The node with this id."""
+        return self.nodes[node_id]
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL a node."""
+        self.nodes[node_id].kill()
+
+    def stop(self, node_id: int) -> None:
+        """Shut a node down in order."""
+        self.nodes[node_id].stop()
+
+    def start(self, node_id: int, *, wait: bool = True) -> None:
+        """Start a node again and, unless told otherwise, wait until every running node is part of the cluster."""
+        self.nodes[node_id].start()
+        if wait:
+            self.wait_ready()
+
+    def freeze(self, node_id: int) -> None:
+        """SIGSTOP a node: it keeps its connections and says nothing."""
+        self.nodes[node_id].freeze()
+
+    def thaw(self, node_id: int) -> None:
+        """Let a frozen node go on."""
+        self.nodes[node_id].thaw()
+
+    def heal(self) -> None:
+        """Bring every node back and wait until all partitions have all replicas in sync."""
+        for node in self.nodes.values():
+            node.thaw()
+            node.start()
+        self.wait_ready()
+        self.wait_in_sync()
+
+    def wait_ready(self) -> None:
+        """Until every running node is in every answer to a metadata request."""
+        expected = {node.node_id for node in self.nodes.values() if node.running}
+
+        def ready() -> bool:
+            for node_id in sorted(expected):
+                self.nodes[node_id].check()
+            return all(set(self._metadata_of(self.nodes[node_id]).brokers) >= expected for node_id in sorted(expected))
+
+        self._until(ready, f"nodes {sorted(expected)} are one cluster")
+
+    @staticmethod
+    def _metadata_of(node: Node) -> Any:
+        return AdminClient({"bootstrap.servers": node.address, "log_level": 0}).list_topics(timeout=2)
+
+    def wait_in_sync(self, topic: str | None = None) -> None:
+        """Until every partition (of `topic`, or of all) has a leader and all its replicas in sync."""
+
+        def in_sync() -> bool:
+            described = self.admin.list_topics(topic=topic, timeout=5) if topic else self.admin.list_topics(timeout=5)
+            return all(
+                partition.leader in self.nodes and set(partition.isrs) == set(partition.replicas)
+                for entry in described.topics.values()
+                for partition in entry.partitions.values()
+            )
+
+        self._until(in_sync, f"all replicas of {topic or 'all topics'} are in sync")
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if holds():
+                    return
+            except KafkaException:
+                pass  # Not yet: whoever is asked is still starting, or an election is going on.
+            time.sleep(0.1)
+        logs = "\n".join(str(node.log) for node in self.nodes.values())
+        raise NodeDiedError(f"not within {START_SECONDS} s: {what}. Logs:\n{logs}")
+
+    # topics
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, replicas: int | None = None, **configs: str
+    ) -> str:
+        """Create a topic (named uniquely unless named), wait for its leaders. `_` in config names stands for `.`."""
+        topic = name or f"t{next(_topic_numbers)}-{uuid.uuid4().hex[:6]}"
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        wanted = NewTopic(topic, partitions, replicas or min(3, len(self.nodes)), config=settings)
+        self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=20)
+        self.wait_in_sync(topic)
+        return topic
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The node id of a partition's leader; waits until there is one."""
+        found = -1
+
+        def led() -> bool:
+            nonlocal found
+            found = self.admin.list_topics(topic=topic, timeout=5).topics[topic].partitions[partition].leader
+            return found in self.nodes
+
+        self._until(led, f"{topic} {partition} has a leader")
+        return found
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """The high watermark of each partition."""
+        return reading.end_offsets(self.servers, topic)
+
+    def read_back(
+        self, topic: str, *, isolation: str = "read_uncommitted", timeout: float = 60
+    ) -> dict[int, list[bytes]]:
+        """Every record's value, by partition in order of offsets, up to the present end. A null value reads as b""."""
+        return reading.read_back(self.servers, topic, isolation=isolation, timeout=timeout)
+
+    # the request log
+
+    def requests_by_client(self) -> dict[str, Counter[str]]:
+        """For each client id, how often it asked what of any node. Needs `log_requests`."""
+        return requests_by_client(
+            itertools.chain.from_iterable(read_request_log(node.request_log) for node in self.nodes.values())
+        )

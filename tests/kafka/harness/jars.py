@@ -1,0 +1,85 @@
+"""Apache Kafka's jars: fetched by Maven once, kept in the user's cache, found again by the content of `pom.xml`."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+__all__ = ["MissingProgramError", "cache_directory", "kafka_jars", "program"]
+
+POM = Path(__file__).resolve().parent.parent / "pom.xml"
+MAVEN_SECONDS = 300
+HOW_TO_INSTALL = {
+    "java": "apt-get install openjdk-17-jre-headless",
+    "mvn": "apt-get install maven",
+    "kcat": "apt-get install kcat",
+    "rsyslogd": "apt-get install rsyslog rsyslog-kafka",
+    "promtool": "apt-get install prometheus",
+    "systemd-analyze": "apt-get install systemd",
+    "go": "https://go.dev/dl (1.24 or newer)",
+    "setpriv": "apt-get install util-linux",
+    "taskset": "apt-get install util-linux",
+}
+SYSTEM_DIRECTORIES = ("/usr/local/go/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+class MissingProgramError(RuntimeError):
+    """A program that the tests need is not on this machine: a failure, never a reason to skip."""
+
+
+def program(name: str) -> str:
+    """The path of a program. Raises `MissingProgramError`, saying how to install it."""
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_DIRECTORIES))
+    if found is None:
+        raise MissingProgramError(f"{name} is not installed: {HOW_TO_INSTALL.get(name, 'no recipe known')}")
+    return found
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept between runs: `$XDG_CACHE_HOME/ingestd`, or `~/.cache/ingestd`."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    directory = Path(home) / "ingestd"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def kafka_jars() -> Path:
+    """The directory with all jars of Apache Kafka. Fetches them if this version of `pom.xml` never was fetched.
+
+    Several processes may call this at once: one fetches, the others wait.
+    """
+    version = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
+    directory = cache_directory() / f"kafka-{version}"
+    if directory.is_dir():
+        return directory
+    with (cache_directory() / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():
+            _fetch(directory)
+    return directory
+
+
+def _fetch(directory: Path) -> None:
+    partial = directory.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    project = partial / "project"
+    project.mkdir(parents=True)
+    shutil.copy(POM, project / "pom.xml")
+    command = [program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={partial}/libs"]
+    fetched = subprocess.run(
+        command,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=MAVEN_SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if fetched.returncode != 0:
+        raise RuntimeError(f"Maven did not bring Apache Kafka:\n{fetched.stdout}{fetched.stderr}")
+    (partial / "libs").rename(directory)
+    shutil.rmtree(partial)
