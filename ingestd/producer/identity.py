@@ -1,0 +1,113 @@
+"""Producer identity: who a producer is to the brokers (KIP-98), and where that comes from."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingestd.errors import IngestdError, is_retriable, raise_for_code
+from ingestd.retry import Backoff
+from ingestd.wire import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingestd.client.client import Client
+    from ingestd.tasks import TaskOwner
+
+__all__ = ["NO_SEQUENCE", "FetchedIdentities", "IdentityDesk", "IdentitySource", "ProducerIdentity", "next_sequence"]
+
+NO_SEQUENCE: Final = -1
+"""The sequence, and the producer id and epoch, of a batch that has none."""
+
+_LAST_EPOCH: Final = 0x7FFF
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer id and its epoch. Brokers refuse an epoch older than the newest they saw, partition by partition."""
+
+    producer_id: int
+    epoch: int
+
+
+def next_sequence(sequence: int, records: int) -> int:
+    """The sequence after a batch of `records` that began at `sequence`; 2^31 - 1 is followed by 0."""
+    return (sequence + records) & _SEQUENCE_MASK
+
+
+class IdentitySource(Protocol):
+    """Where identities come from: the cluster, or a supervisor that asks the cluster for its workers."""
+
+    async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
+        """An identity never used before; with `previous`, one under which brokers fence what `previous` left behind.
+
+        Several partitions may ask with the same `previous` and may be given the same identity: sequences and epochs
+        are kept per partition. Raises `IngestdError`; one that is retriable is asked again.
+        """
+        ...
+
+
+class FetchedIdentities:
+    """Identities from InitProducerId, answered by any broker."""
+
+    def __init__(self, client: Client, timeout: float = 30.0) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
+        """The next epoch of `previous` (a producer without transactional id bumps its own), else a fresh producer id."""
+        if previous is not None and previous.epoch < _LAST_EPOCH:
+            return ProducerIdentity(previous.producer_id, previous.epoch + 1)
+        broker = await self._client.any()
+        answer = await broker.request(requests.init_producer_id, self._timeout)
+        raise_for_code(answer.error_code, "InitProducerId")
+        return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
+
+
+class IdentityDesk:
+    """Asks the source on behalf of partitions that cannot wait, again and again until it answers.
+
+    Invariants
+        All who ask for a first identity share one question.
+        Who asked is answered once, or `failed` is told, or the owner of the tasks is closing.
+    """
+
+    def __init__(self, source: IdentitySource, tasks: TaskOwner, failed: Callable[[IngestdError], None]) -> None:
+        self._source = source
+        self._tasks = tasks
+        self._failed = failed
+        self._first: ProducerIdentity | None = None
+        self._waiting: dict[ProducerIdentity | None, list[Callable[[ProducerIdentity], None]]] = {}
+
+    @property
+    def first(self) -> ProducerIdentity | None:
+        """The identity that partitions start with, once it is known."""
+        return self._first
+
+    def ask(self, previous: ProducerIdentity | None, then: Callable[[ProducerIdentity], None]) -> None:
+        """Have `then` called with an identity after `previous`; never before this returns."""
+        waiting = self._waiting.get(previous)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waiting[previous] = [then]
+        self._tasks.start(self._acquire(previous), "producer identity")
+
+    async def _acquire(self, previous: ProducerIdentity | None) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                identity = await self._source.acquire(previous)
+                break
+            except IngestdError as error:
+                if not is_retriable(error):
+                    self._failed(error)
+                    return
+                await asyncio.sleep(backoff.next_delay())
+        if previous is None:
+            self._first = identity
+        for then in self._waiting.pop(previous):
+            then(identity)

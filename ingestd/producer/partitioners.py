@@ -1,0 +1,273 @@
+"""Partitioners: which partition a record goes to. A partitioner chooses an index into the list that it is offered.
+
+Those that need consistency are offered all partitions of the topic, others only the writable ones. The hashes give
+what other clients give: FNV-1a as sarama's hash partitioner, murmur2 as Java's, CRC32 as librdkafka's `consistent`.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Keyed",
+    "Manual",
+    "Partitioner",
+    "PartitionerFactory",
+    "RandomChoice",
+    "RoundRobin",
+    "Sticky",
+    "consistent_crc32",
+    "crc32",
+    "custom",
+    "fnv1a",
+    "hash_fnv1a",
+    "hash_murmur2",
+    "manual",
+    "murmur2",
+    "murmur2_partition",
+    "random_choice",
+    "round_robin",
+    "sticky",
+]
+
+
+class Partitioner(Protocol):
+    """Chooses partitions for the records of one topic; one object per topic, used from its event loop alone."""
+
+    def needs_consistency(self, key: bytes | None) -> bool:
+        """Whether this record's choice must not depend on which partitions are writable now."""
+        ...
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
+        """An index into `partitions`, which is not empty. Any other answer fails the record as an invalid partition."""
+        ...
+
+    def batch_full(self, partition: int) -> None:
+        """The open batch of `partition` was closed: the moment for a sticky one to move on."""
+        ...
+
+
+PartitionerFactory: TypeAlias = Callable[[str], Partitioner]
+"""Makes the partitioner of the topic named."""
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's 32-bit murmur2 (seed 0x9747b28c), unsigned."""
+    length = len(key)
+    multiplier = 0x5BD1E995
+    value = 0x9747B28C ^ length
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        word = int.from_bytes(key[position : position + 4], "little")
+        word = word * multiplier & 0xFFFFFFFF
+        word = (word ^ word >> 24) * multiplier & 0xFFFFFFFF
+        value = value * multiplier & 0xFFFFFFFF ^ word
+    if length > whole:
+        value = (value ^ int.from_bytes(key[whole:], "little")) * multiplier & 0xFFFFFFFF
+    value = (value ^ value >> 13) * multiplier & 0xFFFFFFFF
+    return value ^ value >> 15
+
+
+def murmur2_partition(key: bytes, partitions: int) -> int:
+    """The partition that Java's default partitioner gives `key` among `partitions`."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def fnv1a(key: bytes) -> int:
+    """32-bit FNV-1a, unsigned."""
+    value = 0x811C9DC5
+    for byte in key:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def crc32(key: bytes) -> int:
+    """CRC-32 (IEEE), unsigned."""
+    return zlib.crc32(key)
+
+
+def _sarama_index(key: bytes, count: int) -> int:
+    signed = fnv1a(key)
+    if signed >= 0x80000000:
+        signed -= 0x1_0000_0000
+    # Go's remainder has the sign of the dividend, and sarama then takes its absolute value.
+    return abs(signed) % count
+
+
+def _crc32_index(key: bytes, count: int) -> int:
+    return crc32(key) % count
+
+
+class Manual:
+    """Every record names its partition; one that does not is refused."""
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002 - the protocol's arguments
+        """Always: the caller decides."""
+        return True
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
+        """No index: a record that comes here names no partition."""
+        return -1
+
+    def batch_full(self, partition: int) -> None:
+        """Of no interest."""
+
+
+class RandomChoice:
+    """Any writable partition, record by record."""
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
+        """Uniform."""
+        return random.randrange(len(partitions))  # noqa: S311 - spreading, not cryptography
+
+    def batch_full(self, partition: int) -> None:
+        """Of no interest."""
+
+
+class RoundRobin:
+    """The writable partitions in turn, record by record."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
+        """The one after the last."""
+        index = self._turn % len(partitions)
+        self._turn = index + 1
+        return index
+
+    def batch_full(self, partition: int) -> None:
+        """Of no interest."""
+
+
+class Sticky:
+    """One writable partition until its batch is full, then another: large batches, evenly spread (KIP-480)."""
+
+    def __init__(self) -> None:
+        self._partition: int | None = None
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
+        """The partition stuck to, while it is writable."""
+        if self._partition in partitions:
+            return partitions.index(self._partition)
+        index = random.randrange(len(partitions))  # noqa: S311 - spreading, not cryptography
+        self._partition = partitions[index]
+        return index
+
+    def batch_full(self, partition: int) -> None:
+        """Choose anew for the next record."""
+        if partition == self._partition:
+            self._partition = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """By hash of the key among all partitions; records without a key as `keyless` has it, among the writable ones."""
+
+    index: Callable[[bytes, int], int]
+    """From a key and the number of partitions to the index."""
+    keyless: Partitioner
+
+    def needs_consistency(self, key: bytes | None) -> bool:
+        """Only a record with a key: this is decided record by record."""
+        return key is not None
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
+        """By the key's hash."""
+        if key is None:
+            return self.keyless.choose(key, value, partitions)
+        return self.index(key, len(partitions))
+
+    def batch_full(self, partition: int) -> None:
+        """For the records without a key."""
+        self.keyless.batch_full(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Custom:
+    function: Callable[[bytes | None, bytes | None, Sequence[int]], int]
+    consistent: bool
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
+        return self.consistent
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
+        return self.function(key, value, partitions)
+
+    def batch_full(self, partition: int) -> None:
+        pass
+
+
+def manual(topic: str) -> Partitioner:  # noqa: ARG001 - a PartitionerFactory
+    """Records name their partition."""
+    return Manual()
+
+
+def random_choice(topic: str) -> Partitioner:  # noqa: ARG001
+    """Any writable partition."""
+    return RandomChoice()
+
+
+def round_robin(topic: str) -> Partitioner:  # noqa: ARG001
+    """Writable partitions in turn."""
+    return RoundRobin()
+
+
+def sticky(topic: str) -> Partitioner:  # noqa: ARG001
+    """One writable partition per batch."""
+    return Sticky()
+
+
+def hash_fnv1a(topic: str) -> Partitioner:  # noqa: ARG001
+    """sarama's hash partitioner: FNV-1a of the key; without a key at random."""
+    return Keyed(_sarama_index, RandomChoice())
+
+
+def hash_murmur2(topic: str) -> Partitioner:  # noqa: ARG001
+    """Java's default: murmur2 of the key; without a key sticky."""
+    return Keyed(murmur2_partition, Sticky())
+
+
+def consistent_crc32(topic: str) -> Partitioner:  # noqa: ARG001
+    """librdkafka's `consistent_random`: CRC32 of the key; without a key at random."""
+    return Keyed(_crc32_index, RandomChoice())
+
+
+def custom(
+    function: Callable[[bytes | None, bytes | None, Sequence[int]], int], *, consistent: bool
+) -> PartitionerFactory:
+    """A partitioner from a function of key, value and partitions to an index.
+
+    `consistent`: it is offered all partitions, not only the writable ones.
+    """
+    return lambda topic: _Custom(function, consistent)  # noqa: ARG005
+
+
+_BY_NAME: Final[dict[str, PartitionerFactory]] = {
+    "manual": manual,
+    "random": random_choice,
+    "round-robin": round_robin,
+    "sticky": sticky,
+    "fnv1a": hash_fnv1a,
+    "murmur2": hash_murmur2,
+    "crc32": consistent_crc32,
+}

@@ -1,0 +1,103 @@
+"""How a producer behaves: one frozen value, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ConfigurationError
+from ingestd.producer.partitioners import hash_murmur2
+from ingestd.records.codecs import Compression
+from ingestd.retry import Backoff
+
+if TYPE_CHECKING:
+    from ingestd.producer.partitioners import Partitioner, PartitionerFactory
+
+__all__ = ["ACKS_ALL", "REMEMBERED_BATCHES", "ProducerSettings"]
+
+ACKS_ALL: Final = -1
+"""Every in-sync replica has the batch before it is acknowledged."""
+
+REMEMBERED_BATCHES: Final = 5
+"""Brokers remember that many batches per producer and partition (KIP-98); more in flight could not be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Settings of an `AsyncProducer`. Sizes in bytes, times in seconds. Raises `ConfigurationError` naming the setting."""
+
+    acks: int = ACKS_ALL
+    """-1: all in-sync replicas; 1: the leader; 0: none, and no offsets and no errors come back."""
+    idempotent: bool | None = None
+    """None: whenever `acks` is -1. Without it a partition has one batch in flight, and a retry may write twice."""
+    compression: Compression = field(default_factory=lambda: Compression.parse("none"))
+    """For records given to `send`; ready batches keep their own."""
+    partitioner: PartitionerFactory = hash_murmur2
+    """Makes the partitioner of each topic, for records given to `send` without a partition."""
+    batch_bytes: int = 1024 * 1024
+    """A batch under construction is sent when it has this size before compression."""
+    batch_records: int = 1_000_000
+    """A batch under construction is sent when it has so many records."""
+    linger: float = 0.005
+    """A batch under construction is sent when its first record is this old."""
+    request_bytes: int = 8 * 1024 * 1024
+    """Batches of several partitions share a request up to this size; a larger batch travels alone."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """Records accepted by `send` and not yet done, before compression; beyond it `send` raises `BufferFull`."""
+    in_flight_requests: int = REMEMBERED_BATCHES
+    """Requests in flight per broker."""
+    delivery_timeout: float = 120.0
+    """From acceptance until the last attempt may begin; `inf` never gives up. An attempt under way is waited for."""
+    request_timeout: float = 30.0
+    """From a request until its answer; then the connection is aborted."""
+    acknowledge_timeout: float = 20.0
+    """What the leader may wait for its in-sync replicas before it answers REQUEST_TIMED_OUT."""
+    connect_timeout: float = 10.0
+    """For opening a connection to a leader."""
+    metadata_timeout: float = 60.0
+    """How long a topic or partition that the cluster does not know is waited for."""
+    retry_initial: float = 0.05
+    """The first backoff of a partition."""
+    retry_maximum: float = 1.0
+    """The longest backoff of a partition."""
+    breaker_failures: int = 3
+    """That many waits for a topic's metadata in vain, in a row, and its records are refused at once …"""
+    breaker_pause: float = 10.0
+    """… for this long; then one more wait decides."""
+
+    def __post_init__(self) -> None:
+        if self.acks not in (-1, 0, 1):
+            raise ConfigurationError(f"acks: {self.acks}; expected -1 (all), 1 or 0")
+        if self.idempotent and self.acks != ACKS_ALL:
+            raise ConfigurationError(f"idempotent: true with acks {self.acks}; expected acks -1 (all)")
+        for name in ("batch_bytes", "batch_records", "request_bytes", "buffer_bytes", "in_flight_requests"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}: {getattr(self, name)}; expected at least 1")
+        if self.in_flight_requests > REMEMBERED_BATCHES:
+            raise ConfigurationError(
+                f"in_flight_requests: {self.in_flight_requests}; expected at most {REMEMBERED_BATCHES}"
+            )
+        if self.linger < 0:
+            raise ConfigurationError(f"linger: {self.linger}; expected seconds, 0 or more")
+        positive = ("delivery_timeout", "request_timeout", "acknowledge_timeout", "connect_timeout", "metadata_timeout")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether batches carry producer id, epoch and sequence."""
+        return self.acks == ACKS_ALL if self.idempotent is None else self.idempotent
+
+    @property
+    def window(self) -> int:
+        """Most batches of one partition in flight; one where nothing but waiting keeps their order."""
+        return self.in_flight_requests if self.numbered else 1
+
+    def backoff(self) -> Backoff:
+        """A new backoff, for one partition or one purpose."""
+        return Backoff(self.retry_initial, self.retry_maximum)
+
+    def new_partitioner(self, topic: str) -> Partitioner:
+        """The partitioner for one topic."""
+        return self.partitioner(topic)
