@@ -1,0 +1,240 @@
+"""Configuration: frozen values that pickle, and `load`, which makes them from a TOML file or says all that is wrong.
+
+Values only, so that a worker process, which gets them from the supervisor, imports neither pydantic nor a TOML reader;
+both are in `configuration_file`, which only `load` imports.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ingestd.daemon.source import Route
+
+__all__ = [
+    "ClusterSettings",
+    "Configuration",
+    "DaemonSettings",
+    "Fault",
+    "FaultyConfiguration",
+    "PipelineSettings",
+    "PipelineSink",
+    "PipelineSource",
+    "WrongSetting",
+    "load",
+    "parse_address",
+    "prepare_state",
+]
+
+PAGE_BYTES: Final = 64 * 1024
+"""Arenas are handed out in runs of pages of this size."""
+
+SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
+
+
+class WrongSetting(ValueError):
+    """Raised by a settings class for a value of the right type that it can not take; `load` reports it by its key."""
+
+    def __init__(self, key: str, expected: str) -> None:
+        super().__init__(f"{key}: expected {expected}")
+        self.key = key
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a configuration file. `value` is None where there is none to show, or it may hold a secret."""
+
+    file: str
+    key: str
+    value: str | None
+    problem: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{place}: {self.problem}" if self.value is None else f"{place} = {self.value}: {self.problem}"
+
+
+class FaultyConfiguration(ConfigurationError):
+    """Everything found wrong in one configuration file; the message has one line for each fault."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` (`[HOST]:PORT` for IPv6) as host and port; port 0 stands for any free one. Raises `ValueError`."""
+    host, colon, digits = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 address stands in brackets, [HOST]:PORT")
+    if not colon or not host or not (digits.isascii() and digits.isdigit()) or int(digits) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(digits)
+
+
+def _require(key: str, expected: str, *, holds: bool) -> None:
+    if not holds:
+        raise WrongSetting(key, expected)
+
+
+def _require_address(key: str, text: str) -> None:
+    try:
+        parse_address(text)
+    except ValueError:
+        raise WrongSetting(key, 'an address "HOST:PORT"') from None
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """`[daemon]`: the processes, where their state is, how they show themselves."""
+
+    workers: int = 0
+    """Worker processes; 0: one for each core that this process may use."""
+    state: Path = Path("/var/lib/ingestd")
+    """Directory of positions and of embedded brokers' data."""
+    http: str = "127.0.0.1:9464"
+    """Address of /metrics, /healthz, /readyz and /status; empty: none."""
+    drain_timeout: float = 30.0
+    """Seconds that a stopping daemon may take to deliver what it has read."""
+    arena_bytes: int = 64 * 1024 * 1024
+    """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
+    restart_backoff: float = 0.2
+    """Seconds before a dead worker is started again, the first time; doubles with each death in a row."""
+    restart_backoff_maximum: float = 30.0
+    """The longest such wait, in seconds."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is logged."""
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """`auto`: text on a terminal, JSON otherwise."""
+
+    def __post_init__(self) -> None:
+        _require("workers", "0 (one per core) to 256", holds=0 <= self.workers <= 256)
+        _require("drain_timeout", "seconds, more than 0", holds=self.drain_timeout > 0)
+        whole_pages = self.arena_bytes % PAGE_BYTES == 0
+        expected = f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}"
+        _require("arena_bytes", expected, holds=whole_pages and self.arena_bytes >= SMALLEST_ARENA_BYTES)
+        _require("restart_backoff", "seconds, more than 0", holds=self.restart_backoff > 0)
+        expected = "seconds, at least restart_backoff"
+        _require("restart_backoff_maximum", expected, holds=self.restart_backoff_maximum >= self.restart_backoff)
+        if self.http:
+            _require_address("http", self.http)
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers to start: `workers`, or the number of cores that this process may use."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """`[clusters.NAME]`: a cluster somewhere (`bootstrap`), or one that the daemon runs itself (`embedded`)."""
+
+    name: str
+    embedded: bool = False
+    """Run the cluster's broker as a process of the daemon."""
+    bootstrap: tuple[str, ...] = ()
+    """Addresses (`HOST:PORT`) to ask first for the cluster's brokers."""
+    create_topics: bool = True
+    """Whether a topic that is not there may be created by writing to it."""
+    listen: str = "127.0.0.1:0"
+    """The embedded broker's address; port 0: any free one."""
+    data: Path | None = None
+    """The embedded broker's data directory; None: `broker/NAME` in the daemon's state directory."""
+    partitions: int = 1
+    """Partitions of a topic that the embedded broker creates on demand."""
+
+    def __post_init__(self) -> None:
+        _require("embedded", "`embedded = true` or `bootstrap`, not both", holds=not (self.embedded and self.bootstrap))
+        _require("bootstrap", 'addresses, as in ["kafka-1:9092"], or `embedded = true`', holds=self._has_a_broker)
+        for address in self.bootstrap:
+            _require_address("bootstrap", address)
+        _require_address("listen", self.listen)
+        _require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)
+
+    @property
+    def _has_a_broker(self) -> bool:
+        return self.embedded or bool(self.bootstrap)
+
+    def data_directory(self, state: Path) -> Path:
+        """Where the embedded broker keeps its logs, given the daemon's state directory."""
+        return self.data if self.data is not None else state / "broker" / self.name
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSource:
+    """What a pipeline reads."""
+
+    cluster: str
+    topics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require("topics", "at least one topic", holds=bool(self.topics))
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSink:
+    """Where a pipeline writes, and what becomes of what is there: Spark's save modes."""
+
+    path: str
+    format: Literal["parquet"] = "parquet"
+    mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """`[pipelines.NAME]`: topics, through SQL over the view `source`, to files; run on Spark."""
+
+    name: str
+    source: PipelineSource
+    sink: PipelineSink
+    sql: str = "SELECT * FROM source"
+    """A query over the view `source`, which has the columns of Spark's Kafka connector."""
+    master: str = "local[*]"
+    """Spark's master URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One configuration file, validated: every route's and pipeline's cluster is one of `clusters`."""
+
+    file: Path
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
+    pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
+
+
+def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
+    """Read and validate a configuration file.
+
+    `kinds` says which route class each table of routes is made of: `{"tails": FileTail}` for `[tails.NAME]`. A route
+    class is a dataclass; its fields but `name` are the table's keys, and are checked strictly by their types. It may
+    raise `WrongSetting` from `__post_init__`. Nothing outside the file is looked at. Raises `FaultyConfiguration`.
+    """
+    from ingestd.daemon.configuration_file import read_configuration  # noqa: PLC0415 - brings pydantic in
+
+    return read_configuration(Path(path), kinds)
+
+
+def prepare_state(settings: DaemonSettings) -> Path:
+    """Create the state directory, for its owner only, unless it is there. Raises `ConfigurationError`, naming it."""
+    state = settings.state
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigurationError(f"daemon.state: {state} is not a directory") from None
+    except OSError as error:
+        raise ConfigurationError(f"daemon.state: {state} can not be created: {error.strerror}") from error
+    if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigurationError(f"daemon.state: {state} can not be written by this user")
+    return state

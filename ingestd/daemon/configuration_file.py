@@ -1,0 +1,351 @@
+"""One TOML file to one `Configuration`: every fault in it is found, named by its key, and none is guessed around.
+
+The file is checked as JSON by pydantic in strict mode: TOML's arrays become tuples and its strings paths, but nothing
+else is turned into anything: `"1"` is not 1, and 1 is not true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from ingestd.daemon.configuration import (
+    ClusterSettings,
+    Configuration,
+    DaemonSettings,
+    Fault,
+    FaultyConfiguration,
+    PipelineSettings,
+    WrongSetting,
+)
+from ingestd.errors import IngestdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
+
+    from ingestd.daemon.source import Route
+
+    Key = tuple[str | int, ...]
+
+__all__ = ["read_configuration"]
+
+Value = TypeVar("Value")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|private|sasl|auth", re.IGNORECASE)
+_SECRET_IN_URL: Final = re.compile(r"://[^/\s]*@")
+_LONGEST_VALUE: Final = 120
+_NOT_BUILT_TABLES: Final = {"mirrors": "mirrors from topic to topic"}
+_NOT_BUILT_CLUSTER_KEYS: Final = {"tls": "TLS", "sasl": "SASL"}
+
+
+def read_configuration(path: Path, kinds: Mapping[str, type[Route]]) -> Configuration:
+    """The configuration in the file at `path`. Raises `FaultyConfiguration` with all faults."""
+    document = _parse(path)
+    reading = _Reading(str(path), document)
+    configuration = _validate(reading, path, kinds)
+    if reading.faults:
+        raise FaultyConfiguration(reading.faults)
+    return configuration
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        problem = "no such file"
+    except IsADirectoryError:
+        problem = "is a directory; expected a TOML file"
+    except OSError as error:
+        problem = f"can not be read: {error.strerror}"
+    else:
+        try:
+            return tomllib.loads(raw.decode())
+        except UnicodeDecodeError as error:
+            problem = f"is not UTF-8 at byte {error.start}; expected a TOML file"
+        except tomllib.TOMLDecodeError as error:
+            problem = f"is not TOML: {error}"
+    raise FaultyConfiguration([Fault(str(path), "", None, problem)])
+
+
+class _Reading:
+    """One file being read: its document, and the faults found so far."""
+
+    def __init__(self, file: str, document: dict[str, Any]) -> None:
+        self.file = file
+        self.document = document
+        self.faults: list[Fault] = []
+
+    def fault(self, key: Key, problem: str, *, show: bool = True) -> None:
+        """Note what is wrong at `key`; its value is shown if there is one and it can not be a secret."""
+        found, value = self.look_up(key)
+        text = _shown(key, value) if show and found else None
+        fault = Fault(self.file, _dotted(key), text, problem)
+        if fault not in self.faults:
+            self.faults.append(fault)
+
+    def tables(self, section: str) -> dict[str, dict[str, Any]]:
+        """The tables `[section.NAME]` by name; what is no such table, or has a name that can not be one, is a fault."""
+        given = self.document.get(section, {})
+        if not isinstance(given, dict):
+            self.fault((section,), f"expected tables [{section}.NAME]")
+            return {}
+        tables = {}
+        for name, table in given.items():
+            if not isinstance(table, dict):
+                self.fault((section, name), f"expected a table [{section}.{name}]")
+            elif not _NAME.fullmatch(name):
+                self.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
+            else:
+                tables[name] = table
+        return tables
+
+    def construct(self, kind: type[Value], table: Mapping[str, Any], key: Key, name: str | None = None) -> Value | None:
+        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is no key of the table."""
+        given = dict(table)
+        if name is not None:
+            if "name" in given:
+                self._unknown_key((*key, "name"), kind)
+            given["name"] = name
+        model = create_model("Table", __config__=_STRICT, value=(kind, ...))
+        try:
+            value: Value = model.model_validate_json(json.dumps({"value": given}, default=_no_date)).value  # type: ignore[attr-defined]
+        except ValidationError as error:
+            self._invalid(kind, key, error.errors(include_url=False))
+        except IngestdError as error:
+            self.fault(key, str(error), show=False)
+        else:
+            return value
+        return None
+
+    def _invalid(self, kind: type, key: Key, errors: Iterable[ErrorDetails]) -> None:
+        expected: dict[Key, list[str]] = {}
+        for error in errors:
+            place = self._written(key, error["loc"][1:])
+            match error["type"]:
+                case "unexpected_keyword_argument":
+                    self._unknown_key(place, _kind_at(kind, place[len(key) : -1]))
+                case "missing":
+                    place = (*place, str(error["loc"][-1]))
+                    self.fault(place, "missing, and has no default")
+                case "value_error":
+                    self._refused(place, error["ctx"]["error"])
+                case _:
+                    expected.setdefault(place, []).append(_expectation(error))
+        for place, alternatives in expected.items():
+            self.fault(place, "expected " + " or ".join(dict.fromkeys(alternatives)) + self._meant(place, alternatives))
+
+    def _refused(self, place: Key, error: Exception) -> None:
+        if isinstance(error, WrongSetting):
+            self.fault((*place, error.key), f"expected {error.expected}")
+        else:
+            self.fault(place, str(error), show=False)
+
+    def _unknown_key(self, key: Key, kind: type | None) -> None:
+        known = [] if kind is None else [field.name for field in dataclasses.fields(kind) if field.init]
+        self.fault(key, "unknown key" + _did_you_mean(str(key[-1]), [name for name in known if name != "name"]))
+
+    def _written(self, key: Key, location: Sequence[str | int]) -> Key:
+        """The part of pydantic's location that is in the file: it also names the branches of a union."""
+        for step in location:
+            found, _ = self.look_up((*key, step))
+            if not found:
+                break
+            key = (*key, step)
+        return key
+
+    def look_up(self, key: Key) -> tuple[bool, Any]:
+        """Whether the document has something at `key`, and what."""
+        value: Any = self.document
+        for step in key:
+            if isinstance(value, dict) and step in value:
+                value = value[str(step)]
+            elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+                value = value[step]
+            else:
+                return False, None
+        return True, value
+
+    def _meant(self, place: Key, expectations: Iterable[str]) -> str:
+        _, value = self.look_up(place)
+        choices = [choice for text in expectations for choice in re.findall(r"'([^']*)'", text)]
+        return _did_you_mean(value, choices) if isinstance(value, str) else ""
+
+
+_STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _validate(reading: _Reading, path: Path, kinds: Mapping[str, type[Route]]) -> Configuration:
+    _check_sections(reading, kinds)
+    daemon = _daemon(reading)
+    clusters = _clusters(reading)
+    routes = [route for section, kind in kinds.items() for route in _routes(reading, section, kind)]
+    pipelines = _pipelines(reading)
+    _check_unique(reading, kinds)
+    return Configuration(path, daemon, clusters, tuple(routes), pipelines)
+
+
+def _check_sections(reading: _Reading, kinds: Mapping[str, type[Route]]) -> None:
+    known = ["daemon", "clusters", *kinds, "pipelines"]
+    for section in reading.document:
+        if section in known:
+            continue
+        if section in _NOT_BUILT_TABLES:
+            reading.fault((section,), f"{_NOT_BUILT_TABLES[section]} are not built yet", show=False)
+        else:
+            reading.fault((section,), "unknown table" + _did_you_mean(section, known), show=False)
+
+
+def _daemon(reading: _Reading) -> DaemonSettings:
+    table = reading.document.get("daemon", {})
+    if not isinstance(table, dict):
+        reading.fault(("daemon",), "expected a table [daemon]")
+        return DaemonSettings()
+    settings = reading.construct(DaemonSettings, table, ("daemon",)) or DaemonSettings()
+    return dataclasses.replace(settings, state=settings.state.expanduser().absolute())
+
+
+def _clusters(reading: _Reading) -> dict[str, ClusterSettings]:
+    clusters = {}
+    for name, table in reading.tables("clusters").items():
+        built = {}
+        for key, value in table.items():
+            if key in _NOT_BUILT_CLUSTER_KEYS:
+                problem = f"{_NOT_BUILT_CLUSTER_KEYS[key]} is not built yet"
+                reading.fault(("clusters", name, key), problem, show=False)
+            else:
+                built[key] = value
+        settings = reading.construct(ClusterSettings, built, ("clusters", name), name)
+        if settings is not None:
+            clusters[name] = settings
+            _check_embedded_keys(reading, settings)
+    return clusters
+
+
+def _check_embedded_keys(reading: _Reading, settings: ClusterSettings) -> None:
+    if settings.embedded:
+        return
+    for key in ("listen", "data", "partitions"):
+        if key in reading.document["clusters"][settings.name]:
+            reading.fault(("clusters", settings.name, key), "only an embedded cluster has this key")
+
+
+def _routes(reading: _Reading, section: str, kind: type[Route]) -> list[Route]:
+    routes = []
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name, table in reading.tables(section).items():
+        key = (section, name)
+        given = dict(table)
+        if given.get("delivery") == "exactly-once":
+            problem = 'exactly-once delivery is not built yet; expected "at-least-once"'
+            reading.fault((*key, "delivery"), problem)
+            del given["delivery"]
+        elif "delivery" not in fields and given.get("delivery") == "at-least-once":
+            del given["delivery"]
+        _check_cluster(reading, key)
+        route = reading.construct(kind, given, key, name)
+        if route is None:
+            continue
+        if not _TOPIC.fullmatch(route.topic):
+            reading.fault((*key, "topic"), "expected 1 to 249 of letters, digits, '.', '_' and '-'")
+        routes.append(route)
+    return routes
+
+
+def _pipelines(reading: _Reading) -> dict[str, PipelineSettings]:
+    pipelines = {}
+    for name, table in reading.tables("pipelines").items():
+        _check_cluster(reading, ("pipelines", name, "source"))
+        settings = reading.construct(PipelineSettings, table, ("pipelines", name), name)
+        if settings is not None:
+            pipelines[name] = settings
+    return pipelines
+
+
+def _check_cluster(reading: _Reading, key: Key) -> None:
+    """Whether the cluster that the table at `key` names is configured (rightly or wrongly: its own faults tell)."""
+    configured = reading.document.get("clusters", {})
+    found, name = reading.look_up((*key, "cluster"))
+    if not found or not isinstance(name, str) or not isinstance(configured, dict) or name in configured:
+        return
+    expected = ", ".join(configured) if configured else "none is configured"
+    reading.fault((*key, "cluster"), f"no such [clusters.NAME] ({expected})" + _did_you_mean(name, configured))
+
+
+def _check_unique(reading: _Reading, kinds: Mapping[str, type[Route]]) -> None:
+    """No two routes of one name, whatever their kind; no two that take the same files."""
+    names: dict[str, str] = {}
+    claims: dict[tuple[str, str], tuple[str, str]] = {}
+    for section in kinds:
+        for name, table in reading.tables(section).items():
+            if name in names:
+                reading.fault((section, name), f"[{names[name]}.{name}] has the same name", show=False)
+            names[name] = section
+            paths = table.get("paths", ())
+            exclude = json.dumps(table.get("exclude", ()), default=str)
+            for path in dict.fromkeys(paths if isinstance(paths, list) else ()):
+                claim = (json.dumps(path, default=str), exclude)
+                other = claims.setdefault(claim, (section, name))
+                if other != (section, name):
+                    problem = f"[{_dotted(other)}] takes {claim[0]} too; a file belongs to one route"
+                    reading.fault((section, name, "paths"), problem)
+
+
+def _kind_at(kind: Any, location: Sequence[str | int]) -> type | None:
+    """The dataclass that the field at `location` holds, to name its keys; None where it is not plainly one."""
+    for step in location:
+        kind = get_type_hints(kind).get(str(step))
+        if not dataclasses.is_dataclass(kind):
+            return None
+    return kind if isinstance(kind, type) else None
+
+
+def _no_date(value: object) -> dict[str, str]:
+    """What stands in JSON for TOML's dates and times, which no setting takes: something that no string is."""
+    return {"date": str(value)}
+
+
+def _expectation(error: ErrorDetails) -> str:
+    """Pydantic's message as what comes after "expected"."""
+    message = error["msg"]
+    for opening in ("Input should be an instance of ", "Input should be "):
+        if message.startswith(opening):
+            return message.removeprefix(opening)
+    return f"something else ({message})"
+
+
+def _did_you_mean(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _dotted(key: Key) -> str:
+    text = ""
+    for step in key:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        part = step if _BARE_KEY.fullmatch(step) else json.dumps(step)
+        text += f".{part}" if text else part
+    return text
+
+
+def _shown(key: Key, value: Any) -> str:
+    """A value as a person wrote it, on one line; hidden where its key, or a key in it, says that it is a secret."""
+    if any(isinstance(step, str) and _SECRET_KEY.search(step) for step in key):
+        return "(hidden)"
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    if _SECRET_IN_URL.search(text) or (isinstance(value, (dict, list)) and _SECRET_KEY.search(text)):
+        return "(hidden)"
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

@@ -1,0 +1,107 @@
+"""systemd notification: what state the daemon is in, as datagrams to the socket that systemd named (sd_notify(3)).
+
+Without that socket (started by hand) every call does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Self
+
+__all__ = ["Notifier"]
+
+_logger = structlog.get_logger(__name__)
+
+
+class Notifier:
+    """The daemon's side of `Type=notify` and `WatchdogSec=`.
+
+    A datagram that can not be sent is logged, and the daemon goes on: it has better things to do than to die of it,
+    and systemd's watchdog will tell if nothing arrives any more.
+    """
+
+    def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
+        """`address`: a path or, with a leading `@`, an abstract name. `watchdog_seconds`: the silence systemd bears."""
+        self._address = "\0" + address[1:] if address is not None and address.startswith("@") else address
+        self._watchdog_seconds = watchdog_seconds if address is not None else None
+        self._socket: socket.socket | None = None
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
+        """The notifier that systemd asked for; takes its variables out, so that no child speaks for the daemon."""
+        address = environment.pop("NOTIFY_SOCKET", None)
+        microseconds = environment.pop("WATCHDOG_USEC", None)
+        pid = environment.pop("WATCHDOG_PID", None)
+        if microseconds is None or not microseconds.isdigit() or (pid is not None and pid != str(os.getpid())):
+            return cls(address)
+        return cls(address, int(microseconds) / 1e6 or None)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody listens."""
+        return self._address is not None
+
+    @property
+    def watchdog_interval(self) -> float | None:
+        """Seconds between two signs of life, half of what systemd bears; None: it does not watch."""
+        return None if self._watchdog_seconds is None else self._watchdog_seconds / 2
+
+    def ready(self, status: str) -> None:
+        """Start-up (or a reload) is done."""
+        self._send(f"READY=1\nSTATUS={_line(status)}")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send(f"STATUS={_line(text)}")
+
+    def alive(self) -> None:
+        """A sign of life for the watchdog."""
+        self._send("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """A reload of the configuration begins; `ready` says its end."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The daemon drains and will exit."""
+        self._send("STOPPING=1\nSTATUS=Stopping")
+
+    async def feed_watchdog(self) -> None:
+        """Give signs of life until cancelled. Run by the supervisor's own loop: when that hangs, they stop."""
+        if self.watchdog_interval is None:
+            return
+        while True:
+            self.alive()
+            await asyncio.sleep(self.watchdog_interval)
+
+    def close(self) -> None:
+        """Close the socket. Safe to call twice."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, message: str) -> None:
+        if self._address is None:
+            return
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(
+                    socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+                )
+            self._socket.sendto(message.encode(), self._address)
+        except OSError as error:
+            _logger.warning("systemd can not be notified", message=message, error=str(error))
+
+
+def _line(text: str) -> str:
+    """`text` on one line, as the protocol has one assignment a line."""
+    return " ".join(text.split())

@@ -1,0 +1,321 @@
+"""What a configuration file may say, and that everything else is refused by file, key, value and expectation."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from ingestd.daemon.configuration import (
+    Configuration,
+    DaemonSettings,
+    FaultyConfiguration,
+    WrongSetting,
+    load,
+    parse_address,
+    prepare_state,
+)
+from ingestd.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Multiline:
+    pattern: str
+    timeout: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToyTail:
+    """A route as the tail room writes one, with every shape of field."""
+
+    name: str
+    paths: tuple[str, ...]
+    cluster: str
+    topic: str
+    exclude: tuple[str, ...] = ()
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    level: int | None = None
+    linger: float = 0.05
+    start: Literal["beginning", "end"] | int = "beginning"
+    multiline: Multiline | None = None
+    rotation: Multiline = field(default_factory=lambda: Multiline("x"))
+
+    def __post_init__(self) -> None:
+        if self.linger < 0:
+            raise WrongSetting("linger", "seconds, 0 or more")
+
+
+KINDS: dict[str, Any] = {"tails": ToyTail}
+
+GOOD = """
+[daemon]
+workers = 2
+state = "/tmp/ingestd-state"
+http = ""
+
+[clusters.local]
+embedded = true
+
+[clusters.far]
+bootstrap = ["kafka-1:9092", "[::1]:9092"]
+
+[tails.access]
+paths = ["/var/log/access*.log"]
+cluster = "local"
+topic = "access"
+compression = "zstd"
+linger = 1
+multiline = { pattern = "^\\\\s" }
+
+[pipelines.by-hour]
+source = { cluster = "local", topics = ["access"] }
+sink = { format = "parquet", path = "/data/access" }
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read(text: str) -> Configuration:
+        file = tmp_path / "ingestd.toml"
+        file.write_text(text)
+        return load(file, KINDS)
+
+    return read
+
+
+@pytest.fixture
+def faults(read):
+    """The faults of a file's text, each without the file's own path."""
+
+    def faults(text: str) -> list[str]:
+        with pytest.raises(FaultyConfiguration) as caught:
+            read(text)
+        for fault in caught.value.faults:
+            assert str(fault).startswith(f"{fault.file}: ")
+        assert str(caught.value) == "\n".join(map(str, caught.value.faults))
+        return [str(fault).partition("ingestd.toml: ")[2] for fault in caught.value.faults]
+
+    return faults
+
+
+def with_tail(lines: str) -> str:
+    return (
+        f'[clusters.local]\nembedded = true\n[tails.access]\npaths = ["/a"]\ncluster = "local"\ntopic = "t"\n{lines}\n'
+    )
+
+
+def test_a_good_file_becomes_values(read) -> None:
+    configuration = read(GOOD)
+    assert configuration.daemon == DaemonSettings(workers=2, state=Path("/tmp/ingestd-state"), http="")
+    assert configuration.clusters["local"].embedded
+    assert configuration.clusters["local"].data_directory(Path("/s")) == Path("/s/broker/local")
+    assert configuration.clusters["far"].bootstrap == ("kafka-1:9092", "[::1]:9092")
+    (route,) = configuration.routes
+    assert route == ToyTail(
+        "access",
+        ("/var/log/access*.log",),
+        "local",
+        "access",
+        compression="zstd",
+        linger=1,
+        multiline=Multiline("^\\s"),
+    )
+    assert isinstance(route.linger, float)
+    pipeline = configuration.pipelines["by-hour"]
+    assert (pipeline.source.topics, pipeline.sink.path, pipeline.sql) == (
+        ("access",),
+        "/data/access",
+        "SELECT * FROM source",
+    )
+
+
+def test_an_empty_file_has_the_defaults(read) -> None:
+    configuration = read("")
+    assert configuration.daemon == DaemonSettings()
+    assert configuration.daemon.worker_count >= 1
+    assert not configuration.routes
+
+
+def test_a_configuration_pickles(read) -> None:
+    configuration = read(GOOD)
+    assert pickle.loads(pickle.dumps(configuration)) == configuration
+
+
+def test_the_values_are_unpickled_without_pydantic(read, tmp_path: Path) -> None:
+    configuration = read(GOOD)
+    pickled = tmp_path / "pickled"
+    pickled.write_bytes(pickle.dumps((configuration.daemon, configuration.clusters, configuration.pipelines)))
+    program = (
+        "import pickle, sys; pickle.load(open(sys.argv[1], 'rb')); "
+        "print([name for name in ('pydantic', 'tomllib', 'aiohttp') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program, pickled], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (
+            'compression = "zst"',
+            "tails.access.compression = \"zst\": expected 'none', 'lz4' or 'zstd'; did you mean 'zstd'?",
+        ),
+        ('linger = "1"', 'tails.access.linger = "1": expected a valid number'),
+        ("linger = true", "tails.access.linger = true: expected a valid number"),
+        ("linger = nan", "tails.access.linger = NaN: expected a finite number"),
+        ("linger = -1", "tails.access.linger = -1: expected seconds, 0 or more"),
+        ("exclude = ['a', 7]", "tails.access.exclude[1] = 7: expected a valid string"),
+        ("exclude = 'a'", 'tails.access.exclude = "a": expected a valid array'),
+        ("exclude = [2020-01-01]", 'tails.access.exclude[0] = "2020-01-01": expected a valid string'),
+        ("level = 1.5", "tails.access.level = 1.5: expected a valid integer"),
+        ("start = 'now'", "tails.access.start = \"now\": expected 'beginning' or 'end' or a valid integer"),
+        ("compresion = 'lz4'", "tails.access.compresion = \"lz4\": unknown key; did you mean 'compression'?"),
+        ("rotation = {patern = 'x'}", "tails.access.rotation.patern = \"x\": unknown key; did you mean 'pattern'?"),
+        ("rotation = {}", "tails.access.rotation.pattern: missing, and has no default"),
+        ("name = 'x'", 'tails.access.name = "x": unknown key'),
+        (
+            "delivery = 'exactly-once'",
+            'tails.access.delivery = "exactly-once": exactly-once delivery is not built yet; expected "at-least-once"',
+        ),
+        ("delivery = 'at-most-once'", 'tails.access.delivery = "at-most-once": unknown key'),
+    ],
+)
+def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str) -> None:
+    assert fault in faults(with_tail(line))
+
+
+def test_at_least_once_may_be_said(read) -> None:
+    assert read(with_tail("delivery = 'at-least-once'")).routes
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[daemon]\nworkers = -1", "daemon.workers = -1: expected 0 (one per core) to 256"),
+        ("[daemon]\nwrokers = 1", "daemon.wrokers = 1: unknown key; did you mean 'workers'?"),
+        ("[daemon]\nhttp = 'nowhere'", 'daemon.http = "nowhere": expected an address "HOST:PORT"'),
+        ("[daemon]\narena_bytes = 1000", "daemon.arena_bytes = 1000: expected a multiple of 65536, at least 4194304"),
+        ("daemon = 1", "daemon = 1: expected a table [daemon]"),
+        ("tails = 1", "tails = 1: expected tables [tails.NAME]"),
+        ("[tails]\npaths = 1", "tails.paths = 1: expected a table [tails.paths]"),
+        ("[tial.x]", "tial: unknown table; did you mean 'tails'?"),
+        ("[mirrors.x]\nsource = 'a'", "mirrors: mirrors from topic to topic are not built yet"),
+        (
+            "[clusters.a]",
+            'clusters.a.bootstrap: expected addresses, as in ["kafka-1:9092"], or `embedded = true`',
+        ),
+        (
+            "[clusters.a]\nembedded = true\nbootstrap = ['b:1']",
+            "clusters.a.embedded = true: expected `embedded = true` or `bootstrap`, not both",
+        ),
+        ("[clusters.a]\nbootstrap = ['b']", 'clusters.a.bootstrap = ["b"]: expected an address "HOST:PORT"'),
+        ("[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'", "only an embedded cluster has this key"),
+        ("[clusters.a]\nbootstrap = ['b:1']\ntls = {}", "clusters.a.tls: TLS is not built yet"),
+        (
+            "[clusters.'..']\nembedded = true",
+            "clusters.\"..\": expected a name of letters, digits, '.', '_' and '-'",
+        ),
+        (
+            "[clusters.local]\nembedded=true\n[tails.a]\npaths=['/a']\ncluster='lokal'\ntopic='t'",
+            "tails.a.cluster = \"lokal\": no such [clusters.NAME] (local); did you mean 'local'?",
+        ),
+        (
+            "[pipelines.p]\nsource={cluster='x', topics=[]}\nsink={path='/p'}",
+            'pipelines.p.source.cluster = "x": no such [clusters.NAME] (none is configured)',
+        ),
+        (
+            "[pipelines.p]\nsource={cluster='x', topics=[]}\nsink={path='/p'}",
+            "pipelines.p.source.topics = []: expected at least one topic",
+        ),
+        (with_tail("[tails.b]\npaths=['/a']\ncluster='local'\ntopic='a b'"), "tails.b.topic"),
+        (
+            with_tail("[tails.b]\npaths=['/b', '/a']\ncluster='local'\ntopic='u'"),
+            'tails.b.paths = ["/b", "/a"]: [tails.access] takes "/a" too; a file belongs to one route',
+        ),
+        ("a = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None:
+    found = faults(text)
+    assert any(fault in one for one in found), found
+
+
+def test_every_fault_is_reported_at_once(faults) -> None:
+    found = faults(
+        with_tail("linger = 'x'\nlevel = 'y'\n[daemon]\nworkers = 'z'\n[mirrors.m]\n[clusters.far]\nbootstrap = [1]")
+    )
+    assert {fault.split(" ")[0].rstrip(":") for fault in found} == {
+        "tails.access.linger",
+        "tails.access.level",
+        "daemon.workers",
+        "mirrors",
+        "clusters.far.bootstrap[0]",
+    }
+
+
+def test_no_secret_is_shown(faults) -> None:
+    text = (
+        "[clusters.a]\nbootstrap = ['http://me:hunter2@b:1x']\nsasl = {password = 'hunter2'}\npasword = 'x'\n"
+        "password = 'hunter2'\nextra = {api_token = 'hunter2'}"
+    )
+    found = faults(text)
+    assert "clusters.a.sasl: SASL is not built yet" in found
+    assert "clusters.a.password = (hidden): unknown key" in found
+    assert not any("hunter2" in fault for fault in found)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere.toml: no such file"):
+        load(tmp_path / "nowhere.toml", KINDS)
+
+
+def test_a_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a directory; expected a TOML file"):
+        load(tmp_path, KINDS)
+
+
+def test_binary_garbage_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "garbage"
+    file.write_bytes(b"a = '\xff\xfe'")
+    with pytest.raises(ConfigurationError, match="garbage: is not UTF-8 at byte 5"):
+        load(file, KINDS)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ConfigurationError, match=r"x.toml: can not be read: Permission denied"):
+        load(tmp_path / "x.toml", KINDS)
+
+
+def test_the_state_directory_is_created_for_its_owner_only(tmp_path: Path) -> None:
+    state = prepare_state(DaemonSettings(state=tmp_path / "new" / "state"))
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert prepare_state(DaemonSettings(state=state)) == state
+
+
+def test_a_state_directory_that_can_not_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"daemon.state: .*file is not a directory"):
+        prepare_state(DaemonSettings(state=tmp_path / "file"))
+    with pytest.raises(ConfigurationError, match=r"daemon.state: .*below can not be created: Not a directory"):
+        prepare_state(DaemonSettings(state=tmp_path / "file" / "below"))
+
+
+@pytest.mark.parametrize("text", ["", ":1", "host", "host:", "host:x", "host:65536", "::1:9092", "host:\u0663"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_an_address_has_a_host_and_a_port() -> None:
+    assert parse_address("[::1]:0") == ("::1", 0)
+    assert parse_address("a.b:65535") == ("a.b", 65535)

@@ -1,0 +1,186 @@
+"""What /metrics shows of what workers report: counters never fall, series of gone files disappear."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from ingestd.daemon.metrics import Metrics
+from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
+
+
+def report(slot: int = 0, incarnation: int = 0, *, records: int = 0, sources: dict | None = None) -> WorkerStatistics:
+    latency = [0] * (len(LATENCY_BOUNDS) + 1)
+    latency[0], latency[-1] = records, 1
+    counters = RouteCounters(
+        bytes_read=records * 200,
+        records=records,
+        batches=1,
+        uncompressed_bytes=records * 210,
+        compressed_bytes=records * 70,
+        records_acknowledged=records,
+        bytes_acknowledged=records * 200,
+        retries={"not_leader_or_follower": 2},
+        errors={"vanished": 1},
+        latency_counts=latency,
+        latency_sum=40.0,
+    )
+    return WorkerStatistics(
+        slot=slot,
+        incarnation=incarnation,
+        cpu_seconds=records / 1000,
+        arena_pages=1024,
+        arena_pages_used=3,
+        routes={"access": counters},
+        sources=sources or {},
+    )
+
+
+def gauges(label: str, unread: int = 7, position: int = 100) -> SourceGauges:
+    return SourceGauges(route="access", label=label, unread=unread, position=position)
+
+
+def samples(metrics: Metrics) -> dict[tuple, float]:
+    _, body = metrics.exposition()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in parse_text(body.decode())
+        for sample in family.samples
+    }
+
+
+def test_totals_add_up_over_workers() -> None:
+    metrics = Metrics()
+    metrics.take(report(0, records=10))
+    metrics.take(report(1, records=5))
+    shown = samples(metrics)
+    assert shown["ingestd_records_total", "access"] == 15
+    assert shown["ingestd_read_bytes_total", "access"] == 3000
+    assert shown["ingestd_produce_retries_total", "access", "not_leader_or_follower"] == 4
+    assert shown["ingestd_compression_ratio", "access"] == 3
+    assert shown["ingestd_worker_cpu_seconds_total", "1"] == 0.005
+    assert shown["ingestd_arena_size_bytes", "0"] == 64 * 1024 * 1024
+    assert shown["ingestd_arena_used_bytes", "0"] == 3 * 64 * 1024
+    assert metrics.totals()["access"].bytes_acknowledged == 3000
+
+
+def test_a_newer_report_stands_in_place_of_the_last() -> None:
+    metrics = Metrics()
+    metrics.take(report(records=10))
+    metrics.take(report(records=12))
+    assert samples(metrics)["ingestd_records_total", "access"] == 12
+
+
+def test_no_counter_falls_when_a_worker_is_killed_and_restarted() -> None:
+    metrics = Metrics()
+    metrics.worker_started(0)
+    steps = [
+        lambda: metrics.take(report(0, 0, records=10)),
+        lambda: metrics.worker_ended(0),
+        lambda: metrics.worker_restarted(0),
+        lambda: metrics.take(WorkerStatistics(slot=0, incarnation=1)),
+        lambda: metrics.take(report(0, 1, records=3)),
+        lambda: metrics.worker_ended(0),
+        lambda: metrics.worker_restarted(0),
+        lambda: metrics.take(report(0, 2, records=1)),
+        lambda: metrics.take(report(0, 1, records=2)),
+    ]
+    before: dict[tuple, float] = {}
+    for step in steps:
+        step()
+        after = samples(metrics)
+        for key, value in before.items():
+            if key[0].endswith(("_total", "_bucket", "_count", "_sum")):
+                assert after[key] >= value, key
+        before = after
+    assert before["ingestd_records_total", "access"] == 14
+    assert before["ingestd_worker_restarts_total", "0"] == 2
+    assert before["ingestd_worker_cpu_seconds_total", "0"] == pytest.approx(0.014)
+
+
+def test_a_file_that_is_gone_has_no_series() -> None:
+    metrics = Metrics()
+    metrics.take(report(sources={"a": gauges("/a"), "b": gauges("/b")}))
+    assert samples(metrics)["ingestd_source_unread_bytes", "/b", "access"] == 7
+    metrics.take(report(sources={"a": gauges("/a")}))
+    shown = samples(metrics)
+    assert ("ingestd_source_unread_bytes", "/a", "access") in shown
+    assert not any("/b" in key for key in shown)
+
+
+def test_the_files_of_a_dead_worker_have_no_series_even_if_its_last_report_comes_late() -> None:
+    metrics = Metrics()
+    metrics.worker_started(0)
+    metrics.take(report(sources={"a": gauges("/a")}))
+    metrics.worker_ended(0)
+    assert not any("/a" in key for key in samples(metrics))
+    metrics.take(report(records=20, sources={"a": gauges("/a")}))
+    shown = samples(metrics)
+    assert not any("/a" in key for key in shown)
+    assert shown["ingestd_records_total", "access"] == 20
+    assert shown["ingestd_arena_used_bytes", "0"] == 0
+
+
+def test_two_sources_of_one_path_are_one_series() -> None:
+    metrics = Metrics()
+    metrics.take(report(sources={"old": gauges("/a", 5, 100), "new": gauges("/a", 3, 10)}))
+    shown = samples(metrics)
+    assert shown["ingestd_source_unread_bytes", "/a", "access"] == 8
+    assert shown["ingestd_source_position_bytes", "/a", "access"] == 100
+    assert shown["ingestd_sources", "access"] == 2
+
+
+def test_latency_buckets_are_cumulative() -> None:
+    metrics = Metrics()
+    metrics.take(report(records=10))
+    shown = samples(metrics)
+    assert shown["ingestd_produce_latency_seconds_bucket", "0.001", "access"] == 10
+    assert shown["ingestd_produce_latency_seconds_bucket", "30.0", "access"] == 10
+    assert shown["ingestd_produce_latency_seconds_bucket", "+Inf", "access"] == 11
+    assert shown["ingestd_produce_latency_seconds_count", "access"] == 11
+    assert shown["ingestd_produce_latency_seconds_sum", "access"] == 40
+
+
+def test_errors_of_the_supervisor_count_too() -> None:
+    metrics = Metrics()
+    metrics.take(report())
+    metrics.error("access", "unreadable")
+    metrics.error("access", "unreadable")
+    shown = samples(metrics)
+    assert shown["ingestd_errors_total", "access", "unreadable"] == 2
+    assert shown["ingestd_errors_total", "access", "vanished"] == 1
+
+
+def test_ready_and_alive_are_shown() -> None:
+    metrics = Metrics()
+    assert samples(metrics)[("ingestd_ready",)] == 0
+    metrics.set_ready(ready=True)
+    metrics.worker_started(0)
+    shown = samples(metrics)
+    assert shown[("ingestd_ready",)] == 1
+    assert shown[("ingestd_workers_alive",)] == 1
+    assert shown["ingestd_worker_restarts_total", "0"] == 0
+
+
+def test_openmetrics_is_spoken_to_whom_asks_for_it() -> None:
+    metrics = Metrics()
+    metrics.take(report(records=10, sources={"a": gauges('/odd "name"\n')}))
+    content_type, body = metrics.exposition("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert {family.name for family in parse_openmetrics(body.decode())} >= {"ingestd_records", "ingestd_build"}
+
+
+@pytest.mark.peers
+def test_promtool_is_content() -> None:
+    promtool = shutil.which("promtool")
+    assert promtool is not None, "promtool is in Debian's package `prometheus`"
+    metrics = Metrics()
+    metrics.worker_started(0)
+    metrics.take(report(records=10, sources={"a": gauges("/a")}))
+    _, body = metrics.exposition()
+    answer = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=60)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"")
