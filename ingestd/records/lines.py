@@ -1,0 +1,297 @@
+"""Lines to ready record batches: every line of a buffer becomes the value of a record, byte for byte but its newline.
+
+The batches are not sealed: whoever sends one patches the producer fields, and that computes the CRC
+(`batch.patch_producer`, or `batch.seal` where no producer comes).
+
+An empty line is a record with an empty value. A last line without a newline is a record too. All records of a call
+carry one timestamp.
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ingestd.errors import BufferFull
+from ingestd.records.batch import HEADER_BYTES, write_unsealed_header
+from ingestd.records.codecs import Codec, Compression, Compressor, compressor
+from ingestd.records.loops import SLOT_FULL, allocate, encode_lines, scatter_lines
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["LARGEST_BATCH_BYTES", "LineBatch", "LineEncoder", "LineEncoding"]
+
+LARGEST_BATCH_BYTES: Final = 1 << 30
+"""Most that `batch_bytes` may be."""
+
+_RECORD_OVERHEAD: Final = 32
+"""More than a record without headers takes besides its key and value."""
+
+_SCRATCH_BYTES: Final = 64 << 20
+"""What the slots of all partitions may take together, unless there are so many that each has the smallest size."""
+_SMALLEST_SLOT: Final = 64 << 10
+_UNLIMITED: Final = 1 << 62
+
+
+class LineBatch(NamedTuple):
+    """One batch within `out`: target partition, where it lies, its records, and their bytes before compression."""
+
+    partition: int
+    start: int
+    length: int
+    records: int
+    uncompressed: int
+
+
+class LineEncoding(NamedTuple):
+    """What one call made of `raw[:consumed]`; the rest did not fit. Batches of one partition are in order."""
+
+    consumed: int
+    batches: list[LineBatch]
+
+
+class LineEncoder:
+    """Makes record batches of at most `batch_bytes` bytes of uncompressed records; a longer line gets its own batch.
+
+    Keeps scratch memory between calls and nothing else. Not thread-safe.
+    """
+
+    def __init__(self, compression: Compression, batch_bytes: int) -> None:
+        if not 0 < batch_bytes <= LARGEST_BATCH_BYTES:
+            raise ValueError(f"batch_bytes {batch_bytes}: expected 1 to {LARGEST_BATCH_BYTES}")
+        self._compression = compression
+        self._batch_bytes = batch_bytes
+        self._scratch = bytearray()
+        self._slots: mmap | None = None
+
+    def encode(
+        self, raw: Buffer, out: memoryview, *, timestamp_ms: int, key: bytes | None = None, partition: int = 0
+    ) -> LineEncoding:
+        """Encode lines of `raw`, all for one partition, into batches in `out`, as many as fit.
+
+        Always consumes something when `out` is as large as `raw` and the key and 64 KiB together; raises `BufferFull`
+        when `out` has no room for the first record, `ValueError` for a line of 2 GiB.
+        """
+        lines = memoryview(raw)
+        batches: list[LineBatch] = []
+        output = _Output(out, self._compression, timestamp_ms)
+        consumed = 0
+        while consumed < len(lines):
+            if self._compression.codec is Codec.none:
+                end, batch = self._encode_plain(lines, consumed, output, key, partition)
+            else:
+                end, batch = self._encode_compressed(lines, consumed, output, key, partition)
+            if batch is None:
+                break
+            consumed = end
+            batches.append(batch)
+        return _progress(consumed, batches, len(lines), len(out))
+
+    def _encode_plain(
+        self, lines: memoryview, start: int, output: _Output, key: bytes | None, partition: int
+    ) -> tuple[int, LineBatch | None]:
+        """Records go where they stay."""
+        end, written, records = encode_lines(lines, start, output.records_room(), self._batch_bytes, key)
+        return end, output.finish(partition, Codec.none, written, records, written) if records else None
+
+    def _encode_compressed(
+        self, lines: memoryview, start: int, output: _Output, key: bytes | None, partition: int
+    ) -> tuple[int, LineBatch | None]:
+        """Records go to scratch memory and from there, compressed, where they stay."""
+        scratch, end, written, records = self._encode_to_scratch(lines, start, self._batch_bytes, key)
+        batch = output.compress(partition, memoryview(scratch)[:written], records)
+        room = len(output.records_room())
+        if batch is None and not output.used and room:
+            # The first batch, and it neither compresses nor fits: so many lines as fit in any case.
+            scratch, end, written, records = self._encode_to_scratch(lines, start, room, key)
+            if written <= room:
+                batch = output.compress(partition, memoryview(scratch)[:written], records)
+        return end, batch
+
+    def _encode_to_scratch(
+        self, lines: memoryview, start: int, limit: int, key: bytes | None
+    ) -> tuple[bytearray, int, int, int]:
+        limit = min(limit, self._batch_bytes)
+        if not self._scratch:
+            self._scratch = allocate(self._batch_bytes)
+        end, written, records = encode_lines(lines, start, self._scratch, limit, key)
+        if records:
+            return self._scratch, end, written, records
+        line = _first_line_bytes(lines, start)
+        scratch = allocate(line + len(key or b"") + _RECORD_OVERHEAD)
+        return scratch, *encode_lines(lines, start, scratch, limit, key)
+
+    def encode_partitioned(
+        self,
+        raw: Buffer,
+        out: memoryview,
+        *,
+        chosen: Buffer,
+        partitions: int,
+        timestamp_ms: int,
+        keys: Buffer | None = None,
+    ) -> LineEncoding:
+        """Encode lines of `raw` for many partitions, in one pass, into batches in `out`.
+
+        `chosen` holds an int32 for each line: its partition, 0 to `partitions` - 1. `keys`, where given, holds two
+        int32 for each line: where its key starts and ends within `raw`, a negative start for no key.
+
+        Lines that do not fit are left, whatever their partition: `consumed` is a prefix of `raw`. Always consumes
+        something when `out` is as large as `raw` and the first key and 64 KiB together; raises `BufferFull` when `out`
+        has no room for the first record, `ValueError` for a partition out of range or a line that `chosen` or `keys`
+        lack.
+        """
+        lines = memoryview(raw)
+        run = _PartitionedRun(self, lines, chosen, keys, partitions)
+        encoding = None
+        if self._compression.codec is not Codec.none:
+            # Compressed, all of `raw` nearly always fits; only where it does not is room counted as if nothing shrank.
+            encoding = run.encode(_Output(out, self._compression, timestamp_ms), reserve=False)
+        if encoding is None:
+            encoding = run.encode(_Output(out, self._compression, timestamp_ms), reserve=True)
+        assert encoding is not None, "with room reserved every batch fits"
+        return _progress(encoding.consumed, encoding.batches, len(lines), len(out))
+
+    def slots(self, partitions: int) -> tuple[Buffer, int]:
+        """Scratch memory with a slot for each partition, and the bytes of a slot. Untouched pages cost nothing."""
+        slot_bytes = min(self._batch_bytes, max(_SMALLEST_SLOT, _SCRATCH_BYTES // partitions))
+        if self._slots is None or len(self._slots) < slot_bytes * partitions:
+            self._slots = mmap(-1, slot_bytes * partitions)
+        return self._slots, slot_bytes
+
+
+class _Output:
+    """Where ready batches go, one behind the other."""
+
+    def __init__(self, out: memoryview, compression: Compression, timestamp_ms: int) -> None:
+        self._out = out
+        self._codec = compression.codec
+        self._compressor: Compressor = compressor(compression)
+        self._timestamp_ms = timestamp_ms
+        self.used = 0
+
+    def records_room(self) -> memoryview:
+        """Where the next batch's records may go; its header goes before."""
+        return self._out[self.used + HEADER_BYTES :]
+
+    @property
+    def room(self) -> int:
+        """Bytes left."""
+        return len(self._out) - self.used
+
+    def compress(self, partition: int, records: memoryview, count: int) -> LineBatch | None:
+        """Make a batch of `records`, stored as they are where compression gains nothing. None when it does not fit."""
+        size = len(records)
+        room = self.records_room()
+        length = self._compressor.compress_into(records, room[: size - 1]) if self._codec is not Codec.none else -1
+        if length >= 0:
+            return self.finish(partition, self._codec, length, count, size)
+        if size > len(room):
+            return None
+        room[:size] = records
+        return self.finish(partition, Codec.none, size, count, size)
+
+    def finish(self, partition: int, codec: Codec, length: int, records: int, uncompressed: int) -> LineBatch:
+        """Write the header before `length` bytes of records that are in place."""
+        start, end = self.used, self.used + HEADER_BYTES + length
+        write_unsealed_header(
+            self._out[start:end],
+            records=records,
+            codec=codec,
+            base_timestamp=self._timestamp_ms,
+            max_timestamp=self._timestamp_ms,
+        )
+        self.used = end
+        return LineBatch(partition, start, end - start, records, uncompressed)
+
+
+class _PartitionedRun:
+    """One pass over lines that go to many partitions."""
+
+    def __init__(
+        self, encoder: LineEncoder, lines: memoryview, chosen: Buffer, keys: Buffer | None, partitions: int
+    ) -> None:
+        self._lines = lines
+        self._chosen = memoryview(chosen).cast("B").cast("i")
+        self._keys = None if keys is None else memoryview(keys).cast("B").cast("i")
+        self._partitions = partitions
+        self._scratch, self._slot_bytes = encoder.slots(partitions)
+        self._slots = memoryview(self._scratch)
+        self._written = memoryview(bytearray(8 * partitions)).cast("q")
+        self._records = memoryview(bytearray(4 * partitions)).cast("i")
+
+    def encode(self, output: _Output, *, reserve: bool) -> LineEncoding | None:
+        """Fill slots and turn full ones into batches. None when a batch did not fit, which `reserve` prevents."""
+        batches: list[LineBatch] = []
+        start = line = 0
+        self._clear()
+        while True:
+            budget = output.room - self._pending() if reserve else _UNLIMITED
+            start, line, stop = scatter_lines(
+                self._lines, start, line, self._chosen, self._keys, self._scratch, self._slot_bytes,
+                self._written, self._records, budget, HEADER_BYTES,
+            )  # fmt: skip
+            if stop != SLOT_FULL:
+                break
+            partition = self._chosen[line]
+            if self._records[partition]:
+                batch = self._flush(partition, output)
+            else:
+                record = self._alone(start, line)
+                if len(record) + HEADER_BYTES > budget:
+                    break
+                batch = output.compress(partition, record, 1)
+                start = min(start + _first_line_bytes(self._lines, start) + 1, len(self._lines))
+                line += 1
+            if batch is None:
+                return None
+            batches.append(batch)
+        for partition in range(self._partitions):
+            if self._records[partition]:
+                batch = self._flush(partition, output)
+                if batch is None:
+                    return None
+                batches.append(batch)
+        return LineEncoding(start, batches)
+
+    def _flush(self, partition: int, output: _Output) -> LineBatch | None:
+        """Turn what a slot holds into a batch, and empty it."""
+        at = partition * self._slot_bytes
+        records = self._slots[at : at + self._written[partition]]
+        batch = output.compress(partition, records, self._records[partition])
+        self._written[partition] = self._records[partition] = 0
+        return batch
+
+    def _alone(self, start: int, line: int) -> memoryview:
+        """The record of a line that is larger than a slot."""
+        key = None
+        if self._keys is not None and self._keys[2 * line] >= 0:
+            key = bytes(self._lines[self._keys[2 * line] : self._keys[2 * line + 1]])
+        scratch = allocate(_first_line_bytes(self._lines, start) + len(key or b"") + _RECORD_OVERHEAD)
+        _, written, _ = encode_lines(self._lines, start, scratch, 0, key)
+        return memoryview(scratch)[:written]
+
+    def _pending(self) -> int:
+        """Bytes that the slots' records and their headers take when nothing shrinks."""
+        return sum(self._written) + HEADER_BYTES * sum(1 for records in self._records if records)
+
+    def _clear(self) -> None:
+        for partition in range(self._partitions):
+            self._written[partition] = self._records[partition] = 0
+
+
+def _first_line_bytes(lines: memoryview, start: int) -> int:
+    """Length of the line that starts at `start`."""
+    step = 1 << 20
+    for at in range(start, len(lines), step):
+        found = bytes(lines[at : at + step]).find(b"\n")
+        if found >= 0:
+            return at + found - start
+    return len(lines) - start
+
+
+def _progress(consumed: int, batches: list[LineBatch], raw: int, out: int) -> LineEncoding:
+    if raw and not batches:
+        raise BufferFull(f"{out} bytes have no room for the first record of {raw} bytes of lines")
+    return LineEncoding(consumed, batches)
