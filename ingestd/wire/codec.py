@@ -1,0 +1,107 @@
+"""Request headers, answer headers and kio entities as bytes. Nothing here knows a socket."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from importlib import import_module
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from ingestd.errors import ProtocolError
+from ingestd.wire.apis import Api, is_flexible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kio.static.protocol import RequestPayload, ResponsePayload
+
+__all__ = [
+    "Buffer",
+    "decode_entity",
+    "decode_response",
+    "encode_entity",
+    "frame_request",
+    "request_module",
+    "skip_response_header",
+]
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+"""A part of a request body. A memoryview must be contiguous and of bytes."""
+
+_REQUEST_HEADER: Final = struct.Struct(">ihhi")
+_SIZE_AND_CORRELATION: Final = 4 + 4
+
+
+@lru_cache(maxsize=16)
+def _client_id_field(client_id: str) -> bytes:
+    encoded = client_id.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def frame_request(
+    api: int, version: int, correlation_id: int, client_id: str, body: Sequence[Buffer]
+) -> tuple[list[Buffer], int]:
+    """The request as parts to send one after the other, size prefix and header first, and its bytes altogether.
+
+    The body's parts are in the result as they are, never copied. The client id is a length-prefixed string in both
+    header versions (KIP-482 kept it so); a flexible header ends with its tagged fields, of which we send none.
+    """
+    name = _client_id_field(client_id)
+    trailer = b"\x00" if is_flexible(api, version) else b""
+    size = 8 + len(name) + len(trailer) + sum(map(len, body))
+    header = _REQUEST_HEADER.pack(size, api, version, correlation_id) + name + trailer
+    return [header, *body], size + 4
+
+
+def skip_response_header(api: int, version: int, answer: memoryview) -> memoryview:
+    """The answer's body: what follows the correlation id and the tagged fields of a flexible header.
+
+    An ApiVersions answer has the old header in every version, so that a client can read it before it knows what the
+    broker speaks (KIP-511). Raises `ProtocolError`.
+    """
+    if api == Api.api_versions or not is_flexible(api, version):
+        return answer[4:]
+    if len(answer) > 4 and answer[4] == 0:
+        return answer[5:]
+    from ingestd.wire.primitives import BodyReader  # noqa: PLC0415 - no broker is known to send header tags
+
+    reader = BodyReader(answer[4:], flexible=True)
+    reader.skip_tagged_fields()
+    return reader.rest()
+
+
+def request_module(name: str, version: int) -> Any:
+    """kio's module of one API's request in one version, imported when first needed: there are hundreds."""
+    return import_module(f"kio.schema.{name}.v{version}.request")
+
+
+@lru_cache(maxsize=256)
+def _response_type(request_type: type[RequestPayload]) -> type[ResponsePayload]:
+    module = import_module(request_type.__module__.removesuffix("request") + "response")
+    return cast("type[ResponsePayload]", getattr(module, request_type.__name__.removesuffix("Request") + "Response"))
+
+
+def encode_entity(entity: Any) -> bytes:
+    """A kio entity's bytes, without a header."""
+    from kio.serial import entity_writer  # noqa: PLC0415 - see `request_module`
+
+    buffer = BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def decode_entity(entity_type: type[Any], body: Buffer) -> Any:
+    """The kio entity in `body`. Raises `ProtocolError`."""
+    from kio.serial import entity_reader  # noqa: PLC0415 - see `request_module`
+    from kio.serial.errors import SerialError  # noqa: PLC0415
+
+    try:
+        return entity_reader(entity_type)(body, 0)[0]
+    except (SerialError, ValueError, OverflowError, MemoryError) as error:
+        raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: {error!r}") from error
+
+
+def decode_response(request: RequestPayload, body: Buffer) -> ResponsePayload:
+    """The answer to `request`, in the version that was asked in. Raises `ProtocolError`."""
+    return cast("ResponsePayload", decode_entity(_response_type(type(request)), body))

@@ -1,0 +1,412 @@
+"""One TCP connection to one broker: pipelined requests in order of calls, answers checked and handed out, one deadline each."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ingestd.errors import BufferFull, Closed, ConnectionLost, DeadlineExceeded, IngestdError, ProtocolError
+from ingestd.retry import Deadline
+from ingestd.wire.apis import api_name
+from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
+from ingestd.wire.negotiation import negotiate
+from ingestd.wire.sockets import connect, end_socket
+from ingestd.wire.versions import ApiVersions
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from kio.static.protocol import RequestPayload, ResponsePayload
+
+    from ingestd.wire.codec import Buffer
+
+__all__ = ["Connection", "ConnectionSettings"]
+
+_INBOX_BYTES: Final = 16 * 1024
+_INT32: Final = struct.Struct(">i")
+_NEVER: Final = float("inf")
+_LARGEST_CORRELATION_ID: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """How connections to a cluster's brokers are made and what they accept.
+
+    client_id: what brokers put in their request logs and quotas.
+    answer_limit: bytes; an answer announced larger than this is a `ProtocolError`. Must exceed what fetches ask for.
+    in_flight_limit: unanswered requests that `send` allows; 0 for no limit.
+    send_buffer, receive_buffer: bytes of the kernel's socket buffers; 0 leaves them to the kernel, which adapts them.
+    security: TLS and SASL; None is plaintext, the only kind there is so far.
+    """
+
+    client_id: str = "ingestd"
+    answer_limit: int = 128 * 1024 * 1024
+    in_flight_limit: int = 0
+    send_buffer: int = 0
+    receive_buffer: int = 0
+    security: None = None
+
+
+class _Pending:
+    """A request in flight."""
+
+    __slots__ = ("api", "correlation_id", "deadline", "future", "timeout", "version")
+
+    def __init__(
+        self, api: int, version: int, correlation_id: int, future: asyncio.Future[memoryview], timeout: float, deadline: float
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.future = future
+        self.timeout = timeout
+        self.deadline = deadline
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection; versions are negotiated when `open` returns. Not thread-safe; belongs to one event loop.
+
+    Invariants
+        Requests leave in the order of calls, answers come in the same order (brokers promise it), and each answer's
+        correlation id is that of the oldest request in flight; anything else ends the connection.
+        Every future that `send` returned ends: with its answer, or with an error when the connection does.
+        An answer up to 16 KiB is received into a buffer that all share and copied out, because that is cheaper than a
+        second receive call. A larger one gets a buffer of exactly its size: what came with its first bytes is copied
+        there, all the rest is received straight into it.
+        The memory of `body` belongs to the caller again once the future is done. Under uvloop the transport sends from
+        that very memory; so when the connection is aborted, the socket is shut down first, in the same call: from then
+        on no byte can leave it, whatever the transport still holds for the moment until the loop comes round.
+    """
+
+    def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
+        self.host = host
+        self.port = port
+        self.versions = ApiVersions()
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._error: IngestdError | None = None
+        self._ended = self._loop.create_future()
+        self._pending: deque[_Pending] = deque()
+        self._draining: deque[_Pending] = deque()
+        self._next_correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._paused = False
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._inbox = memoryview(bytearray(_INBOX_BYTES))
+        self._inbox_filled = 0
+        self._large: memoryview | None = None
+        self._large_filled = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._pending)} in flight"
+        return f"<Connection {self.host}:{self.port} {state}>"
+
+    @classmethod
+    async def open(cls, host: str, port: int, *, settings: ConnectionSettings, timeout: float) -> Connection:
+        """Connect and negotiate versions, all within `timeout` seconds.
+
+        Raises `ConnectionLost` (refused: at once), `DeadlineExceeded`, `ProtocolError`, `UnsupportedVersion`.
+        """
+        deadline = Deadline.after(timeout)
+        connected = await connect(host, port, settings.send_buffer, settings.receive_buffer, deadline)
+        connection = cls(host, port, settings)
+        connection._socket = connected  # noqa: SLF001 - its own class
+        try:
+            await connection._loop.create_connection(lambda: connection, sock=connected)  # noqa: SLF001
+            connection.versions = await negotiate(connection, deadline)
+        except BaseException as error:
+            connected_to_nobody = connection._transport is None  # noqa: SLF001
+            connection.abort(ConnectionLost(f"{host}:{port}: gave up while connecting"))
+            if connected_to_nobody:
+                connected.close()
+            if isinstance(error, OSError) and not isinstance(error, IngestdError):
+                raise ConnectionLost(f"{host}:{port}: {error}") from error
+            raise
+        return connection
+
+    # What callers use
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered yet."""
+        return len(self._pending)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
+
+    @property
+    def error(self) -> IngestdError | None:
+        """Why the connection ended; None while it is open."""
+        return self._error
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the kernel took everything sent so far and the in-flight window is not full."""
+        limit = self._settings.in_flight_limit
+        return not self._paused and (limit == 0 or len(self._pending) < limit)
+
+    async def room(self) -> None:
+        """Wait until `has_room`: the backpressure for whoever sends much. Raises what ended the connection."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self.has_room:
+                return
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._room_waiters:
+                    self._room_waiters.remove(waiter)
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection is down and the transport holds no memory of any caller."""
+        await asyncio.shield(self._ended)
+
+    def send(
+        self, api: int, version: int, body: Sequence[Buffer], *, timeout: float, expect_answer: bool = True
+    ) -> asyncio.Future[memoryview]:
+        """Send one request; the parts of `body` go to the kernel as they are. Never waits.
+
+        The future gives the answer's body, behind its header, in a buffer of its own that lives as long as the view.
+        It fails with `ConnectionLost` when the connection ends first, and with `DeadlineExceeded` when `timeout`
+        seconds pass; a missed deadline also ends the connection, because the broker that answers nothing to one request
+        answers nothing behind it. Without `expect_answer` (acks=0) it gives an empty view when the kernel has taken all.
+        Raises what ended the connection, and `BufferFull` beyond the in-flight limit.
+        """
+        if self._error is not None:
+            raise self._error
+        limit = self._settings.in_flight_limit
+        if limit and len(self._pending) >= limit:
+            raise BufferFull(f"{self.host}:{self.port}: {limit} requests are in flight")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id + 1 if correlation_id < _LARGEST_CORRELATION_ID else 0
+        parts, _ = frame_request(api, version, correlation_id, self._settings.client_id, body)
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        deadline = self._loop.time() + timeout
+        pending = _Pending(api, version, correlation_id, future, timeout, deadline)
+        if expect_answer:
+            self._pending.append(pending)
+        assert self._transport is not None
+        self._transport.writelines(cast("list[bytes]", parts))
+        if not expect_answer:
+            if not self._paused:
+                future.set_result(memoryview(b""))
+                return future
+            self._draining.append(pending)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        return future
+
+    async def request(self, request: RequestPayload, *, timeout: float) -> ResponsePayload:
+        """Send a kio request, once there is room, and give its answer.
+
+        Raises `ConnectionLost`, `DeadlineExceeded`, `ProtocolError`. Cancelling it leaves the connection intact: the
+        answer is dropped when it comes.
+        """
+        deadline = Deadline.after(timeout)
+        if not self.has_room:
+            await deadline.wait_for(self.room(), f"{self.host}:{self.port}: room to send {api_name(request.__api_key__)}")
+        answer = self.send(
+            request.__api_key__, request.__version__, [encode_entity(request)], timeout=deadline.remaining
+        )
+        return decode_response(request, await answer)
+
+    def abort(self, error: IngestdError) -> None:
+        """End the connection now; every request in flight fails with `ConnectionLost`, `error` being its cause.
+
+        Nothing leaves the socket after this call. Safe to call at any time, more than once.
+        """
+        if self._error is not None:
+            return
+        self._error = error
+        if self._socket is not None:
+            end_socket(self._socket)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fail_all(error)
+        if self._transport is not None:
+            self._transport.abort()
+        elif not self._ended.done():
+            self._ended.set_result(None)
+
+    async def close(self) -> None:
+        """End the connection and wait until the transport has let go of everything. What is in flight fails."""
+        self.abort(Closed(f"{self.host}:{self.port}: the connection was closed"))
+        await self.wait_ended()
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport. Its write limits are 0, so that "not paused" means that the kernel has everything."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0, low=0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is in flight. By now the transport has released every buffer."""
+        reason = f"{self.host}:{self.port}: {exc or 'the broker closed the connection'}"
+        self._transport = None
+        self.abort(ConnectionLost(reason))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The kernel did not take all of it: `has_room` is false from now on."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The kernel has taken everything."""
+        self._paused = False
+        while self._draining:
+            future = self._draining.popleft().future
+            if not future.done():
+                future.set_result(memoryview(b""))
+        self._wake_for_room()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
+        """Where the next bytes go."""
+        if self._large is not None:
+            return self._large[self._large_filled :]
+        return self._inbox[self._inbox_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take `nbytes` more: finish the large answer, or hand out every whole answer in the inbox."""
+        if self._error is not None:
+            return
+        if self._large is None:
+            self._inbox_filled += nbytes
+            self._read_inbox()
+            return
+        self._large_filled += nbytes
+        if self._large_filled == len(self._large):
+            answer, self._large = self._large, None
+            self._answered(answer)
+
+    def eof_received(self) -> bool:
+        """The broker sends no more; a half-open connection is of no use."""
+        return False
+
+    # How it is done
+
+    def _read_inbox(self) -> None:
+        inbox, filled = self._inbox, self._inbox_filled
+        position = 0
+        while filled - position >= 4:
+            size: int = _INT32.unpack_from(inbox, position)[0]
+            if not 4 <= size <= self._settings.answer_limit:
+                self.abort(ProtocolError(f"{self.host}:{self.port}: {self._describe_size(size)}"))
+                return
+            start, end = position + 4, position + 4 + size
+            if end <= filled:
+                position = end
+                self._answered(memoryview(bytes(inbox[start:end])))
+                if self._error is not None:
+                    return
+                continue
+            if 4 + size > _INBOX_BYTES:
+                self._large = memoryview(bytearray(size))
+                self._large_filled = filled - start
+                self._large[: self._large_filled] = inbox[start:filled]
+                position = filled
+            break
+        rest = filled - position
+        if position and rest:
+            inbox[:rest] = bytes(inbox[position:filled])
+        self._inbox_filled = rest
+
+    def _describe_size(self, size: int) -> str:
+        if size > self._settings.answer_limit:
+            return f"an answer of {size} bytes was announced; the limit is {self._settings.answer_limit}"
+        return f"an answer of {size} bytes was announced; this is not the Kafka protocol"
+
+    def _answered(self, answer: memoryview) -> None:
+        if not self._pending:
+            self.abort(ProtocolError(f"{self.host}:{self.port}: an answer to no request"))
+            return
+        pending = self._pending[0]
+        correlation_id = _INT32.unpack_from(answer)[0]
+        if correlation_id != pending.correlation_id:
+            self.abort(
+                ProtocolError(
+                    f"{self.host}:{self.port}: answer {correlation_id} came where {pending.correlation_id} was due"
+                )
+            )
+            return
+        try:
+            body = skip_response_header(pending.api, pending.version, answer)
+        except ProtocolError as error:
+            self.abort(error)
+            return
+        self._pending.popleft()
+        if not pending.future.done():
+            pending.future.set_result(body)
+        if self._room_waiters:
+            self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        if not self.has_room:
+            return
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._room_waiters.clear()
+
+    def _fail_all(self, error: IngestdError) -> None:
+        while self._pending:
+            self._fail(self._pending.popleft().future, error)
+        while self._draining:
+            self._fail(self._draining.popleft().future, error)
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._room_waiters.clear()
+
+    def _fail(self, future: asyncio.Future[Any], error: IngestdError) -> None:
+        if future.done():
+            return
+        if isinstance(error, ConnectionLost):
+            future.set_exception(ConnectionLost(*error.args))
+        else:
+            lost = ConnectionLost(f"{self.host}:{self.port}: connection ended: {error}")
+            lost.__cause__ = error
+            future.set_exception(lost)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        """One timer for all: it fires at the earliest deadline there was, and is set anew if that one was answered."""
+        self._timer = None
+        self._timer_at = _NEVER
+        now = self._loop.time()
+        earliest = _NEVER
+        for pending in chain(self._pending, self._draining):
+            if pending.deadline <= now:
+                self._missed(pending)
+                return
+            earliest = min(earliest, pending.deadline)
+        if earliest < _NEVER:
+            self._set_timer(earliest)
+
+    def _missed(self, pending: _Pending) -> None:
+        error = DeadlineExceeded(
+            f"{self.host}:{self.port}: {api_name(pending.api)} not answered within {pending.timeout:g} s"
+        )
+        if not pending.future.done():
+            pending.future.set_exception(error)
+        self.abort(error)

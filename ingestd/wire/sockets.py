@@ -1,0 +1,96 @@
+"""TCP sockets: connected within a deadline, and ended so that nothing more leaves them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ingestd.errors import ConnectionLost, DeadlineExceeded
+from ingestd.retry import Deadline
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    AddressInfo: TypeAlias = tuple[int, int, int, str, Any]
+
+__all__ = ["connect", "end_socket"]
+
+_KEEPALIVE_IDLE_S = 60
+_KEEPALIVE_INTERVAL_S = 15
+_KEEPALIVE_PROBES = 4
+
+
+async def connect(host: str, port: int, send_buffer: int, receive_buffer: int, deadline: Deadline) -> socket.socket:
+    """A connected, non-blocking socket, trying every address of `host` in the order given by the resolver.
+
+    The time left is shared among the addresses left, so that one that drops packets does not take it all. Raises
+    `ConnectionLost` as soon as all addresses refused, `DeadlineExceeded`.
+    """
+    addresses = await _resolve(host, port, deadline)
+    failures: list[OSError] = []
+    for number, address in enumerate(addresses):
+        share = Deadline.after(deadline.remaining / (len(addresses) - number))
+        try:
+            return await _connect_to(address, send_buffer, receive_buffer, share, f"{host}:{port}")
+        except OSError as error:  # DeadlineExceeded is one
+            failures.append(error)
+    if failures and all(isinstance(error, DeadlineExceeded) for error in failures):
+        raise DeadlineExceeded(f"{host}:{port}: not connected within {deadline.seconds:g} s") from failures[-1]
+    reasons = "; ".join(dict.fromkeys(error.strerror or str(error) for error in failures))
+    raise ConnectionLost(f"{host}:{port}: {reasons or 'no address'}") from (failures[-1] if failures else None)
+
+
+async def _resolve(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:
+    with contextlib.suppress(socket.gaierror):
+        # An address in digits needs no resolver, and thus no thread.
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    loop = asyncio.get_running_loop()
+    try:
+        found = await deadline.wait_for(
+            loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), f"{host}: looking up the address"
+        )
+    except socket.gaierror as error:
+        raise ConnectionLost(f"{host}: {error.strerror}") from error
+    return list(found)
+
+
+async def _connect_to(
+    address: AddressInfo, send_buffer: int, receive_buffer: int, deadline: Deadline, name: str
+) -> socket.socket:
+    family, kind, protocol, _, target = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)  # noqa: FBT003 - the standard library's signature
+        _tune(made, send_buffer, receive_buffer)
+        await deadline.wait_for(asyncio.get_running_loop().sock_connect(made, target), f"{name}: connecting")
+        if made.getsockname() == made.getpeername():
+            # Linux connects a socket to itself when the kernel happens to pick the very port nobody listens on.
+            raise ConnectionRefusedError("Connection refused (nobody listens)")
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _tune(made: socket.socket, send_buffer: int, receive_buffer: int) -> None:
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+    ):
+        if hasattr(socket, option):  # not on every system
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    if send_buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    if receive_buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+
+
+def end_socket(ended: socket.socket) -> None:
+    """Shut the socket down in both directions: a later write fails instead of sending what memory holds by then."""
+    with contextlib.suppress(OSError):  # already down
+        ended.shutdown(socket.SHUT_RDWR)
