@@ -1,4 +1,4 @@
-"""The fixtures on real Kafka: `kafka`, `kafka3`, `kafka_cluster`, `topic`, `read_back`, `java_tool`, `kafka_jars`."""
+"""The fixtures on real Kafka: `kafka`, `kafka3`, `kafka_cluster`, `topic`, `read_back`, `java_tool`; `go_peers`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from harness.cluster import KafkaCluster, live_clusters
 from harness.cluster import java_tool as run_java_tool
+from harness.go_peers import GoPeer, build_go_peers
 from harness.jars import kafka_jars as fetch_kafka_jars
 from harness.node import last_lines
 
@@ -40,6 +41,12 @@ def kafka_jars() -> Path:
 def java_tool() -> Callable[..., str]:
     """`java_tool("TopicCommand", "--list", …)`: one of Kafka's own tools, its standard output."""
     return run_java_tool
+
+
+@pytest.fixture(scope="session")
+def go_peers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GoPeer]:
+    """`go_peers["franz"]`, `go_peers["sarama"]`: Go clients as programs. For tests marked `peers`."""
+    return build_go_peers(tmp_path_factory.mktemp("go-peers"))
 
 
 @pytest.fixture(scope="session")

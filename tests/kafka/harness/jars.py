@@ -9,34 +9,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["MissingProgramError", "cache_directory", "kafka_jars", "program"]
+from harness.programs import program
+
+__all__ = ["cache_directory", "kafka_jars"]
 
 POM = Path(__file__).resolve().parent.parent / "pom.xml"
 MAVEN_SECONDS = 300
-HOW_TO_INSTALL = {
-    "java": "apt-get install openjdk-17-jre-headless",
-    "mvn": "apt-get install maven",
-    "kcat": "apt-get install kcat",
-    "rsyslogd": "apt-get install rsyslog rsyslog-kafka",
-    "promtool": "apt-get install prometheus",
-    "systemd-analyze": "apt-get install systemd",
-    "go": "https://go.dev/dl (1.24 or newer)",
-    "setpriv": "apt-get install util-linux",
-    "taskset": "apt-get install util-linux",
-}
-SYSTEM_DIRECTORIES = ("/usr/local/go/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
-
-
-class MissingProgramError(RuntimeError):
-    """A program that the tests need is not on this machine: a failure, never a reason to skip."""
-
-
-def program(name: str) -> str:
-    """The path of a program. Raises `MissingProgramError`, saying how to install it."""
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_DIRECTORIES))
-    if found is None:
-        raise MissingProgramError(f"{name} is not installed: {HOW_TO_INSTALL.get(name, 'no recipe known')}")
-    return found
 
 
 def cache_directory() -> Path:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.jars import program
+from harness.programs import program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

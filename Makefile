@@ -1,0 +1,56 @@
+# demo   a log is written, rotated, tailed, read back and compared. Needs Python >= 3.11, gcc and make.
+# test   everything but the foreign peers. Needs Java 17 and Maven as well.
+# Every verb works in a fresh clone; VENV=… and PYTHON=… choose others.
+
+VENV    ?= .venv
+REPORTS ?= build/reports
+PYTHON  ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+BIN     := $(VENV)/bin
+SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd)
+
+.PHONY: help demo test test-peers lint bench evidence clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+demo: $(VENV)/.installed
+	$(BIN)/python load-tests/demo.py
+
+test: $(VENV)/.developing
+	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv
+	$(BIN)/python -m pytest -m "not peers" --junitxml=$(REPORTS)/test.xml
+
+test-peers: $(VENV)/.developing
+	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv go kcat rsyslogd omkafka promtool systemd-analyze
+	$(BIN)/python -m pytest -m peers --junitxml=$(REPORTS)/test-peers.xml
+
+lint: $(VENV)/.developing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# BENCH="compare scaling" chooses, SIZE=200MB makes it smaller; results lie in load-tests/results.
+bench: $(VENV)/.developing
+	$(BIN)/python load-tests/bench.py $(if $(SIZE),--size $(SIZE)) $(BENCH)
+
+# After `test` and `test-peers`: every test that tests/seed_systems.toml names did run.
+evidence: $(VENV)/.installed
+	$(BIN)/python tests/evidence/seed_systems.py $(wildcard $(REPORTS)/*.xml)
+
+clean:
+	rm -rf $(VENV) build demo-out load-tests/results ingestd/records/_compiled.c ingestd/records/*.so *.egg-info
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.developing: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.installed
