@@ -213,6 +213,27 @@ class Configuration:
     routes: tuple[Route, ...] = ()
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
 
+    def bootstrap(self, cluster: str) -> tuple[str, ...]:
+        """Addresses of a cluster's brokers, for a program beside the daemon; a running daemon publishes those it runs.
+
+        Raises `ConfigurationError` for a cluster that is not configured, and for an embedded one that does not run.
+        """
+        settings = self.clusters.get(cluster)
+        if settings is None:
+            known = ", ".join(self.clusters) or "none is configured"
+            raise ConfigurationError(f"{self.file}: no such [clusters.NAME]: {cluster} ({known})")
+        if not settings.embedded:
+            return settings.bootstrap
+        published = self.daemon.state / "clusters" / f"{cluster}.address"
+        try:
+            return (published.read_text().strip(),)
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{self.file}: clusters.{cluster} is embedded and does not run; `ingestd run {self.file}` runs it"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(f"{published}: can not be read: {error.strerror}") from error
+
 
 def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
     """Read and validate a configuration file.

@@ -56,7 +56,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """One route: totals since the daemon's start, and its sources now."""
+    """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now."""
 
     name: str
     cluster: str

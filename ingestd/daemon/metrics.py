@@ -121,6 +121,22 @@ class Metrics(Collector):
             seconds[slot] = seconds.get(slot, 0.0) + report.cpu_seconds
         return seconds
 
+    def arena(self, slot: int) -> tuple[int, int]:
+        """Bytes of a worker's arena, and of it in use, as last reported."""
+        report = self._current.get(slot)
+        return (
+            (0, 0)
+            if report is None
+            else (report.arena_pages * self._page_bytes, report.arena_pages_used * self._page_bytes)
+        )
+
+    def arena(self, slot: int) -> tuple[int, int]:
+        """Shared memory of the slot's worker, and how much of it is in use, in bytes; 0 until it reports."""
+        report = self._current.get(slot)
+        if report is None:
+            return 0, 0
+        return report.arena_pages * self._page_bytes, report.arena_pages_used * self._page_bytes
+
     def exposition(self, accept: str = "") -> tuple[str, bytes]:
         """Content type and text of a scrape: OpenMetrics where the `Accept` header takes it, else plain text."""
         encode: Callable[[CollectorRegistry], bytes]
@@ -165,9 +181,10 @@ class Metrics(Collector):
         used = GaugeMetricFamily(
             "ingestd_arena_used_bytes", "Shared memory of a worker that holds unacknowledged data.", labels=["worker"]
         )
-        for slot, report in sorted(self._current.items()):
-            size.add_metric([str(slot)], report.arena_pages * self._page_bytes)
-            used.add_metric([str(slot)], report.arena_pages_used * self._page_bytes)
+        for slot in sorted(self._current):
+            arena_bytes, used_bytes = self.arena(slot)
+            size.add_metric([str(slot)], arena_bytes)
+            used.add_metric([str(slot)], used_bytes)
         yield from (restarts, cpu, size, used)
 
     def _route_families(self, totals: Mapping[str, RouteCounters]) -> Iterator[Metric]:

@@ -319,3 +319,15 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_an_address_has_a_host_and_a_port() -> None:
     assert parse_address("[::1]:0") == ("::1", 0)
     assert parse_address("a.b:65535") == ("a.b", 65535)
+
+
+def test_the_address_of_an_embedded_broker_is_what_the_running_daemon_published(read, tmp_path: Path) -> None:
+    configuration = read(GOOD.replace("/tmp/ingestd-state", str(tmp_path)))
+    assert configuration.bootstrap("far") == ("kafka-1:9092", "[::1]:9092")
+    with pytest.raises(ConfigurationError, match=r"clusters.local is embedded and does not run; `ingestd run"):
+        configuration.bootstrap("local")
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "local.address").write_text("127.0.0.1:4711\n")
+    assert configuration.bootstrap("local") == ("127.0.0.1:4711",)
+    with pytest.raises(ConfigurationError, match=r"no such \[clusters.NAME\]: nowhere \(local, far\)"):
+        configuration.bootstrap("nowhere")

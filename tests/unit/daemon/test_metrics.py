@@ -66,6 +66,8 @@ def test_totals_add_up_over_workers() -> None:
     assert shown["ingestd_arena_size_bytes", "0"] == 64 * 1024 * 1024
     assert shown["ingestd_arena_used_bytes", "0"] == 3 * 64 * 1024
     assert metrics.totals()["access"].bytes_acknowledged == 3000
+    assert metrics.arena(0) == (64 * 1024 * 1024, 3 * 64 * 1024)
+    assert metrics.arena(7) == (0, 0)
 
 
 def test_a_newer_report_stands_in_place_of_the_last() -> None:
