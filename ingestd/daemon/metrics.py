@@ -122,15 +122,6 @@ class Metrics(Collector):
         return seconds
 
     def arena(self, slot: int) -> tuple[int, int]:
-        """Bytes of a worker's arena, and of it in use, as last reported."""
-        report = self._current.get(slot)
-        return (
-            (0, 0)
-            if report is None
-            else (report.arena_pages * self._page_bytes, report.arena_pages_used * self._page_bytes)
-        )
-
-    def arena(self, slot: int) -> tuple[int, int]:
         """Shared memory of the slot's worker, and how much of it is in use, in bytes; 0 until it reports."""
         report = self._current.get(slot)
         if report is None:
