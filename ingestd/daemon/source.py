@@ -8,9 +8,9 @@ The way of the bytes, with who calls what:
 
     supervisor   finder = route.finder(stored)         ── Found ──▶  shards: one owner worker per source
     owner        source = opener.open(assignment)
-    owner        source.read(raw slab) ──▶ Piece       pieces of sources of one lane may share a slab
+    owner        source.read(raw slab) ──▶ Piece       sources of one lane may share a slab
     any worker   encoder.encode(raw, out, …) ──▶ Encoding: ready record batches in `out`
-    owner        producer.send_batch(…)                the position moves to `Piece.end` once all before it is acknowledged
+    owner        producer.send_batch(…)                the position moves once all before is acknowledged
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PER_RECORD = -1
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """Where a source stands durably: every byte before `position` is acknowledged. `detail` is the route's own (JSON)."""
+    """Where a source stands durably: all before `position` is acknowledged. `detail` is the route's own (JSON)."""
 
     source: str
     position: int
@@ -102,7 +102,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """One ready record batch within `out`: its target partition, where it lies, how many records, how large before compression."""
+    """One ready record batch in `out`: target partition, place, number of records, bytes before compression."""
 
     partition: int
     start: int
@@ -113,14 +113,14 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What one call of `encode` made. `consumed` < len(raw): `out` was full; call again with the rest and a fresh `out`."""
+    """What a call of `encode` made. `consumed` < len(raw): `out` was full; call again with the rest and a new `out`."""
 
     consumed: int
     batches: Sequence[BatchSpan]
 
 
 class Source(Protocol):
-    """An open source. Not thread-safe: its owner's event loop calls it. No call blocks beyond a read of a local file."""
+    """An open source. Its owner's event loop calls it, nobody else. No call blocks beyond a read of a local file."""
 
     assignment: Assignment
 
@@ -139,7 +139,7 @@ class Source(Protocol):
 
     @property
     def finished(self) -> str | None:
-        """Why nothing will ever come again (`until` reached, rotated away and read to its end, truncated, deleted), or None."""
+        """Why nothing will come again (`until` reached, rotated away and read to its end, truncated, …), or None."""
         ...
 
     def detail(self) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ class Source(Protocol):
 
 
 class Opener(Protocol):
-    """One per route and worker: opens sources, and watches them for news (one inotify descriptor, not one timer a file)."""
+    """One per route and worker: opens sources, watches them (one inotify descriptor, not one timer a file)."""
 
     def open(self, assignment: Assignment) -> Source:
         """Open at `found.position`. Raises `OSError` when it can not; the owner reports it and tries again with backoff."""
@@ -166,9 +166,7 @@ class Opener(Protocol):
 class Encoder(Protocol):
     """Bytes of whole lines to record batches. Pure: no state between calls but scratch space; runs in any worker."""
 
-    def encode(
-        self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int
-    ) -> Encoding:
+    def encode(self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> Encoding:
         """Encode lines from `raw` into record batches in `out`, in order.
 
         `lane.partition` is a partition here, or PER_RECORD; `partitions` is the topic's number of partitions.
@@ -185,7 +183,7 @@ class Sources(Protocol):
         ...
 
     def trouble(self, thing: str, reason: str) -> None:
-        """Something named can not be taken (unreadable, a directory, claimed by another route): logged and counted, once a state."""
+        """Something can not be taken (unreadable, a directory, claimed by another route): said once a state."""
         ...
 
 
@@ -238,7 +236,7 @@ class Route(Protocol):
         ...
 
     def opener(self, ready: Callable[[str], None]) -> Opener:
-        """The opener; `ready(source)` says that a source may have something to read or is finished. Needs a running loop."""
+        """The opener; `ready(source)`: it may have something to read, or is finished. Needs a running loop."""
         ...
 
     def encoder(self) -> Encoder:

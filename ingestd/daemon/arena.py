@@ -1,0 +1,131 @@
+"""Arena: one memfd, mapped by every worker, handed out by its owner in runs of 64 KiB pages.
+
+The first page is the owner's notice board: its load, which peers read as a hint when they look for help.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PAGE_BYTES", "Arena", "ArenaView", "Run", "pages_for"]
+
+PAGE_BYTES = 65536
+
+_FREE = 0
+_USED = 1
+_LOAD = struct.Struct("=Q")
+
+
+def pages_for(size: int) -> int:
+    """Pages that `size` bytes need; at least one."""
+    return max(1, -(-size // PAGE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive pages, by number of the first and count."""
+
+    page: int
+    pages: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.pages * PAGE_BYTES
+
+
+class ArenaView:
+    """An arena as any worker sees it: memory, no say in who gets it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.pages = os.fstat(descriptor).st_size // PAGE_BYTES
+        self._map = mmap.mmap(descriptor, self.pages * PAGE_BYTES)
+        self._memory = memoryview(self._map)
+
+    def view(self, page: int, length: int) -> memoryview:
+        """`length` writable bytes from the start of `page`. Raises `ValueError` beyond the arena's end."""
+        start = page * PAGE_BYTES
+        if not (0 < page < self.pages and start + length <= len(self._memory)):
+            raise ValueError(f"page {page}, {length} bytes: outside an arena of {self.pages} pages")
+        return self._memory[start : start + length]
+
+    @property
+    def load(self) -> int:
+        """Encoding jobs that the owner has before it; a hint, possibly a moment old."""
+        return int(_LOAD.unpack_from(self._memory)[0])
+
+    def close(self) -> None:
+        """Unmap, unless views of it are still held: then the last of them to go does."""
+        self._memory.release()
+        try:
+            self._map.close()
+        except BufferError:
+            return
+
+
+class Arena(ArenaView):
+    """An arena as its owner sees it: the only one who hands out pages and takes them back.
+
+    Invariants
+        A page is in at most one run.
+        Low pages are handed out first, so that a light load touches (and keeps in cache) little memory.
+    """
+
+    def __init__(self, descriptor: int, freed: Callable[[], None] = lambda: None) -> None:
+        super().__init__(descriptor)
+        self._state = bytearray(self.pages)
+        self._state[0] = _USED
+        self.used_pages = 0
+        self.freed = freed
+
+    @staticmethod
+    def create(size: int) -> int:
+        """A new memfd of `size` bytes, rounded up to pages, notice board included; the caller owns the descriptor."""
+        descriptor = os.memfd_create("ingestd-arena", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, pages_for(size) * PAGE_BYTES)
+        return descriptor
+
+    @property
+    def usable_pages(self) -> int:
+        """All pages but the notice board."""
+        return self.pages - 1
+
+    def publish_load(self, jobs: int) -> None:
+        """Tell peers how many encoding jobs this worker has before it."""
+        _LOAD.pack_into(self._memory, 0, jobs)
+
+    def allocate(self, size: int) -> Run | None:
+        """A run of at least `size` bytes, or None when no such run is free."""
+        pages = pages_for(size)
+        page = self._state.find(bytes(pages))
+        if page < 0:
+            return None
+        self._state[page : page + pages] = bytes([_USED]) * pages
+        self.used_pages += pages
+        return Run(page, pages)
+
+    def trim(self, run: Run, size: int) -> Run:
+        """Keep the first `size` bytes of a run; the pages behind them are free at once."""
+        keep = pages_for(size)
+        if keep >= run.pages:
+            return run
+        self._give_back(run.page + keep, run.pages - keep)
+        return Run(run.page, keep)
+
+    def release(self, run: Run) -> None:
+        """Take a run back. The caller vouches that nobody, no transport and no peer, holds it any more."""
+        self._give_back(run.page, run.pages)
+        self.freed()
+
+    def _give_back(self, page: int, pages: int) -> None:
+        if self._state[page : page + pages] != bytes([_USED]) * pages:
+            raise AssertionError(f"pages {page} to {page + pages - 1} were not all handed out")
+        self._state[page : page + pages] = bytes(pages)
+        self.used_pages -= pages

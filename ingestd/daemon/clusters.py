@@ -1,0 +1,235 @@
+"""Cluster session: the supervisor's hold on one cluster. Metadata for all workers, producer ids, and the embedded broker's life."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ingestd.client import Client, ClientSettings
+from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
+from ingestd.daemon.processes import ChildProcess
+from ingestd.errors import IngestdError
+from ingestd.producer import FetchedIdentities, ProducerIdentity
+from ingestd.retry import Backoff, Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.daemon.configuration import ClusterSettings
+    from ingestd.daemon.control import IdentityWanted, LeaderHinted
+
+__all__ = ["ClusterSession", "EmbeddedBroker"]
+
+READY_TIMEOUT = 60.0
+"""Seconds that an embedded broker may take to recover its logs and listen."""
+
+REFRESH_TIMEOUT = 30.0
+
+
+class EmbeddedBroker:
+    """The broker process of an `embedded = true` cluster: started, restarted on the same port when it dies, ended with us."""
+
+    def __init__(self, settings: ClusterSettings, state: Path, restarted: Callable[[], None]) -> None:
+        self._settings = settings
+        self._state = state
+        self._restarted = restarted
+        self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
+        self._tasks = TaskOwner()
+        self._process: ChildProcess | None = None
+        self._life: socket.socket | None = None
+        self._backoff = Backoff(initial=0.1, maximum=10.0)
+        self._closing = False
+        self.address = ""
+
+    async def start(self) -> None:
+        """Start the broker and wait until it listens. Raises `IngestdError` when it does not."""
+        settings = self._settings
+        data = settings.data_directory(self._state)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        life, theirs = socket.socketpair()
+        died = asyncio.get_running_loop().create_future()
+
+        def exited(how: str) -> None:
+            if not died.done():
+                died.set_result(how)
+            self._exited(how)
+
+        with theirs:
+            arguments = [
+                *("--data", str(data), "--listen", self.address or settings.listen),
+                *("--ready-fd", str(theirs.fileno()), "--default-partitions", str(settings.partitions)),
+                *("--node-name", settings.name),
+                *([] if settings.create_topics else ["--no-create-topics"]),
+            ]
+            self._process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], exited)
+        self._life = life
+        life.setblocking(False)
+        said = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(life, 256))
+        await Deadline.after(READY_TIMEOUT).wait_for(
+            asyncio.wait([said, died], return_when=asyncio.FIRST_COMPLETED), f"start of embedded broker {settings.name}"
+        )
+        address = said.result().decode().strip() if said.done() and not said.exception() else ""
+        if not address:
+            said.cancel()
+            how = died.result() if died.done() else "it closed its channel"
+            raise IngestdError(f"cluster {settings.name}: the embedded broker did not start: {how}")
+        self.address = address
+        self._publish_address()
+        self._log.info("embedded broker listens", address=address, data=str(data))
+
+    def _publish_address(self) -> None:
+        """Write `clusters/NAME.address` for tools and pipelines that look for the broker."""
+        directory = self._state / "clusters"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        fresh = directory / f".{self._settings.name}.address"
+        fresh.write_text(self.address + "\n")
+        fresh.chmod(0o600)
+        fresh.rename(directory / f"{self._settings.name}.address")
+
+    def _exited(self, how: str) -> None:
+        if self._life is not None:
+            self._life.close()
+            self._life = None
+        if self._closing or not self.address:
+            return
+        self._log.error("embedded broker died", how=how)
+        self._tasks.start(self._restart(), "broker restart")
+
+    async def _restart(self) -> None:
+        while True:
+            await asyncio.sleep(self._backoff.next_delay())
+            try:
+                await self.start()
+            except IngestdError as error:
+                self._log.error("embedded broker not restarted", error=str(error))
+                continue
+            self._restarted()
+            return
+
+    async def close(self, deadline: Deadline) -> None:
+        """End the broker: SIGTERM, and SIGKILL at the deadline."""
+        self._closing = True
+        await self._tasks.close()
+        if self._process is not None:
+            await self._process.end(deadline, terminate=True)
+        (self._state / "clusters" / f"{self._settings.name}.address").unlink(missing_ok=True)
+
+
+class ClusterSession:
+    """One cluster of the configuration.
+
+    Invariants
+        Only this object, in this process, asks the cluster for metadata and producer ids.
+        Every snapshot goes to `push`, newest last.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        topics: Collection[str],
+        state: Path,
+        push: Callable[[MetadataPushed], None],
+    ) -> None:
+        self.settings = settings
+        self.client: Client | None = None
+        self.broker_restarts = 0
+        self._topics = frozenset(topics)
+        self._push = push
+        self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
+        self._tasks = TaskOwner(lambda error: self._log.error("cluster task failed", exc_info=error))
+        self._broker = EmbeddedBroker(settings, state, self._broker_restarted) if settings.embedded else None
+        self.trouble: str | None = None
+        """Why the cluster can not be used now, for people; None when it can."""
+
+    async def start(self) -> None:
+        """Start the embedded broker, if it is one, and the first refresh, which goes on by itself until it succeeds."""
+        bootstrap = list(self.settings.bootstrap)
+        if self._broker is not None:
+            await self._broker.start()
+            bootstrap = [self._broker.address]
+        self.client = Client(bootstrap, ClientSettings(allow_auto_topic_creation=self.settings.create_topics))
+        self.client.metadata.listen(self._changed)
+        self._tasks.start(self._first_refresh(self.client), "first refresh")
+
+    @property
+    def metadata(self) -> ClusterMetadata | None:
+        """The newest snapshot."""
+        return None if self.client is None else self.client.metadata.snapshot
+
+    @property
+    def ready(self) -> bool:
+        """Whether every topic that is written to is known."""
+        snapshot = self.metadata
+        return snapshot is not None and all(
+            topic in snapshot.topics and snapshot.topics[topic].partitions for topic in self._topics
+        )
+
+    def _changed(self, metadata: ClusterMetadata) -> None:
+        self._push(MetadataPushed(self.settings.name, metadata))
+
+    async def _first_refresh(self, client: Client) -> None:
+        backoff = Backoff(initial=0.1, maximum=5.0)
+        while not self.ready:
+            try:
+                await client.metadata.refresh(sorted(self._topics), REFRESH_TIMEOUT)
+            except (IngestdError, OSError) as error:
+                trouble = f"cluster {self.settings.name}: {error}"
+            else:
+                trouble = "" if self.ready else self._missing_topics()
+            if trouble and trouble != self.trouble:
+                self._log.error("cluster can not be used", reason=trouble)
+            self.trouble = trouble or None
+            if trouble:
+                await asyncio.sleep(backoff.next_delay())
+
+    def _missing_topics(self) -> str:
+        snapshot = self.metadata
+        known = {} if snapshot is None else snapshot.topics
+        missing = sorted(topic for topic in self._topics if topic not in known or not known[topic].partitions)
+        return f"cluster {self.settings.name}: no such topic: {', '.join(missing)}, and it was not created on demand"
+
+    def wanted(self, topics: Collection[str], reason: str) -> None:
+        """A worker misses metadata."""
+        if self.client is not None:
+            self.client.metadata.wanted(topics, reason)
+
+    def hint(self, hinted: LeaderHinted) -> None:
+        """A worker heard of a new leader."""
+        if self.client is not None:
+            self.client.metadata.hint(hinted.topic, hinted.partition, hinted.leader, hinted.leader_epoch)
+
+    def identify(self, wanted: IdentityWanted, answer: Callable[[IdentityGranted | IdentityRefused], None]) -> None:
+        """Get a worker a producer id."""
+        self._tasks.start(self._identify(wanted, answer), f"producer id for ticket {wanted.ticket}")
+
+    async def _identify(
+        self, wanted: IdentityWanted, answer: Callable[[IdentityGranted | IdentityRefused], None]
+    ) -> None:
+        if self.client is None:
+            answer(IdentityRefused(wanted.ticket, f"cluster {self.settings.name} is not open yet"))
+            return
+        previous = None if wanted.previous is None else ProducerIdentity(*wanted.previous)
+        try:
+            identity = await FetchedIdentities(self.client).acquire(previous)
+        except (IngestdError, OSError) as error:
+            answer(IdentityRefused(wanted.ticket, str(error)))
+            return
+        answer(IdentityGranted(wanted.ticket, identity.producer_id, identity.epoch))
+
+    def _broker_restarted(self) -> None:
+        self.broker_restarts += 1
+        self.wanted(self._topics, "the embedded broker was restarted")
+
+    async def close(self, deadline: Deadline) -> None:
+        """Close the client, then end the embedded broker."""
+        await self._tasks.close()
+        if self.client is not None:
+            await self.client.close(timeout=min(deadline.remaining, 2.0))
+        if self._broker is not None:
+            await self._broker.close(deadline)

@@ -1,0 +1,267 @@
+"""Control: what supervisor and workers say to each other. Values, and the channel that carries them in order.
+
+Messages are pickled between processes of one daemon that trust each other, over a private socket pair; record bytes never travel here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.daemon.source import Assignment, Route
+    from ingestd.daemon.statistics import WorkerStatistics
+
+__all__ = [
+    "Assign",
+    "Configure",
+    "ControlChannel",
+    "Drain",
+    "Drained",
+    "IdentityGranted",
+    "IdentityRefused",
+    "IdentityWanted",
+    "LeaderHinted",
+    "MetadataPushed",
+    "MetadataWanted",
+    "Moved",
+    "PositionsReported",
+    "Revoke",
+    "RouteFailed",
+    "SourceEnded",
+    "SourceTroubled",
+    "StatisticsReported",
+    "Wire",
+]
+
+_LENGTH = struct.Struct("=I")
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["auto", "text", "json"]
+
+
+# Supervisor to worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """First message: who the worker is, and all routes, in the order by which peers name them."""
+
+    slot: int
+    incarnation: int
+    routes: tuple[Route, ...]
+    log_level: LogLevel
+    log_format: LogFormat
+    statistics_interval: float
+    position_interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A peer is there: its arena and this worker's end of their socket pair come as descriptors with it."""
+
+    slot: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Open these sources."""
+
+    assignments: Sequence[Assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Close these sources of a route; what was read of them and is not acknowledged counts as not read."""
+
+    route: str
+    sources: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataPushed:
+    """A cluster's newest metadata."""
+
+    cluster: str
+    metadata: ClusterMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityGranted:
+    """The producer id and epoch asked for under `ticket`."""
+
+    ticket: int
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRefused:
+    """No producer id could be had for `ticket`; the worker asks again as its producer's retry policy says."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Read no more, deliver what was read, within `seconds`; then say `Drained`."""
+
+    seconds: float
+
+
+# Worker to supervisor.
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Every byte of a source before `position` is acknowledged."""
+
+    route: str
+    source: str
+    generation: int
+    position: int
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsReported:
+    """Positions that moved since the last report."""
+
+    moved: Sequence[Moved]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnded:
+    """Nothing more will come of a source, and all that came is acknowledged (its last position was reported before)."""
+
+    route: str
+    source: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTroubled:
+    """A source can not be opened or read now; tried again with backoff."""
+
+    route: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFailed:
+    """A record can not be delivered and the route's policy is to stop: nothing behind it is read any more."""
+
+    route: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataWanted:
+    """Metadata of these topics is missing or out of date."""
+
+    cluster: str
+    topics: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderHinted:
+    """A produce answer named a new leader (KIP-951)."""
+
+    cluster: str
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityWanted:
+    """A producer id is needed (`previous`: the one whose epoch has to be left behind)."""
+
+    ticket: int
+    cluster: str
+    previous: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsReported:
+    """The worker's counters; also the proof that its main loop runs."""
+
+    statistics: WorkerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` bytes left."""
+
+    unacknowledged: int
+    errors: Sequence[str] = field(default=())
+
+
+class ControlChannel(asyncio.Protocol):
+    """One end of the control socket: whole messages in order, and the news that the other end is gone.
+
+    `send` never waits; the other end reads as fast as it can, and what is sent is small and bounded by what happens
+    (metadata snapshots, positions that moved, one statistics message a second).
+    """
+
+    def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
+        self._received = received
+        self._lost = lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def over(
+        cls, sock: socket.socket, received: Callable[[Any], None], lost: Callable[[], None]
+    ) -> ControlChannel:
+        """The channel over a connected AF_UNIX stream socket."""
+        _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: cls(received, lost), sock=sock)
+        return channel
+
+    def send(self, message: object) -> None:
+        """Send a message; silently nothing after the other end is gone, since `lost` has said so."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._transport.write(_LENGTH.pack(len(body)) + body)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            end = start + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            message = pickle.loads(memoryview(self._buffer)[start + _LENGTH.size : end])  # noqa: S301 - own process
+            start = end
+            self._received(message)
+        del self._buffer[:start]
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any end is the same end
+        """Called by the event loop."""
+        self._lost()

@@ -1,0 +1,219 @@
+"""Encode stage: raw slabs to record batches, here or at an idle peer. One per worker, shared by its routes.
+
+A job runs where the shorter queue is: a worker with nothing else to do encodes its own and makes no hop; one with a hot source
+has its peers help. Peers see only runs of the owner's arena, never the source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.daemon.arena import ArenaView
+from ingestd.daemon.peers import EncodeAnswer, EncodeFailed, EncodeRequest, PeerChannel
+from ingestd.errors import IngestdError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from ingestd.daemon.arena import Arena, Run
+    from ingestd.daemon.peers import PeerMessage
+    from ingestd.daemon.source import Encoder, Encoding, Lane
+    from ingestd.daemon.statistics import RouteCounters
+
+__all__ = ["EncodeJob", "EncodeStage", "EncodingFailed"]
+
+JOBS_PER_PEER: Final = 3
+"""Jobs that one owner keeps with one peer: enough that the peer never waits for the owner's turn, few enough to bound disorder."""
+
+
+class EncodingFailed(IngestdError):
+    """A slab could not be encoded; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeJob:
+    """Encode `length` raw bytes at `offset` of the run `raw` into the run `out`; `done` gets the encoding or the error.
+
+    Both runs belong to this worker's arena and stay untouched until `done`, which is called exactly once.
+    """
+
+    route: int
+    raw: Run
+    offset: int
+    length: int
+    out: Run
+    lane: Lane
+    partitions: int
+    timestamp_ms: int
+    done: Callable[[Encoding | EncodingFailed], None]
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A connected peer: its arena, the channel, the jobs that it has of ours."""
+
+    slot: int
+    arena: ArenaView
+    channel: PeerChannel
+    jobs: dict[int, EncodeJob]
+
+
+class EncodeStage:
+    """Runs encoding jobs, one a turn of the event loop, so that sockets are served in between.
+
+    Invariants
+        Every job submitted ends in exactly one `done`, also when the peer that had it dies.
+        Own jobs and peers' requests take turns, so that neither waits for more than one of the other.
+    """
+
+    def __init__(
+        self, arena: Arena, encoders: Sequence[Callable[[], Encoder]], counters: Sequence[RouteCounters]
+    ) -> None:
+        self._arena = arena
+        self._make = encoders
+        self._encoders: dict[int, Encoder] = {}
+        self._counters = counters
+        self._own: deque[EncodeJob] = deque()
+        self._asked: deque[tuple[_Peer, EncodeRequest]] = deque()
+        self._peers: dict[int, _Peer] = {}
+        self._numbers = 0
+        self._loop = asyncio.get_running_loop()
+        self._turn_due = False
+        self._peer_turn = False
+
+    @property
+    def capacity(self) -> int:
+        """Jobs worth having under way at once: more would only fill memory."""
+        return 2 + JOBS_PER_PEER * len(self._peers)
+
+    def submit(self, job: EncodeJob) -> None:
+        """Take a job; it is encoded here, or at the peer with the shortest queue where that is shorter than ours."""
+        waiting = len(self._own) + len(self._asked)
+        if waiting and (peer := self._idlest_peer(waiting)) is not None:
+            self._numbers += 1
+            peer.jobs[self._numbers] = job
+            peer.channel.send(
+                EncodeRequest(
+                    self._numbers,
+                    job.route,
+                    job.raw.page,
+                    job.offset,
+                    job.length,
+                    job.out.page,
+                    job.out.size,
+                    job.lane,
+                    job.partitions,
+                    job.timestamp_ms,
+                )
+            )
+            return
+        self._own.append(job)
+        self._want_turn()
+
+    def _idlest_peer(self, waiting: int) -> _Peer | None:
+        best, least = None, waiting
+        for peer in self._peers.values():
+            queue = max(peer.arena.load, len(peer.jobs))
+            if queue < least and len(peer.jobs) < JOBS_PER_PEER:
+                best, least = peer, queue
+        return best
+
+    def connect(self, slot: int, arena: int, sock: socket.socket) -> None:
+        """Meet a peer (again): its arena's descriptor, which is closed here, and our end of the pair."""
+        self.disconnect(slot)
+        view = ArenaView(arena)
+        os.close(arena)
+        peer = _Peer(
+            slot,
+            view,
+            PeerChannel(sock, lambda message: self._received(peer, message), lambda: self.disconnect(slot)),
+            {},
+        )
+        self._peers[slot] = peer
+
+    def disconnect(self, slot: int) -> None:
+        """A peer is gone: what it had of ours is encoded here, what we had of its is forgotten."""
+        peer = self._peers.pop(slot, None)
+        if peer is None:
+            return
+        peer.channel.close()
+        self._asked = deque(entry for entry in self._asked if entry[0] is not peer)
+        jobs, peer.jobs = list(peer.jobs.values()), {}
+        self._own.extend(jobs)
+        peer.arena.close()
+        if jobs:
+            self._want_turn()
+        self._publish()
+
+    def close(self) -> None:
+        """Leave all peers."""
+        for slot in list(self._peers):
+            self.disconnect(slot)
+
+    def _received(self, peer: _Peer, message: PeerMessage) -> None:
+        if isinstance(message, EncodeRequest):
+            self._asked.append((peer, message))
+            self._want_turn()
+            return
+        job = peer.jobs.pop(message.job, None)
+        if job is None:
+            return
+        job.done(message.encoding if isinstance(message, EncodeAnswer) else EncodingFailed(message.reason))
+
+    def _publish(self) -> None:
+        self._arena.publish_load(len(self._own) + len(self._asked))
+
+    def _want_turn(self) -> None:
+        self._publish()
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        peers_next = bool(self._asked) and (self._peer_turn or not self._own)
+        self._peer_turn = not peers_next
+        if peers_next:
+            self._help(*self._asked.popleft())
+        elif self._own:
+            job = self._own.popleft()
+            job.done(self._encode_own(job))
+        if self._own or self._asked:
+            self._want_turn()
+        else:
+            self._publish()
+
+    def _encoder(self, route: int) -> Encoder:
+        encoder = self._encoders.get(route)
+        if encoder is None:
+            encoder = self._encoders[route] = self._make[route]()
+        return encoder
+
+    def _encode_own(self, job: EncodeJob) -> Encoding | EncodingFailed:
+        raw = self._arena.view(job.raw.page, job.offset + job.length)[job.offset :]
+        out = self._arena.view(job.out.page, job.out.size)
+        try:
+            return self._encoder(job.route).encode(
+                raw, out, lane=job.lane, partitions=job.partitions, timestamp_ms=job.timestamp_ms
+            )
+        except (IngestdError, ValueError) as error:
+            return EncodingFailed(f"{len(raw)} bytes could not be encoded: {error}")
+
+    def _help(self, peer: _Peer, request: EncodeRequest) -> None:
+        try:
+            raw = peer.arena.view(request.raw_page, request.raw_offset + request.raw_length)[request.raw_offset :]
+            out = peer.arena.view(request.out_page, request.out_length)
+            encoding = self._encoder(request.route).encode(
+                raw, out, lane=request.lane, partitions=request.partitions, timestamp_ms=request.timestamp_ms
+            )
+        except (IngestdError, ValueError) as error:
+            peer.channel.send(EncodeFailed(request.job, f"{request.raw_length} bytes could not be encoded: {error}"))
+            return
+        self._counters[request.route].helped_bytes += encoding.consumed
+        peer.channel.send(EncodeAnswer(request.job, encoding))
+        peer.channel.flush()

@@ -1,0 +1,540 @@
+"""Pipeline: one per route and worker. Moves sources' bytes through slabs and batches to acknowledged positions, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingestd.daemon.control import Moved
+from ingestd.daemon.encode import EncodeJob, EncodingFailed
+from ingestd.daemon.progress import Progress
+from ingestd.daemon.source import Lane
+from ingestd.daemon.statistics import LATENCY_BOUNDS, SourceGauges
+from ingestd.errors import KafkaError
+from ingestd.retry import Backoff
+
+if TYPE_CHECKING:
+    from ingestd.client.metadata import MetadataSource
+    from ingestd.daemon.arena import Arena, Run
+    from ingestd.daemon.encode import EncodeStage
+    from ingestd.daemon.progress import Span
+    from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Opener, Piece, Route, Source
+    from ingestd.daemon.statistics import RouteCounters
+    from ingestd.producer.delivery import Delivered, Delivery
+
+__all__ = ["BatchSender", "Pipeline", "PipelineNews"]
+
+LEAST_READ: Final = 65536
+"""A source is never asked to read into less: a slab with less room is full."""
+
+SLABS_PER_PUMP: Final = 4
+"""Slabs filled in one go before sockets get their turn."""
+
+
+class BatchSender(Protocol):
+    """What the pipeline needs of a producer."""
+
+    def send_batch(self, topic: str, partition: int, batch: memoryview, records: int, done: Delivered) -> None:
+        """See `ingestd.producer.AsyncProducer.send_batch`."""
+        ...
+
+
+class PipelineNews(Protocol):
+    """What a pipeline tells its worker."""
+
+    def ended(self, assignment: Assignment, reason: str) -> None:
+        """A source is finished and all of it acknowledged."""
+        ...
+
+    def troubled(self, assignment: Assignment, reason: str) -> None:
+        """A source can not be opened or read now."""
+        ...
+
+    def failed(self, route: Route, reason: str) -> None:
+        """The route can not go on: something can not be delivered."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _OpenSource:
+    """A source in our hands; `source` is None while it can not be opened."""
+
+    assignment: Assignment
+    progress: Progress
+    lane: _LaneQueue
+    source: Source | None = None
+    queued: bool = False
+    moved: bool = False
+    closed: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
+    retry: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Output:
+    """A run of encoded batches; free again when all of them are acknowledged."""
+
+    run: Run
+    batches: int
+
+
+@dataclass(slots=True, eq=False)
+class _Slab:
+    """Raw bytes of one lane on their way."""
+
+    lane: _LaneQueue
+    raw: Run
+    length: int
+    parts: list[tuple[_OpenSource, Span]]
+    timestamp_ms: int
+    target: Lane
+    offset: int = 0
+    output: Run | None = None
+    encoding: Encoding | None = None
+    unacknowledged: int = 0
+    sent: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _LaneQueue:
+    """Sources that may share batches: who has something to read, and the slabs in order of reading."""
+
+    lane: Lane
+    ready: deque[_OpenSource] = field(default_factory=deque)
+    slabs: deque[_Slab] = field(default_factory=deque)
+    due: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+class Pipeline:
+    """Moves the bytes of one route's sources in this worker.
+
+    Invariants
+        Slabs of a lane are sent in the order in which they were read, whoever encoded them.
+        A span is acknowledged when every batch made of its slab is; then, and in order, the position moves.
+        Reading stops when the route's share of the arena is in use; nothing is dropped.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        number: int,
+        *,
+        arena: Arena,
+        share: int,
+        encoding: EncodeStage,
+        metadata: MetadataSource,
+        producer: BatchSender,
+        counters: RouteCounters,
+        news: PipelineNews,
+    ) -> None:
+        self.route = route
+        self._number = number
+        self._arena = arena
+        self._share = share
+        self._encoding = encoding
+        self._metadata = metadata
+        self._producer = producer
+        self._counters = counters
+        self._news = news
+        self._opener: Opener = route.opener(self._ready)
+        self._sources: dict[str, _OpenSource] = {}
+        self._lanes: dict[Lane, _LaneQueue] = {}
+        self._loop = asyncio.get_running_loop()
+        self._pages = 0
+        self._encoding_now = 0
+        self._sticky = 0
+        self._stopped = False
+        self._draining = False
+        self._starved = False
+
+    # Sources come and go.
+
+    def assign(self, assignment: Assignment) -> None:
+        """Open a source and follow it; one of an older generation is given up first."""
+        if self._stopped or self._draining:
+            return
+        self._give_up(assignment.found.source)
+        lane = self.route.lane(assignment.found, self._partitions())
+        queue = self._lanes.setdefault(lane, _LaneQueue(lane))
+        held = _OpenSource(assignment, Progress(assignment.found.position), queue)
+        self._sources[assignment.found.source] = held
+        self._open(held)
+
+    def revoke(self, source: str) -> None:
+        """Close a source; what is not acknowledged of it counts as not read."""
+        self._give_up(source)
+
+    def _open(self, held: _OpenSource) -> None:
+        held.retry = None
+        try:
+            held.source = self._opener.open(held.assignment)
+        except OSError as error:
+            self._trouble(held, error)
+            return
+        self._queue(held)
+
+    def _trouble(self, held: _OpenSource, error: OSError) -> None:
+        self._count_error(type(error).__name__)
+        self._news.troubled(held.assignment, str(error))
+        again = self._open if held.source is None else self._queue
+        held.retry = self._loop.call_later(held.backoff.next_delay(), again, held)
+
+    def _give_up(self, source: str) -> None:
+        held = self._sources.pop(source, None)
+        if held is None:
+            return
+        held.closed = True
+        if held.retry is not None:
+            held.retry.cancel()
+        if held.queued:
+            held.lane.ready.remove(held)
+            held.queued = False
+        if held.source is not None:
+            held.source.close()
+
+    # When to read.
+
+    def _ready(self, source: str) -> None:
+        held = self._sources.get(source)
+        if held is not None and held.source is not None and not held.queued and held.retry is None:
+            self._queue(held)
+
+    def _queue(self, held: _OpenSource) -> None:
+        held.retry = None
+        if held.queued or held.closed or self._stopped or self._draining:
+            return
+        queue = held.lane
+        held.queued = True
+        queue.ready.append(held)
+        if queue.due:
+            return
+        source = held.source
+        if source is not None and (source.unread >= self.route.batch_bytes or source.finished is not None):
+            self._make_due(queue)
+        elif queue.timer is None:
+            queue.timer = self._loop.call_later(self.route.linger, self._make_due, queue)
+
+    def _make_due(self, queue: _LaneQueue) -> None:
+        if queue.timer is not None:
+            queue.timer.cancel()
+            queue.timer = None
+        if not queue.due:
+            queue.due = True
+            self._loop.call_soon(self._pump, queue)
+
+    def kick(self) -> None:
+        """Go on reading where it stopped for want of pages or of metadata."""
+        if self._stopped:
+            return
+        self._starved = False
+        for queue in self._lanes.values():
+            self._advance(queue)
+            if queue.due:
+                self._pump(queue)
+
+    @property
+    def starved(self) -> bool:
+        """Whether reading waits for pages."""
+        return self._starved
+
+    # Reading.
+
+    def _partitions(self) -> int:
+        topic = self._metadata.snapshot.topics.get(self.route.topic)
+        return 0 if topic is None else len(topic.partitions)
+
+    def _pump(self, queue: _LaneQueue) -> None:
+        """Fill slabs from what is ready, as long as there is room and somebody to encode them."""
+        for _ in range(SLABS_PER_PUMP):
+            if self._stopped or self._draining or not queue.due:
+                return
+            if not queue.ready:
+                queue.due = False
+                return
+            if self._encoding_now >= self._encoding.capacity:
+                return
+            partitions = self._partitions()
+            if partitions == 0:
+                self._metadata.wanted([self.route.topic], "no partitions known")
+                return
+            slab = self._fill(queue, partitions)
+            if slab is None:
+                if self._starved:
+                    return
+                continue
+            self._encode(slab, partitions)
+        self._loop.call_soon(self._pump, queue)
+
+    def _fill(self, queue: _LaneQueue, partitions: int) -> _Slab | None:
+        size = self.route.batch_bytes
+        if self._pages and self._pages + 2 * -(-size // 65536) + 1 > self._share:
+            self._starved = True
+            return None
+        raw = self._arena.allocate(size)
+        output = None if raw is None else self._arena.allocate(size + LEAST_READ)
+        if raw is None or output is None:
+            if raw is not None:
+                self._arena.release(raw)
+            self._starved = True
+            return None
+        view = self._arena.view(raw.page, size)
+        parts: list[tuple[_OpenSource, Span]] = []
+        filled = 0
+        while queue.ready and size - filled >= LEAST_READ:
+            held = queue.ready[0]
+            piece = self._read(held, view[filled:])
+            if piece is None:
+                queue.ready.popleft()
+                held.queued = False
+                self._check_end(held)
+                continue
+            filled += piece.length
+            parts.append((held, held.progress.read(piece.end)))
+            self._counters.bytes_read += piece.end - piece.start
+            self._counters.lines_shortened += piece.lines_shortened
+        if not filled:
+            self._arena.release(raw)
+            self._arena.release(output)
+            return None
+        queue.ready.rotate(-1)
+        raw = self._arena.trim(raw, filled)
+        output = self._arena.trim(output, filled + LEAST_READ)
+        self._pages += raw.pages + output.pages
+        slab = _Slab(queue, raw, filled, parts, int(time.time() * 1000), self._target(queue.lane, partitions))
+        slab.output = output
+        queue.slabs.append(slab)
+        return slab
+
+    def _read(self, held: _OpenSource, into: memoryview) -> Piece | None:
+        assert held.source is not None
+        try:
+            piece = held.source.read(into)
+        except OSError as error:
+            self._trouble(held, error)
+            return None
+        held.backoff.reset()
+        return piece
+
+    def _target(self, lane: Lane, partitions: int) -> Lane:
+        if lane.partition is not None:
+            return lane
+        topic = self._metadata.snapshot.topics[self.route.topic]
+        self._sticky += 1
+        for step in range(partitions):
+            candidate = topic.partitions[(self._sticky + step) % partitions]
+            if candidate.leader >= 0:
+                return Lane(candidate.partition, lane.key)
+        return Lane(self._sticky % partitions, lane.key)
+
+    # Encoding.
+
+    def _encode(self, slab: _Slab, partitions: int) -> None:
+        assert slab.output is not None
+        self._encoding_now += 1
+        self._encoding.submit(
+            EncodeJob(
+                self._number,
+                slab.raw,
+                slab.offset,
+                slab.length - slab.offset,
+                slab.output,
+                slab.target,
+                partitions,
+                slab.timestamp_ms,
+                lambda result: self._encoded(slab, result),
+            )
+        )
+
+    def _encoded(self, slab: _Slab, result: Encoding | EncodingFailed) -> None:
+        self._encoding_now -= 1
+        if isinstance(result, EncodingFailed):
+            self.stop(str(result))
+            return
+        if self._stopped:
+            return
+        slab.encoding = result
+        self._advance(slab.lane)
+        if slab.lane.due:
+            self._pump(slab.lane)
+
+    # Sending, in order of reading.
+
+    def _advance(self, queue: _LaneQueue) -> None:
+        """Send the slabs at the head of a lane that are encoded."""
+        while queue.slabs and not self._stopped:
+            slab = queue.slabs[0]
+            if slab.encoding is not None:
+                self._send(slab, slab.encoding)
+            if slab.sent:
+                queue.slabs.popleft()
+                self._release(slab.raw)
+                if not slab.unacknowledged:
+                    self._settle(slab)
+                continue
+            if slab.output is None:
+                # The output was full before the raw bytes were done: only the head of a lane asks for another run,
+                # so that what it has sent already can always come back as free pages.
+                slab.output = self._arena.allocate(slab.length - slab.offset + LEAST_READ)
+                if slab.output is None:
+                    self._starved = True
+                    return
+                self._pages += slab.output.pages
+                self._encode(slab, self._partitions())
+            return
+
+    def _send(self, slab: _Slab, encoding: Encoding) -> None:
+        assert slab.output is not None
+        slab.encoding = None
+        slab.offset += encoding.consumed
+        run, slab.output = slab.output, None
+        slab.sent = slab.offset >= slab.length
+        if not encoding.batches:
+            self._release(run)
+            if not encoding.consumed:
+                self.stop(f"{slab.length - slab.offset} bytes gave no record batch and were not consumed")
+            return
+        used = max(span.start + span.length for span in encoding.batches)
+        kept = self._arena.trim(run, used)
+        self._pages -= run.pages - kept.pages
+        view = self._arena.view(kept.page, used)
+        output = _Output(kept, len(encoding.batches))
+        slab.unacknowledged += len(encoding.batches)
+        now = time.monotonic()
+        counters = self._counters
+        for span in encoding.batches:
+            counters.records += span.records
+            counters.batches += 1
+            counters.uncompressed_bytes += span.uncompressed
+            counters.compressed_bytes += span.length
+            self._send_batch(slab, output, span, view[span.start : span.start + span.length], now)
+
+    def _send_batch(self, slab: _Slab, output: _Output, span: BatchSpan, batch: memoryview, began: float) -> None:
+        def done(delivery: Delivery) -> None:
+            if delivery.error is not None:
+                self._undeliverable(slab, output, delivery)
+                return
+            elapsed = time.monotonic() - began
+            counters = self._counters
+            counters.records_acknowledged += span.records
+            counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
+            counters.latency_sum += elapsed
+            self._acknowledged(slab, output)
+
+        self._producer.send_batch(self.route.topic, span.partition, batch, span.records, done)
+
+    def _acknowledged(self, slab: _Slab, output: _Output) -> None:
+        output.batches -= 1
+        if not output.batches:
+            self._release(output.run)
+        slab.unacknowledged -= 1
+        if slab.sent and not slab.unacknowledged:
+            self._settle(slab)
+
+    def _settle(self, slab: _Slab) -> None:
+        for held, span in slab.parts:
+            before = held.progress.position
+            if held.progress.acknowledge(span):
+                self._counters.bytes_acknowledged += held.progress.position - before
+                held.moved = True
+                self._check_end(held)
+
+    def _undeliverable(self, slab: _Slab, output: _Output, delivery: Delivery) -> None:
+        error = delivery.error
+        kind = error.code.name if isinstance(error, KafkaError) else type(error).__name__
+        self._count_error(kind)
+        where = ", ".join(sorted({held.assignment.found.source for held, _ in slab.parts}))
+        output.batches -= 1
+        if not output.batches:
+            self._release(output.run)
+        self.stop(
+            f"{delivery.records} records of {where} can not be delivered "
+            f"to {delivery.topic}-{delivery.partition}: {error}"
+        )
+
+    def _release(self, run: Run) -> None:
+        self._pages -= run.pages
+        self._arena.release(run)
+
+    # The end.
+
+    def _check_end(self, held: _OpenSource) -> None:
+        source = held.source
+        if held.closed or held.queued or source is None or source.finished is None or not held.progress.settled:
+            return
+        if source.unread:
+            self._queue(held)
+            return
+        reason = source.finished
+        self._news.ended(held.assignment, reason)
+        self._give_up(held.assignment.found.source)
+
+    def stop(self, reason: str) -> None:
+        """Read and send no more: something can not be delivered. What is with the producer still ends."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for queue in self._lanes.values():
+            if queue.timer is not None:
+                queue.timer.cancel()
+            queue.ready.clear()
+        for held in list(self._sources.values()):
+            held.queued = False
+            self._give_up(held.assignment.found.source)
+        self._news.failed(self.route, reason)
+
+    def drain(self) -> None:
+        """Read no more; what was read goes on to its end."""
+        self._draining = True
+        for queue in self._lanes.values():
+            if queue.timer is not None:
+                queue.timer.cancel()
+                queue.timer = None
+
+    @property
+    def unsettled(self) -> int:
+        """Slabs that are not wholly acknowledged; 0 after `drain` means drained."""
+        return sum(not held.progress.settled for held in self._sources.values())
+
+    def close(self) -> None:
+        """Close all sources. After `drain`, or to give up."""
+        self._stopped = True
+        for queue in self._lanes.values():
+            if queue.timer is not None:
+                queue.timer.cancel()
+        for source in list(self._sources):
+            self._give_up(source)
+        self._opener.close()
+
+    # What there is to tell.
+
+    def moved(self) -> list[Moved]:
+        """Positions that moved since the last call."""
+        moves = []
+        for name, held in self._sources.items():
+            if held.moved and held.source is not None:
+                held.moved = False
+                moves.append(self._moved(name, held, held.source))
+        return moves
+
+    def _moved(self, name: str, held: _OpenSource, source: Source) -> Moved:
+        return Moved(self.route.name, name, held.assignment.generation, held.progress.position, dict(source.detail()))
+
+    def gauges(self) -> dict[str, SourceGauges]:
+        """The open sources as they stand now."""
+        return {
+            name: SourceGauges(
+                self.route.name,
+                str(held.assignment.found.detail.get("path", name)),
+                0 if held.source is None else held.source.unread,
+                held.progress.position,
+            )
+            for name, held in self._sources.items()
+        }
+
+    def _count_error(self, kind: str) -> None:
+        self._counters.errors[kind] = self._counters.errors.get(kind, 0) + 1

@@ -1,0 +1,94 @@
+"""Positions: where every source stands, durably, on this host. One SQLite file, written by the supervisor alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+
+from ingestd.daemon.source import StoredPosition
+from ingestd.errors import IngestdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+__all__ = ["PositionStore", "PositionsUnavailable"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS position (
+    route    TEXT NOT NULL,
+    source   TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    detail   BLOB NOT NULL,
+    updated  REAL NOT NULL,
+    PRIMARY KEY (route, source)
+) WITHOUT ROWID
+"""
+
+
+class PositionsUnavailable(IngestdError):
+    """The position file can not be read or written; the message names it and says why."""
+
+
+class PositionStore:
+    """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never tear one.
+
+    A lost move means lines sent again, never lines skipped: that is what at-least-once allows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.touch(mode=0o600, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.execute(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
+
+    def stored(self, route: str) -> list[StoredPosition]:
+        """All positions of a route."""
+        with closing(self._database.cursor()) as cursor:
+            try:
+                rows = cursor.execute(
+                    "SELECT source, position, detail FROM position WHERE route = ?", (route,)
+                ).fetchall()
+            except sqlite3.Error as error:
+                raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
+        return [StoredPosition(source, position, orjson.loads(detail)) for source, position, detail in rows]
+
+    def store(self, route_positions: Iterable[tuple[str, StoredPosition]]) -> None:
+        """Store (route, position) pairs in one transaction. Raises `PositionsUnavailable`; then none of them is stored."""
+        now = time.time()
+        rows = [
+            (route, stored.source, stored.position, orjson.dumps(dict(stored.detail)), now)
+            for route, stored in route_positions
+        ]
+        self._write("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?)", rows)
+
+    def forget(self, route: str, sources: Iterable[str]) -> None:
+        """Drop the positions of sources that are gone for good."""
+        self._write("DELETE FROM position WHERE route = ? AND source = ?", [(route, source) for source in sources])
+
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if not rows:
+            return
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany(statement, rows)
+                self._database.execute("COMMIT")
+            except sqlite3.Error:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise PositionsUnavailable(f"{self.path}: positions can not be written: {error}") from error
+
+    def close(self) -> None:
+        """Close the file, its log folded in."""
+        self._database.close()

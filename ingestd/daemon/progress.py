@@ -1,0 +1,49 @@
+"""Progress of one source: its position moves over acknowledged pieces, in order, never past a hole."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["Progress", "Span"]
+
+
+@dataclass(slots=True)
+class Span:
+    """Positions up to `end`, from the end of the span before it; `acknowledged` when the target has all of it."""
+
+    end: int
+    acknowledged: bool = False
+
+
+class Progress:
+    """One per open source.
+
+    Invariants
+        `position` is the end of the longest run of acknowledged spans from the start.
+        Spans are taken in the order in which they were read.
+    """
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self._spans: deque[Span] = deque()
+
+    def read(self, end: int) -> Span:
+        """Note that the source was read up to `end`."""
+        span = Span(end)
+        self._spans.append(span)
+        return span
+
+    def acknowledge(self, span: Span) -> bool:
+        """Note that a span is with the target. Returns whether the position moved."""
+        span.acknowledged = True
+        moved = False
+        while self._spans and self._spans[0].acknowledged:
+            self.position = self._spans.popleft().end
+            moved = True
+        return moved
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was read is acknowledged."""
+        return not self._spans

@@ -1,0 +1,100 @@
+"""Shards: which worker owns which source, in which generation. The supervisor's book; it starts nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ingestd.daemon.source import Assignment, Found, StoredPosition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingestd.daemon.control import Moved
+
+__all__ = ["Shard", "Shards"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A source with its owner. `found.position` and `found.detail` are kept up to date."""
+
+    route: str
+    found: Found
+    slot: int
+    generation: int
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the owner is told."""
+        return Assignment(self.route, self.found, self.generation)
+
+    @property
+    def stored(self) -> StoredPosition:
+        """What is stored of it."""
+        return StoredPosition(self.found.source, self.found.position, self.found.detail)
+
+
+class Shards:
+    """All sources that are being followed.
+
+    Invariants
+        A source has one owner; only what its present generation reports counts.
+        A new source goes to the slot that owns fewest.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._owned = [0] * slots
+        self._shards: dict[tuple[str, str], Shard] = {}
+        self._generation = 0
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards.values())
+
+    def place(self, route: str, found: Found) -> Shard | None:
+        """Give a new source an owner; None when it has one already."""
+        if (route, found.source) in self._shards:
+            return None
+        slot = min(range(len(self._owned)), key=self._owned.__getitem__)
+        self._owned[slot] += 1
+        self._generation += 1
+        shard = self._shards[route, found.source] = Shard(route, found, slot, self._generation)
+        return shard
+
+    def renew(self, slot: int) -> list[Shard]:
+        """A new generation for all sources of a slot whose worker died: they start again from their positions."""
+        renewed = []
+        for name, shard in self._shards.items():
+            if shard.slot == slot:
+                self._generation += 1
+                renewed.append(replace(shard, generation=self._generation))
+                self._shards[name] = renewed[-1]
+        return renewed
+
+    def moved(self, move: Moved) -> Shard | None:
+        """Take a position from an owner; None when it is not the owner's present generation."""
+        shard = self._shards.get((move.route, move.source))
+        if shard is None or shard.generation != move.generation:
+            return None
+        found = replace(shard.found, position=move.position, detail=move.detail)
+        shard = self._shards[move.route, move.source] = replace(shard, found=found)
+        return shard
+
+    def end(self, route: str, source: str, generation: int) -> Shard | None:
+        """Take a finished source off the book; None when that is an old generation's word."""
+        shard = self._shards.get((route, source))
+        if shard is None or shard.generation != generation:
+            return None
+        del self._shards[route, source]
+        self._owned[shard.slot] -= 1
+        return shard
+
+    def drop_route(self, route: str) -> list[Shard]:
+        """Take all sources of a route off the book."""
+        dropped = [shard for shard in self._shards.values() if shard.route == route]
+        for shard in dropped:
+            self.end(route, shard.found.source, shard.generation)
+        return dropped

@@ -1,0 +1,37 @@
+"""Summary of a run: what was moved, what could not be, at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RouteSummary", "Summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSummary:
+    """One route: sources taken, records and source bytes acknowledged, bytes sent; why it failed, if it did."""
+
+    name: str
+    sources: int
+    records: int
+    bytes: int
+    compressed_bytes: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole run. CPU seconds are those of the supervisor and all its workers, start-up included."""
+
+    routes: tuple[RouteSummary, ...]
+    seconds: float
+    cpu_seconds: float
+    unacknowledged: int
+    """Sources with something read that was not acknowledged by the end; it is read again next time."""
+    failures: tuple[str, ...] = ()
+    """What could not be done, beyond what routes say."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was asked for was done."""
+        return not self.failures and not self.unacknowledged and all(route.failure is None for route in self.routes)

@@ -1,0 +1,466 @@
+"""Supervisor: the parent of all processes. Metadata, producer ids, who owns which source, positions, signals, the end.
+
+It touches no record bytes. Signals only set an event; what happens then is read from top to bottom in `Supervisor.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from ingestd import __version__
+from ingestd.daemon.clusters import ClusterSession
+from ingestd.daemon.configuration import prepare_state
+from ingestd.daemon.control import (
+    Assign,
+    Drained,
+    IdentityWanted,
+    LeaderHinted,
+    MetadataPushed,
+    MetadataWanted,
+    PositionsReported,
+    Revoke,
+    RouteFailed,
+    SourceEnded,
+    SourceTroubled,
+    StatisticsReported,
+)
+from ingestd.daemon.http import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus, WorkerStatus, serve
+from ingestd.daemon.intake import Intake
+from ingestd.daemon.metrics import Metrics
+from ingestd.daemon.notify import Notifier
+from ingestd.daemon.positions import PositionStore, PositionsUnavailable
+from ingestd.daemon.shards import Shards
+from ingestd.daemon.statistics import RouteCounters
+from ingestd.daemon.summary import RouteSummary, Summary
+from ingestd.daemon.workers import Workers
+from ingestd.errors import ConfigurationError
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ingestd.daemon.configuration import Configuration
+    from ingestd.daemon.http import HttpServer
+    from ingestd.daemon.source import Found, Route, StoredPosition
+
+__all__ = ["Supervisor", "run"]
+
+STORE_INTERVAL: Final = 0.5
+"""Seconds between two attempts to store positions that could not be stored."""
+
+ONCE_START_TIMEOUT: Final = 60.0
+"""Seconds that a run with an end waits for its clusters to answer before it gives up."""
+
+END_TIMEOUT: Final = 5.0
+"""Seconds that processes have to end once there is nothing left for them to do."""
+
+
+def run(
+    configuration: Configuration, *, once: bool = False, progress: Callable[[DaemonStatus], None] | None = None
+) -> Summary:
+    """Run the daemon until a signal ends it or, with `once`, until every source is at the end it had at the start.
+
+    `progress` is given the status about twice a second. Raises `ConfigurationError` (state directory, HTTP address) and
+    `IngestdError` (positions, embedded broker) when it can not start.
+    """
+    import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
+
+    return uvloop.run(Supervisor(configuration, once=once, progress=progress).run())
+
+
+class Supervisor:
+    """One daemon's life.
+
+    Invariants
+        Positions are stored after they are acknowledged, never before; the stored one never lies past a hole.
+        A route that failed is read no further, and says why until the end.
+        Whatever happens, `run` leaves no process behind.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        once: bool = False,
+        progress: Callable[[DaemonStatus], None] | None = None,
+    ) -> None:
+        self._configuration = configuration
+        self._once = once
+        self._progress = progress
+        self._began = time.monotonic()
+        self._log = structlog.get_logger("ingestd.supervisor")
+        self._failed = asyncio.Event()
+        self._crash: BaseException | None = None
+        self._tasks = TaskOwner(self._crashed)
+        self._stop = asyncio.Event()
+        self._all_ended = asyncio.Event()
+        self._scanned = False
+        self._unacknowledged = 0
+        self._failures: list[str] = []
+        self._route_failures: dict[str, str] = {}
+        self._dirty: dict[tuple[str, str], StoredPosition] = {}
+        self._flush_due = False
+        self._storing_failed: str | None = None
+        self.metrics = Metrics()
+        self._notifier = Notifier.from_environment()
+        self._routes = {route.name: route for route in configuration.routes}
+        self._intakes: dict[str, Intake] = {}
+        self._http: HttpServer | None = None
+        state = prepare_state(configuration.daemon)
+        self._lock = _lock(state)
+        self._positions = PositionStore(state / "positions.sqlite")
+        self._clusters = self._sessions(state)
+        self._workers = Workers(
+            configuration.daemon,
+            configuration.routes,
+            received=self._received,
+            started=self._worker_started,
+            died=self._worker_died,
+        )
+        self._shards = Shards(self._workers.count)
+
+    def _sessions(self, state: Path) -> dict[str, ClusterSession]:
+        topics: dict[str, set[str]] = {name: set() for name in self._configuration.clusters}
+        for route in self._configuration.routes:
+            topics[route.cluster].add(route.topic)
+        return {
+            name: ClusterSession(settings, topics[name], state, self._push)
+            for name, settings in self._configuration.clusters.items()
+            if topics[name] or settings.embedded
+        }
+
+    async def run(self) -> Summary:
+        """Start, work, drain, end. Returns what was done; raises what kept it from starting, or a defect of its own."""
+        try:
+            await self._start()
+            await self._work()
+            self._notifier.stopping()
+            await self._drain()
+        finally:
+            await self._end()
+        if self._crash is not None:
+            raise self._crash
+        return self._summary()
+
+    # From start to end.
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        if self._configuration.daemon.http:
+            self._http = await serve(self._configuration.daemon.http, self)
+            self._log.info("serving", address=self._http.address)
+        await asyncio.gather(*(session.start() for session in self._clusters.values()))
+        await self._workers.start()
+        for route in self._configuration.routes:
+            self._intakes[route.name] = Intake(route, self._positions.stored(route.name), self, once=self._once)
+        self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
+        self._tasks.start(self._keep_storing(), "positions")
+        if self._progress is not None:
+            self._tasks.start(self._show_progress(self._progress), "progress")
+
+    async def _work(self) -> None:
+        await self._until_stop(asyncio.gather(*(intake.scan() for intake in self._intakes.values())))
+        self._scanned = True
+        self.metrics.set_ready(ready=True)
+        self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
+        if not self._once:
+            for intake in self._intakes.values():
+                self._tasks.start(intake.run(), f"finder of {intake.route.name}")
+            await self._until_stop(self._failed.wait())
+            return
+        if len(self._shards):
+            self._tasks.start(self._give_up_on_absent_clusters(), "start of clusters")
+            await self._until_stop(self._all_ended.wait())
+
+    async def _until_stop(self, work: Any) -> None:
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            working.result()
+        else:
+            working.cancel()
+
+    async def _give_up_on_absent_clusters(self) -> None:
+        await asyncio.sleep(ONCE_START_TIMEOUT)
+        absent = [session.trouble for session in self._clusters.values() if session.trouble]
+        if absent:
+            self._failures += absent
+            self._stop.set()
+
+    async def _drain(self) -> None:
+        deadline = Deadline.after(self._configuration.daemon.drain_timeout)
+        self._log.info("draining", within=self._configuration.daemon.drain_timeout)
+        await self._tasks.close()
+        self._unacknowledged = await self._workers.drain(deadline)
+        if self._once and len(self._shards) and not self._failures and not self._route_failures:
+            self._failures.append(f"stopped with {len(self._shards)} sources not at their end")
+
+    async def _end(self) -> None:
+        deadline = Deadline.after(END_TIMEOUT)
+        await self._tasks.close()
+        await self._workers.close(deadline)
+        for session in self._clusters.values():
+            await session.close(Deadline.after(END_TIMEOUT))
+        if self._http is not None:
+            await self._http.close()
+        self._store()
+        if self._dirty:
+            self._failures.append(f"{len(self._dirty)} positions could not be stored: {self._storing_failed}")
+        self._positions.close()
+        self._notifier.close()
+        os.close(self._lock)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._log.info("signal", signal=signal.Signals(number).name)
+        self._stop.set()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._log.error("supervisor task failed", exc_info=error)
+        self._crash = error
+        self._failed.set()
+        self._stop.set()
+
+    def _summary(self) -> Summary:
+        totals = self.metrics.totals()
+        routes = tuple(
+            RouteSummary(
+                name,
+                self._intakes[name].taken if name in self._intakes else 0,
+                totals.get(name, RouteCounters()).records_acknowledged,
+                totals.get(name, RouteCounters()).bytes_acknowledged,
+                totals.get(name, RouteCounters()).compressed_bytes,
+                self._route_failures.get(name),
+            )
+            for name in self._routes
+        )
+        cpu = time.process_time() + sum(self.metrics.cpu_seconds().values())
+        seconds = time.monotonic() - self._began
+        return Summary(routes, seconds, cpu, self._unacknowledged, tuple(self._failures))
+
+    async def _show_progress(self, progress: Callable[[DaemonStatus], None]) -> None:
+        while True:
+            progress(self.status())
+            await asyncio.sleep(0.5)
+
+    # What finders say.
+
+    def appeared(self, route: Route, found: Found) -> None:
+        """See `IntakeNews`: the source gets an owner, its start is stored before its first byte is read."""
+        if route.name in self._route_failures:
+            return
+        shard = self._shards.place(route.name, found)
+        if shard is None:
+            return
+        self._remember(route.name, shard.stored)
+        self._workers.tell(shard.slot, Assign([shard.assignment]))
+
+    def untakeable(self, route: Route, thing: str, reason: str) -> None:
+        """See `IntakeNews`."""
+        self.metrics.error(route.name, "source")
+        if self._once:
+            self._failures.append(f"{route.name}: {thing}: {reason}")
+
+    # What workers say.
+
+    def _worker_started(self, slot: int) -> None:
+        if self._workers.restarts[slot]:
+            self.metrics.worker_restarted(slot)
+        else:
+            self.metrics.worker_started(slot)
+        for name, session in self._clusters.items():
+            snapshot = session.metadata
+            if snapshot is not None and snapshot.version:
+                self._workers.tell(slot, MetadataPushed(name, snapshot))
+        shards = [shard for shard in self._shards if shard.slot == slot]
+        if shards:
+            self._workers.tell(slot, Assign([shard.assignment for shard in shards]))
+
+    def _worker_died(self, slot: int) -> None:
+        self.metrics.worker_ended(slot)
+        self._shards.renew(slot)
+
+    def _push(self, pushed: MetadataPushed) -> None:
+        self._workers.tell_all(pushed)
+
+    def _received(self, slot: int, message: Any) -> None:
+        match message:
+            case PositionsReported(moved):
+                for move in moved:
+                    shard = self._shards.moved(move)
+                    if shard is not None:
+                        self._remember(move.route, shard.stored)
+            case StatisticsReported(statistics):
+                self.metrics.take(statistics)
+            case SourceEnded():
+                self._source_ended(message)
+            case SourceTroubled(route, source, reason):
+                self._log.warning("source can not be read now", route=route, source=source, reason=reason)
+            case RouteFailed(route, reason):
+                self._route_failed(route, reason)
+            case MetadataWanted(cluster, topics, reason):
+                self._clusters[cluster].wanted(topics, reason)
+            case LeaderHinted():
+                self._clusters[message.cluster].hint(message)
+            case IdentityWanted():
+                worker = self._workers.get(slot)
+                if worker is not None:
+                    self._clusters[message.cluster].identify(message, worker.tell)
+            case Drained(unacknowledged):
+                worker = self._workers.get(slot)
+                if worker is not None and not worker.drained.done():
+                    worker.drained.set_result(unacknowledged)
+            case _:
+                raise AssertionError(f"not a message for the supervisor: {message!r}")
+
+    def _source_ended(self, ended: SourceEnded) -> None:
+        if self._shards.end(ended.route, ended.source, ended.generation) is None:
+            return
+        self._intakes[ended.route].ended(ended.source, ended.reason)
+        self._check_all_ended()
+
+    def _route_failed(self, route: str, reason: str) -> None:
+        if route in self._route_failures:
+            return
+        self._route_failures[route] = reason
+        self._log.error("route stopped", route=route, reason=reason)
+        dropped = self._shards.drop_route(route)
+        sources: dict[int, list[str]] = {}
+        for shard in dropped:
+            sources.setdefault(shard.slot, []).append(shard.found.source)
+        for slot, names in sources.items():
+            self._workers.tell(slot, Revoke(route, names))
+        self._check_all_ended()
+
+    def _check_all_ended(self) -> None:
+        if self._scanned and not len(self._shards):
+            self._all_ended.set()
+
+    # Positions.
+
+    def _remember(self, route: str, stored: StoredPosition) -> None:
+        self._dirty[route, stored.source] = stored
+        if not self._flush_due and self._storing_failed is None:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._store)
+
+    def _store(self) -> None:
+        """Store what moved. A disk that is full stops nothing: it is said, counted and tried again."""
+        self._flush_due = False
+        if not self._dirty:
+            return
+        try:
+            self._positions.store((route, stored) for (route, _), stored in self._dirty.items())
+        except PositionsUnavailable as error:
+            if self._storing_failed is None:
+                self._log.error(
+                    "positions can not be stored; lines may be sent again after a restart", error=str(error)
+                )
+            for route in {route for route, _ in self._dirty}:
+                self.metrics.error(route, "positions")
+            self._storing_failed = str(error)
+            return
+        if self._storing_failed is not None:
+            self._log.info("positions are stored again")
+        self._storing_failed = None
+        self._dirty.clear()
+
+    async def _keep_storing(self) -> None:
+        while True:
+            await asyncio.sleep(STORE_INTERVAL)
+            self._store()
+
+    # What people see.
+
+    def unhealthy(self) -> str | None:
+        """See `DaemonView`."""
+        if self._route_failures:
+            return "; ".join(f"route {name} stopped: {reason}" for name, reason in self._route_failures.items())
+        if self._storing_failed is not None:
+            return self._storing_failed
+        down = [slot for slot in range(self._workers.count) if self._workers.get(slot) is None]
+        return f"workers between two lives: {down}" if down and self._scanned else None
+
+    def not_ready(self) -> str | None:
+        """See `DaemonView`."""
+        if self._stop.is_set():
+            return "stopping"
+        if not self._scanned:
+            return "sources are being found"
+        waiting = [session.trouble or name for name, session in self._clusters.items() if not session.ready]
+        return f"waiting for clusters: {'; '.join(waiting)}" if waiting else None
+
+    def status(self) -> DaemonStatus:
+        """See `DaemonView`."""
+        return DaemonStatus(
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=time.monotonic() - self._began,
+            ready=self.not_ready() is None,
+            workers=[self._worker_status(slot) for slot in range(self._workers.count)],
+            routes=self._route_statuses(),
+            clusters=[self._cluster_status(name, session) for name, session in self._clusters.items()],
+        )
+
+    def _worker_status(self, slot: int) -> WorkerStatus:
+        worker = self._workers.get(slot)
+        pages, used = self.metrics.arena(slot)
+        return WorkerStatus(
+            slot=slot,
+            pid=None if worker is None else worker.process.pid,
+            incarnation=0 if worker is None else worker.incarnation,
+            restarts=self._workers.restarts[slot],
+            cpu_seconds=self.metrics.cpu_seconds().get(slot, 0.0),
+            arena_bytes=pages,
+            arena_used_bytes=used,
+        )
+
+    def _route_statuses(self) -> list[RouteStatus]:
+        totals = self.metrics.totals()
+        sources: dict[str, list[SourceStatus]] = {name: [] for name in self._routes}
+        for name, gauges in self.metrics.sources().items():
+            sources[gauges.route].append(SourceStatus(name, gauges.label, gauges.unread, gauges.position))
+        statuses = []
+        for name, route in self._routes.items():
+            counters = totals.get(name, RouteCounters())
+            statuses.append(
+                RouteStatus(
+                    name=name,
+                    cluster=route.cluster,
+                    topic=route.topic,
+                    records=counters.records_acknowledged,
+                    bytes_read=counters.bytes_read,
+                    bytes_acknowledged=counters.bytes_acknowledged,
+                    errors=counters.errors,
+                    sources=sources[name],
+                )
+            )
+        return statuses
+
+    def _cluster_status(self, name: str, session: ClusterSession) -> ClusterStatus:
+        snapshot = session.metadata
+        nodes = () if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
+        return ClusterStatus(name, session.settings.embedded, nodes, session.trouble)
+
+
+def _lock(state: Path) -> int:
+    """Take the state directory for this process. Raises `ConfigurationError` when another daemon has it."""
+    descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigurationError(f"daemon.state: {state} is in use by another ingestd") from None
+    return descriptor

@@ -1,0 +1,360 @@
+"""Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces; ends with the supervisor.
+
+Started by the supervisor as `python -m ingestd.daemon.worker CONTROL WIRING ARENA` (inherited descriptors): a control
+stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import socket
+import sys
+import time
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ingestd.client import Client, PushedMetadata
+from ingestd.daemon.arena import Arena
+from ingestd.daemon.control import (
+    Assign,
+    Configure,
+    ControlChannel,
+    Drain,
+    Drained,
+    IdentityGranted,
+    IdentityRefused,
+    IdentityWanted,
+    LeaderHinted,
+    MetadataPushed,
+    MetadataWanted,
+    PositionsReported,
+    Revoke,
+    RouteFailed,
+    SourceEnded,
+    SourceTroubled,
+    StatisticsReported,
+    Wire,
+)
+from ingestd.daemon.encode import EncodeStage
+from ingestd.daemon.logs import configure_logs
+from ingestd.daemon.pipeline import Pipeline
+from ingestd.daemon.statistics import RouteCounters, WorkerStatistics
+from ingestd.errors import ConnectionLost, IngestdError, KafkaError
+from ingestd.producer import AsyncProducer, ProducerIdentity, ProducerSettings
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ingestd.daemon.source import Assignment, Route
+
+__all__ = ["Worker", "main"]
+
+IDENTITY_TIMEOUT = 30.0
+"""Seconds to wait for the supervisor's answer to a wish for a producer id."""
+
+
+class _SupervisorIdentities:
+    """Producer ids from the supervisor, the only process that asks a cluster for them."""
+
+    def __init__(self, cluster: str, worker: Worker) -> None:
+        self._cluster = cluster
+        self._worker = worker
+
+    async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
+        """See `ingestd.producer.identity.IdentitySource`."""
+        before = None if previous is None else (previous.producer_id, previous.epoch)
+        return await self._worker.identity(self._cluster, before)
+
+
+class _RouteEvents:
+    """Counts what a cluster's producer tries again, under the routes that write to the topic. See `ProducerEvents`."""
+
+    def __init__(self, counters: dict[str, list[RouteCounters]]) -> None:
+        self._counters = counters
+
+    def acknowledged(self, topic: str, partition: int, records: int, size: int, seconds: float) -> None:
+        """Counted by the pipeline, which knows the source."""
+
+    def retried(self, topic: str, partition: int, error: IngestdError) -> None:  # noqa: ARG002 - the event's signature
+        """Count by error name."""
+        self._count(topic, error.code.name if isinstance(error, KafkaError) else type(error).__name__)
+
+    def failed(self, topic: str, partition: int, records: int, error: IngestdError) -> None:
+        """Counted by the pipeline, whose route fails."""
+
+    def throttled(self, node: int, seconds: float) -> None:  # noqa: ARG002 - the event's signature
+        """Count a quota's pause on every route of the cluster, since it slows them all."""
+        for topic in self._counters:
+            self._count(topic, "throttled")
+
+    def _count(self, topic: str, kind: str) -> None:
+        for counters in self._counters.get(topic, ()):
+            counters.retries[kind] = counters.retries.get(kind, 0) + 1
+
+
+class _Cluster:
+    """A target cluster as a worker sees it."""
+
+    def __init__(self, name: str, routes: list[tuple[Route, RouteCounters]], worker: Worker) -> None:
+        self.metadata = PushedMetadata(
+            wanted=lambda topics, reason: worker.tell(MetadataWanted(name, tuple(topics), reason)),
+            hint=lambda topic, partition, leader, epoch: worker.tell(
+                LeaderHinted(name, topic, partition, leader, epoch)
+            ),
+        )
+        self.client = Client([], metadata=self.metadata)
+        topics: dict[str, list[RouteCounters]] = {}
+        for route, counters in routes:
+            topics.setdefault(route.topic, []).append(counters)
+        self.producer = AsyncProducer(
+            self.client,
+            ProducerSettings(delivery_timeout=inf, metadata_timeout=inf),
+            identities=_SupervisorIdentities(name, worker),
+            events=_RouteEvents(topics),
+        )
+
+
+class Worker:
+    """One worker's life, from `Configure` to the end of the control channel."""
+
+    def __init__(self, arena: Arena, wiring: socket.socket) -> None:
+        self._arena = arena
+        self._wiring = wiring
+        self._log = structlog.get_logger("ingestd.worker")
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._tasks = TaskOwner(self._crashed)
+        self._control: ControlChannel | None = None
+        self._clusters: dict[str, _Cluster] = {}
+        self._pipelines: dict[str, Pipeline] = {}
+        self._counters: list[RouteCounters] = []
+        self._tickets: dict[int, asyncio.Future[ProducerIdentity]] = {}
+        self._numbers = itertools.count(1)
+        self._kick_due = False
+        self._encoding: EncodeStage | None = None
+        self.configure: Configure
+
+    async def run(self, control: socket.socket) -> None:
+        """Serve until the supervisor says so by closing the channel, or is gone."""
+        self._control = await ControlChannel.over(control, self._received, self._lost)
+        self._wiring.settimeout(0)
+        self._loop.add_reader(self._wiring.fileno(), self._wire)
+        try:
+            await self._ended
+        finally:
+            await self._close()
+
+    def tell(self, message: object) -> None:
+        """Send the supervisor a message."""
+        if self._control is not None:
+            self._control.send(message)
+
+    async def identity(self, cluster: str, previous: tuple[int, int] | None) -> ProducerIdentity:
+        """Ask the supervisor for a producer id. Raises `ConnectionLost` when it has none to give now."""
+        ticket = next(self._numbers)
+        answer = self._tickets[ticket] = self._loop.create_future()
+        self.tell(IdentityWanted(ticket, cluster, previous))
+        try:
+            return await Deadline.after(IDENTITY_TIMEOUT).wait_for(answer, f"a producer id for cluster {cluster}")
+        finally:
+            del self._tickets[ticket]
+
+    # What the supervisor says.
+
+    def _received(self, message: Any) -> None:
+        match message:
+            case Configure():
+                self._configure(message)
+            case Assign(assignments):
+                for assignment in assignments:
+                    self._pipelines[assignment.route].assign(assignment)
+            case Revoke(route, sources):
+                for source in sources:
+                    self._pipelines[route].revoke(source)
+            case MetadataPushed(cluster, metadata):
+                self._clusters[cluster].metadata.push(metadata)
+                self._kick_soon()
+            case IdentityGranted(ticket, producer_id, epoch):
+                self._answer(ticket, ProducerIdentity(producer_id, epoch))
+            case IdentityRefused(ticket, reason):
+                self._answer(ticket, ConnectionLost(reason))
+            case Drain(seconds):
+                self._tasks.start(self._drain(seconds), "drain")
+            case _:
+                raise AssertionError(f"not a message for a worker: {message!r}")
+
+    def _answer(self, ticket: int, answer: ProducerIdentity | IngestdError) -> None:
+        waiting = self._tickets.get(ticket)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, IngestdError):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+    def _configure(self, configure: Configure) -> None:
+        self.configure = configure
+        configure_logs(configure.log_level, configure.log_format, process=f"worker-{configure.slot}")
+        self._counters = [RouteCounters() for _ in configure.routes]
+        self._encoding = EncodeStage(self._arena, [route.encoder for route in configure.routes], self._counters)
+        by_cluster: dict[str, list[tuple[Route, RouteCounters]]] = {}
+        for route, counters in zip(configure.routes, self._counters, strict=True):
+            by_cluster.setdefault(route.cluster, []).append((route, counters))
+        self._clusters = {name: _Cluster(name, routes, self) for name, routes in by_cluster.items()}
+        share = self._arena.usable_pages // max(1, len(configure.routes))
+        for number, route in enumerate(configure.routes):
+            cluster = self._clusters[route.cluster]
+            self._pipelines[route.name] = Pipeline(
+                route,
+                number,
+                arena=self._arena,
+                share=share,
+                encoding=self._encoding,
+                metadata=cluster.metadata,
+                producer=cluster.producer,
+                counters=self._counters[number],
+                news=self,
+            )
+        self._arena.freed = self._pages_freed
+        self._tasks.start(self._report_positions(), "positions")
+        self._tasks.start(self._report_statistics(), "statistics")
+
+    def _wire(self) -> None:
+        while True:
+            try:
+                body, descriptors, _, _ = socket.recv_fds(self._wiring, 4096, 2)
+            except BlockingIOError:
+                return
+            if not body:
+                self._loop.remove_reader(self._wiring.fileno())
+                return
+            message = pickle.loads(body)  # noqa: S301 - from our supervisor, over an inherited socket
+            assert isinstance(message, Wire)
+            assert self._encoding is not None, "peers come after Configure"
+            arena, pair = descriptors
+            self._encoding.connect(message.slot, arena, socket.socket(fileno=pair))
+
+    def _lost(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # What pipelines say.
+
+    def ended(self, assignment: Assignment, reason: str) -> None:
+        """See `PipelineNews`: the last position goes first."""
+        self._tell_positions()
+        self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, reason))
+
+    def troubled(self, assignment: Assignment, reason: str) -> None:
+        """See `PipelineNews`."""
+        self.tell(SourceTroubled(assignment.route, assignment.found.source, reason))
+
+    def failed(self, route: Route, reason: str) -> None:
+        """See `PipelineNews`."""
+        self._tell_positions()
+        self.tell(RouteFailed(route.name, reason))
+
+    def _pages_freed(self) -> None:
+        if not self._kick_due and any(pipeline.starved for pipeline in self._pipelines.values()):
+            self._kick_soon()
+
+    def _kick_soon(self) -> None:
+        if not self._kick_due:
+            self._kick_due = True
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kick_due = False
+        for pipeline in self._pipelines.values():
+            pipeline.kick()
+
+    # Reports.
+
+    def _tell_positions(self) -> None:
+        moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
+        if moved:
+            self.tell(PositionsReported(moved))
+
+    async def _report_positions(self) -> None:
+        while True:
+            await asyncio.sleep(self.configure.position_interval)
+            self._tell_positions()
+
+    async def _report_statistics(self) -> None:
+        while True:
+            self._tell_statistics()
+            await asyncio.sleep(self.configure.statistics_interval)
+
+    def _tell_statistics(self) -> None:
+        names = [route.name for route in self.configure.routes]
+        sources = {name: gauge for pipeline in self._pipelines.values() for name, gauge in pipeline.gauges().items()}
+        self.tell(
+            StatisticsReported(
+                WorkerStatistics(
+                    slot=self.configure.slot,
+                    incarnation=self.configure.incarnation,
+                    cpu_seconds=time.process_time(),
+                    arena_pages=self._arena.usable_pages,
+                    arena_pages_used=self._arena.used_pages,
+                    routes=dict(zip(names, self._counters, strict=True)),
+                    sources=sources,
+                )
+            )
+        )
+
+    # The end.
+
+    async def _drain(self, seconds: float) -> None:
+        deadline = Deadline.after(seconds)
+        for pipeline in self._pipelines.values():
+            pipeline.drain()
+        while any(pipeline.unsettled for pipeline in self._pipelines.values()) and not deadline.expired:
+            await asyncio.sleep(0.01)
+        left = sum(pipeline.unsettled for pipeline in self._pipelines.values())
+        self._tell_positions()
+        self._tell_statistics()
+        self.tell(Drained(left))
+
+    def _crashed(self, error: BaseException) -> None:
+        self._log.error("worker failed", error=repr(error), exc_info=error)
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    async def _close(self) -> None:
+        await self._tasks.close()
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+        if self._encoding is not None:
+            self._encoding.close()
+        for cluster in self._clusters.values():
+            await cluster.producer.close(timeout=0)
+            await cluster.client.close(timeout=1)
+        if self._control is not None:
+            self._control.close()
+        self._loop.remove_reader(self._wiring.fileno())
+        self._wiring.close()
+
+
+async def _serve(control: socket.socket, wiring: socket.socket, arena: int) -> None:
+    await Worker(Arena(arena), wiring).run(control)
+
+
+def main(arguments: Collection[str]) -> None:
+    """Run a worker over the inherited descriptors."""
+    control, wiring, arena = (int(argument) for argument in arguments)
+    for descriptor in (control, wiring, arena):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
+    import uvloop  # noqa: PLC0415 - a worker needs it, importers of this module do not
+
+    uvloop.run(_serve(socket.socket(fileno=control), socket.socket(fileno=wiring), arena))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,159 @@
+"""Workers: the slots that the supervisor fills with processes, joined with each other, restarted when dead or silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from ingestd.daemon.control import Configure, Drain
+from ingestd.daemon.worker_process import WorkerProcess
+from ingestd.retry import Backoff, Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ingestd.daemon.configuration import DaemonSettings
+    from ingestd.daemon.source import Route
+
+__all__ = ["Workers"]
+
+STATISTICS_INTERVAL: Final = 0.5
+POSITION_INTERVAL: Final = 0.1
+SILENCE: Final = 30.0
+"""Seconds without a word (it speaks twice a second) after which a worker counts as hung and is killed."""
+
+STEADY: Final = 60.0
+"""Seconds a worker must live for its slot's backoff to start over."""
+
+
+class Workers:
+    """All slots.
+
+    Invariants
+        A slot has one living process at most; its successor starts after it is gone.
+        `started` is called for every incarnation once it can be told things, `died` for every one that ends unasked.
+    """
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        routes: tuple[Route, ...],
+        *,
+        received: Callable[[int, Any], None],
+        started: Callable[[int], None],
+        died: Callable[[int], None],
+    ) -> None:
+        self.count = settings.worker_count
+        self.restarts = [0] * self.count
+        self._settings = settings
+        self._routes = routes
+        self._received = received
+        self._started = started
+        self._died = died
+        self._living: dict[int, WorkerProcess] = {}
+        self._incarnations = [0] * self.count
+        self._backoffs = [
+            Backoff(settings.restart_backoff, settings.restart_backoff_maximum) for _ in range(self.count)
+        ]
+        self._born = [0.0] * self.count
+        self._closing = False
+        self._log = structlog.get_logger("ingestd.supervisor")
+        self._tasks = TaskOwner(lambda error: self._log.error("worker can not be started", exc_info=error))
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        return iter(list(self._living.values()))
+
+    async def start(self) -> None:
+        """Start every slot."""
+        for slot in range(self.count):
+            await self._start(slot)
+        self._tasks.start(self._watch_silence(), "liveness of workers")
+
+    def get(self, slot: int) -> WorkerProcess | None:
+        """The living process of a slot, or None while it is between two."""
+        return self._living.get(slot)
+
+    def tell(self, slot: int, message: object) -> None:
+        """Tell a slot's worker; one between two lives will be told what matters when it is born."""
+        worker = self._living.get(slot)
+        if worker is not None:
+            worker.tell(message)
+
+    def tell_all(self, message: object) -> None:
+        """Tell every living worker."""
+        for worker in self:
+            worker.tell(message)
+
+    async def drain(self, deadline: Deadline) -> int:
+        """Have all workers deliver what they read. Returns how many sources were left with something unacknowledged."""
+        self._closing = True
+        self.tell_all(Drain(deadline.remaining))
+        left = 0
+        for worker in self:
+            # A worker keeps the deadline itself; one that does not answer shortly after it counts with all it has.
+            try:
+                left += await asyncio.wait_for(worker.drained, deadline.remaining + 1.0)
+            except TimeoutError:
+                left += 1
+        return left
+
+    async def close(self, deadline: Deadline) -> None:
+        """End all processes; kill what has not ended by the deadline."""
+        self._closing = True
+        await self._tasks.close()
+        await asyncio.gather(*(worker.end(deadline) for worker in self))
+
+    async def _start(self, slot: int) -> None:
+        self._incarnations[slot] += 1
+        self._born[slot] = time.monotonic()
+        configure = Configure(
+            slot=slot,
+            incarnation=self._incarnations[slot],
+            routes=self._routes,
+            log_level=self._settings.log_level,
+            log_format=self._settings.log_format,
+            statistics_interval=STATISTICS_INTERVAL,
+            position_interval=POSITION_INTERVAL,
+        )
+        worker = WorkerProcess(configure, self._settings.arena_bytes, self._message, self._exited)
+        await worker.connect()
+        for other in self:
+            worker.wire(other)
+        self._living[slot] = worker
+        self._log.info("worker started", worker=slot, pid=worker.process.pid, incarnation=worker.incarnation)
+        self._started(slot)
+
+    def _message(self, worker: WorkerProcess, message: Any) -> None:
+        self._received(worker.slot, message)
+
+    def _exited(self, worker: WorkerProcess, how: str) -> None:
+        if self._living.get(worker.slot) is worker:
+            del self._living[worker.slot]
+        if self._closing:
+            return
+        slot = worker.slot
+        if time.monotonic() - self._born[slot] > STEADY:
+            self._backoffs[slot].reset()
+        delay = self._backoffs[slot].next_delay()
+        self.restarts[slot] += 1
+        self._log.error("worker died", worker=slot, pid=worker.process.pid, how=how, restart_in=round(delay, 3))
+        self._died(slot)
+        self._tasks.start(self._restart(slot, delay), f"restart of worker {slot}")
+
+    async def _restart(self, slot: int, delay: float) -> None:
+        await asyncio.sleep(delay)
+        if not self._closing:
+            await self._start(slot)
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(SILENCE / 10)
+            for worker in self:
+                silence = time.monotonic() - worker.last_sign
+                if silence > SILENCE:
+                    self._log.error("worker is silent", worker=worker.slot, seconds=round(silence))
+                    worker.process.kill()
