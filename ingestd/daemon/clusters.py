@@ -1,4 +1,4 @@
-"""Cluster session: the supervisor's hold on one cluster. Metadata for all workers, producer ids, and the embedded broker's life."""
+"""Cluster session: the supervisor's hold on one cluster: metadata, producer ids, the life of an embedded broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFRESH_TIMEOUT = 30.0
 
 
 class EmbeddedBroker:
-    """The broker process of an `embedded = true` cluster: started, restarted on the same port when it dies, ended with us."""
+    """The broker of an `embedded = true` cluster: a process, restarted on the same port when it dies, ended with us."""
 
     def __init__(self, settings: ClusterSettings, state: Path, restarted: Callable[[], None]) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class EmbeddedBroker:
             ]
             self._process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], exited)
         self._life = life
-        life.setblocking(False)
+        life.settimeout(0)
         said = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(life, 256))
         await Deadline.after(READY_TIMEOUT).wait_for(
             asyncio.wait([said, died], return_when=asyncio.FIRST_COMPLETED), f"start of embedded broker {settings.name}"

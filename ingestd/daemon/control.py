@@ -1,6 +1,6 @@
 """Control: what supervisor and workers say to each other. Values, and the channel that carries them in order.
 
-Messages are pickled between processes of one daemon that trust each other, over a private socket pair; record bytes never travel here.
+Messages are pickled, between processes of one daemon, over a private socket pair; record bytes never travel here.
 """
 
 from __future__ import annotations

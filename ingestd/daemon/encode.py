@@ -1,7 +1,7 @@
 """Encode stage: raw slabs to record batches, here or at an idle peer. One per worker, shared by its routes.
 
-A job runs where the shorter queue is: a worker with nothing else to do encodes its own and makes no hop; one with a hot source
-has its peers help. Peers see only runs of the owner's arena, never the source.
+A job runs where the shorter queue is: a worker with nothing else to do encodes its own and makes no hop; one with a
+hot source has its peers help. Peers see only runs of the owner's arena, never the source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["EncodeJob", "EncodeStage", "EncodingFailed"]
 
 JOBS_PER_PEER: Final = 3
-"""Jobs that one owner keeps with one peer: enough that the peer never waits for the owner's turn, few enough to bound disorder."""
+"""Jobs that one owner keeps with one peer: enough that the peer never waits, few enough to bound disorder."""
 
 
 class EncodingFailed(IngestdError):

@@ -1,4 +1,4 @@
-"""Pipeline: one per route and worker. Moves sources' bytes through slabs and batches to acknowledged positions, in order."""
+"""Pipeline: one per route and worker. Moves bytes of sources through slabs and batches to positions, in order."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class PipelineNews(Protocol):
 
     def failed(self, route: Route, reason: str) -> None:
         """The route can not go on: something can not be delivered."""
+        ...
+
+    def settled(self) -> None:
+        """While draining: another slab is wholly acknowledged."""
         ...
 
 
@@ -442,6 +446,8 @@ class Pipeline:
                 self._counters.bytes_acknowledged += held.progress.position - before
                 held.moved = True
                 self._check_end(held)
+        if self._draining:
+            self._news.settled()
 
     def _undeliverable(self, slab: _Slab, output: _Output, delivery: Delivery) -> None:
         error = delivery.error

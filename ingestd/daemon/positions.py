@@ -52,17 +52,15 @@ class PositionStore:
 
     def stored(self, route: str) -> list[StoredPosition]:
         """All positions of a route."""
-        with closing(self._database.cursor()) as cursor:
-            try:
-                rows = cursor.execute(
-                    "SELECT source, position, detail FROM position WHERE route = ?", (route,)
-                ).fetchall()
-            except sqlite3.Error as error:
-                raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
+        query = "SELECT source, position, detail FROM position WHERE route = ?"
+        try:
+            rows = self._database.execute(query, (route,)).fetchall()
+        except sqlite3.Error as error:
+            raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
         return [StoredPosition(source, position, orjson.loads(detail)) for source, position, detail in rows]
 
     def store(self, route_positions: Iterable[tuple[str, StoredPosition]]) -> None:
-        """Store (route, position) pairs in one transaction. Raises `PositionsUnavailable`; then none of them is stored."""
+        """Store (route, position) pairs, all or none. Raises `PositionsUnavailable` when none could be."""
         now = time.time()
         rows = [
             (route, stored.source, stored.position, orjson.dumps(dict(stored.detail)), now)

@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: started with just the descriptors they need, watched by pidfd, never left behind."""
+"""Child processes of the supervisor: started with just the descriptors they need, watched, never left behind."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Opener(Protocol):
     """One per route and worker: opens sources, watches them (one inotify descriptor, not one timer a file)."""
 
     def open(self, assignment: Assignment) -> Source:
-        """Open at `found.position`. Raises `OSError` when it can not; the owner reports it and tries again with backoff."""
+        """Open at `found.position`. Raises `OSError`, which the owner reports, to try again with backoff."""
         ...
 
     def close(self) -> None:

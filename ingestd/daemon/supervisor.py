@@ -310,6 +310,13 @@ class Supervisor:
                 self._log.warning("source can not be read now", route=route, source=source, reason=reason)
             case RouteFailed(route, reason):
                 self._route_failed(route, reason)
+            case Drained(unacknowledged):
+                self._workers.drained(slot, unacknowledged)
+            case _:
+                self._cluster_wish(slot, message)
+
+    def _cluster_wish(self, slot: int, message: Any) -> None:
+        match message:
             case MetadataWanted(cluster, topics, reason):
                 self._clusters[cluster].wanted(topics, reason)
             case LeaderHinted():
@@ -318,10 +325,6 @@ class Supervisor:
                 worker = self._workers.get(slot)
                 if worker is not None:
                     self._clusters[message.cluster].identify(message, worker.tell)
-            case Drained(unacknowledged):
-                worker = self._workers.get(slot)
-                if worker is not None and not worker.drained.done():
-                    worker.drained.set_result(unacknowledged)
             case _:
                 raise AssertionError(f"not a message for the supervisor: {message!r}")
 

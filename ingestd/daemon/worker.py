@@ -1,4 +1,4 @@
-"""Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces; ends with the supervisor.
+"""Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces.
 
 Started by the supervisor as `python -m ingestd.daemon.worker CONTROL WIRING ARENA` (inherited descriptors): a control
 stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
@@ -7,6 +7,7 @@ stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors),
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import pickle
@@ -44,7 +45,7 @@ from ingestd.daemon.encode import EncodeStage
 from ingestd.daemon.logs import configure_logs
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.statistics import RouteCounters, WorkerStatistics
-from ingestd.errors import ConnectionLost, IngestdError, KafkaError
+from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.producer import AsyncProducer, ProducerIdentity, ProducerSettings
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
@@ -138,6 +139,7 @@ class Worker:
         self._tickets: dict[int, asyncio.Future[ProducerIdentity]] = {}
         self._numbers = itertools.count(1)
         self._kick_due = False
+        self._settled = asyncio.Event()
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 
@@ -261,6 +263,10 @@ class Worker:
         self._tell_positions()
         self.tell(RouteFailed(route.name, reason))
 
+    def settled(self) -> None:
+        """See `PipelineNews`."""
+        self._settled.set()
+
     def _pages_freed(self) -> None:
         if not self._kick_due and any(pipeline.starved for pipeline in self._pipelines.values()):
             self._kick_soon()
@@ -316,7 +322,9 @@ class Worker:
         for pipeline in self._pipelines.values():
             pipeline.drain()
         while any(pipeline.unsettled for pipeline in self._pipelines.values()) and not deadline.expired:
-            await asyncio.sleep(0.01)
+            self._settled.clear()
+            with contextlib.suppress(DeadlineExceeded):  # Then the loop ends, and what is left is counted.
+                await deadline.wait_for(self._settled.wait(), "drain")
         left = sum(pipeline.unsettled for pipeline in self._pipelines.values())
         self._tell_positions()
         self._tell_statistics()

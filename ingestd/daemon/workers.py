@@ -1,4 +1,4 @@
-"""Workers: the slots that the supervisor fills with processes, joined with each other, restarted when dead or silent."""
+"""Workers: the slots that the supervisor fills with processes, joined with each other, restarted when they die."""
 
 from __future__ import annotations
 
@@ -87,6 +87,12 @@ class Workers:
         """Tell every living worker."""
         for worker in self:
             worker.tell(message)
+
+    def drained(self, slot: int, unacknowledged: int) -> None:
+        """A slot's worker has drained, as `drain` asked."""
+        worker = self._living.get(slot)
+        if worker is not None and not worker.drained.done():
+            worker.drained.set_result(unacknowledged)
 
     async def drain(self, deadline: Deadline) -> int:
         """Have all workers deliver what they read. Returns how many sources were left with something unacknowledged."""
