@@ -365,7 +365,7 @@ _READERS: Final[dict[Codec, Callable[[memoryview, int], Buffer]]] = {
     Codec.zstd: _read_zstd,
 }
 
-_DAMAGE: Final[tuple[type[Exception], ...]] = (
+_DAMAGE: Final = (
     DecompressionError,
     EOFError,
     RuntimeError,

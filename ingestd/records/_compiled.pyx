@@ -1,0 +1,840 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The hot loops in C: the twin of `_plain`, whose docstrings are the contract of both.
+
+Nothing here trusts a length: every read is checked against the end of its buffer, every write against the room
+computed for it. Buffers may be shared with other processes, so no byte that was checked is read a second time.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcpy, memset
+
+from ingestd.errors import CorruptBatch
+
+__all__ = ["BUDGET_SPENT", "FINISHED", "SLOT_FULL", "RecordBuffer", "allocate", "encode_lines", "line_ends", "parse_records", "scatter_lines"]
+
+NAME = "compiled"
+
+FINISHED = 0
+SLOT_FULL = 1
+BUDGET_SPENT = 2
+
+ctypedef unsigned char byte_t
+
+cdef extern from *:
+    """
+    #define INGESTD_ADD_OVERFLOWS(a, b, sum) __builtin_add_overflow(a, b, sum)
+    #define INGESTD_SUBTRACT_OVERFLOWS(a, b, difference) __builtin_sub_overflow(a, b, difference)
+    """
+    bint ADD_OVERFLOWS "INGESTD_ADD_OVERFLOWS"(int64_t, int64_t, int64_t *) noexcept nogil
+    bint SUBTRACT_OVERFLOWS "INGESTD_SUBTRACT_OVERFLOWS"(int64_t, int64_t, int64_t *) noexcept nogil
+
+cdef enum:
+    DELIMITER = 10
+    SMALLEST_RECORD = 7
+    LONGEST_VARINT = 5
+    LONGEST_VARLONG = 10
+
+
+# Varints
+
+cdef inline uint64_t zigzag(int64_t value) noexcept nogil:
+    return (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
+
+
+cdef inline Py_ssize_t varint_bytes(uint64_t value) noexcept nogil:
+    cdef Py_ssize_t size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+cdef inline byte_t *put_varint(byte_t *at, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        at[0] = <byte_t> (value & 0x7F | 0x80)
+        value >>= 7
+        at += 1
+    at[0] = <byte_t> value
+    return at + 1
+
+
+# Lines to records
+
+cdef inline Py_ssize_t line_end(const byte_t *raw, Py_ssize_t size, Py_ssize_t start) noexcept nogil:
+    cdef const byte_t *found = <const byte_t *> memchr(raw + start, DELIMITER, size - start)
+    return found - raw if found != NULL else size
+
+
+cdef inline uint64_t body_bytes(int64_t offset_delta, Py_ssize_t key_field, Py_ssize_t value) noexcept nogil:
+    """Bytes behind the length field of a record with timestamp delta 0 and no headers."""
+    return (
+        3 + varint_bytes(zigzag(offset_delta)) + <uint64_t> key_field + varint_bytes(zigzag(value)) + <uint64_t> value
+    )
+
+
+cdef inline byte_t *put_before_key(byte_t *at, uint64_t body, int64_t offset_delta) noexcept nogil:
+    at = put_varint(at, body << 1)
+    at[0] = 0
+    at[1] = 0
+    return put_varint(at + 2, zigzag(offset_delta))
+
+
+cdef inline byte_t *put_value(byte_t *at, const byte_t *value, Py_ssize_t size) noexcept nogil:
+    at = put_varint(at, zigzag(size))
+    memcpy(at, value, size)
+    at[size] = 0
+    return at + size + 1
+
+
+cdef bytes key_field(key):
+    """A key as it stands in a record: its length, then its bytes."""
+    cdef bytes data
+    cdef bytes field
+    cdef byte_t *at
+    if key is None:
+        return b"\x01"
+    data = bytes(key)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    field = PyBytes_FromStringAndSize(NULL, varint_bytes(zigzag(size)) + size)
+    at = put_varint(<byte_t *> PyBytes_AS_STRING(field), zigzag(size))
+    memcpy(at, PyBytes_AS_STRING(data), size)
+    return field
+
+
+cdef int encode(
+    const byte_t *raw, Py_ssize_t size, Py_ssize_t *start, byte_t *out, Py_ssize_t room, Py_ssize_t limit,
+    const byte_t *key, Py_ssize_t key_size, Py_ssize_t *written, int64_t *records,
+) noexcept nogil:
+    """The loop of `encode_lines`. Returns 0, or -1 for a line of 2 GiB."""
+    cdef Py_ssize_t at = start[0]
+    cdef Py_ssize_t end, record
+    cdef uint64_t body
+    cdef byte_t *target = out
+    cdef Py_ssize_t first_room = room
+    if limit < room:
+        room = limit
+    while at < size:
+        end = line_end(raw, size, at)
+        body = body_bytes(records[0], key_size, end - at)
+        if body > INT32_MAX:
+            return -1
+        record = varint_bytes(body << 1) + <Py_ssize_t> body
+        if record > (room if records[0] else first_room) - (target - out):
+            break
+        target = put_before_key(target, body, records[0])
+        memcpy(target, key, key_size)
+        target = put_value(target + key_size, raw + at, end - at)
+        records[0] += 1
+        at = end + 1
+    start[0] = at if at < size else size
+    written[0] = target - out
+    return 0
+
+
+def allocate(Py_ssize_t size):
+    """A bytearray whose content is undefined."""
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
+def line_ends(raw):
+    """Where each line of `raw` ends, as int32. See `_plain`."""
+    cdef Py_buffer source
+    cdef Py_ssize_t at = 0, lines = 0, end
+    cdef int32_t *target
+    PyObject_GetBuffer(raw, &source, PyBUF_SIMPLE)
+    try:
+        if source.len > INT32_MAX:
+            raise ValueError(f"{source.len} bytes of lines")
+        while at < source.len:
+            at = line_end(<const byte_t *> source.buf, source.len, at) + 1
+            lines += 1
+        ends = PyByteArray_FromStringAndSize(NULL, lines * sizeof(int32_t))
+        target = <int32_t *> PyByteArray_AS_STRING(ends)
+        at = 0
+        for index in range(lines):
+            end = line_end(<const byte_t *> source.buf, source.len, at) if at < source.len else source.len
+            target[index] = <int32_t> end
+            at = end + 1
+        return ends
+    finally:
+        PyBuffer_Release(&source)
+
+
+def encode_lines(raw, Py_ssize_t start, out, Py_ssize_t limit, key):
+    """Write lines as records for one partition. See `_plain`."""
+    cdef Py_buffer source, target
+    cdef Py_ssize_t written = 0
+    cdef int64_t records = 0
+    cdef int failed
+    cdef bytes field = key_field(key)
+    cdef const byte_t *key_bytes = <const byte_t *> PyBytes_AS_STRING(field)
+    cdef Py_ssize_t key_size = PyBytes_GET_SIZE(field)
+    PyObject_GetBuffer(raw, &source, PyBUF_SIMPLE)
+    try:
+        check_start(start, source.len)
+        PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+        try:
+            with nogil:
+                failed = encode(
+                    <const byte_t *> source.buf, source.len, &start, <byte_t *> target.buf, target.len, limit,
+                    key_bytes, key_size, &written, &records,
+                )
+        finally:
+            PyBuffer_Release(&target)
+    finally:
+        PyBuffer_Release(&source)
+    if failed:
+        raise ValueError("a record of 2 GiB or more")
+    return start, written, records
+
+
+cdef int check_start(Py_ssize_t start, Py_ssize_t size) except -1:
+    if not 0 <= start <= size:
+        raise ValueError(f"start {start} in {size} bytes")
+    return 0
+
+
+# Lines to records of many partitions
+
+cdef enum Stop:
+    STOP_FINISHED = 0
+    STOP_SLOT_FULL = 1
+    STOP_BUDGET_SPENT = 2
+    STOP_NO_PARTITION = 3
+    STOP_NO_SLOT = 4
+    STOP_BAD_SLOT = 5
+    STOP_BAD_KEY = 6
+    STOP_TOO_LONG = 7
+
+cdef struct Scatter:
+    const byte_t *raw
+    Py_ssize_t size
+    Py_ssize_t start
+    Py_ssize_t line
+    const int32_t *chosen
+    const int32_t *keys
+    Py_ssize_t lines
+    byte_t *scratch
+    Py_ssize_t slot_bytes
+    Py_ssize_t slots
+    int64_t *written
+    int32_t *records
+    int64_t budget
+    int64_t overhead
+
+
+cdef Stop scatter(Scatter *run) noexcept nogil:
+    """The loop of `scatter_lines`."""
+    cdef Py_ssize_t end, record, key_start, key_size, field
+    cdef int64_t held, cost
+    cdef int32_t slot, count
+    cdef uint64_t body
+    cdef byte_t *at
+    while run.start < run.size:
+        if run.line >= run.lines:
+            return STOP_NO_PARTITION
+        slot = run.chosen[run.line]
+        if slot < 0 or slot >= run.slots:
+            return STOP_NO_SLOT
+        end = line_end(run.raw, run.size, run.start)
+        key_start = -1
+        key_size = 0
+        field = 1
+        if run.keys != NULL:
+            key_start = run.keys[2 * run.line]
+            if key_start >= 0:
+                key_size = run.keys[2 * run.line + 1] - key_start
+                if key_size < 0 or key_size > run.size - key_start:
+                    return STOP_BAD_KEY
+                field = varint_bytes(zigzag(key_size)) + key_size
+        held = run.written[slot]
+        count = run.records[slot]
+        if held < 0 or held > run.slot_bytes or count < 0:
+            return STOP_BAD_SLOT
+        body = body_bytes(count, field, end - run.start)
+        if body > INT32_MAX:
+            return STOP_TOO_LONG
+        record = varint_bytes(body << 1) + <Py_ssize_t> body
+        if record > run.slot_bytes - held:
+            return STOP_SLOT_FULL
+        cost = record if count else record + run.overhead
+        if cost > run.budget:
+            return STOP_BUDGET_SPENT
+        at = put_before_key(run.scratch + slot * run.slot_bytes + held, body, count)
+        if key_start >= 0:
+            at = put_varint(at, zigzag(key_size))
+            memcpy(at, run.raw + key_start, key_size)
+            at += key_size
+        else:
+            at[0] = 1
+            at += 1
+        put_value(at, run.raw + run.start, end - run.start)
+        run.written[slot] = held + record
+        run.records[slot] = count + 1
+        run.budget -= cost
+        run.line += 1
+        run.start = end + 1 if end < run.size else run.size
+    return STOP_FINISHED
+
+
+def scatter_lines(
+    raw, Py_ssize_t start, Py_ssize_t line, partitions, keys, scratch, Py_ssize_t slot_bytes, written, records,
+    int64_t budget, int64_t overhead,
+):
+    """Write each line as a record into the slot of its partition. See `_plain`."""
+    cdef Py_buffer source, chosen, spans, target, sizes, counts
+    cdef Scatter run
+    cdef Stop stop
+    memset(&spans, 0, sizeof(spans))
+    PyObject_GetBuffer(raw, &source, PyBUF_SIMPLE)
+    try:
+        check_start(start, source.len)
+        if line < 0:
+            raise ValueError(f"line {line}")
+        PyObject_GetBuffer(partitions, &chosen, PyBUF_SIMPLE)
+        try:
+            if keys is not None:
+                PyObject_GetBuffer(keys, &spans, PyBUF_SIMPLE)
+            try:
+                PyObject_GetBuffer(scratch, &target, PyBUF_WRITABLE)
+                try:
+                    PyObject_GetBuffer(written, &sizes, PyBUF_WRITABLE)
+                    try:
+                        PyObject_GetBuffer(records, &counts, PyBUF_WRITABLE)
+                        try:
+                            run.raw = <const byte_t *> source.buf
+                            run.size = source.len
+                            run.start = start
+                            run.line = line
+                            run.chosen = <const int32_t *> chosen.buf
+                            run.keys = <const int32_t *> spans.buf
+                            run.lines = chosen.len // <Py_ssize_t> sizeof(int32_t)
+                            if keys is not None:
+                                run.lines = min(run.lines, spans.len // <Py_ssize_t> (2 * sizeof(int32_t)))
+                            run.scratch = <byte_t *> target.buf
+                            run.slot_bytes = slot_bytes
+                            run.slots = target.len // slot_bytes if slot_bytes > 0 else 0
+                            run.slots = min(run.slots, sizes.len // <Py_ssize_t> sizeof(int64_t))
+                            run.slots = min(run.slots, counts.len // <Py_ssize_t> sizeof(int32_t))
+                            run.written = <int64_t *> sizes.buf
+                            run.records = <int32_t *> counts.buf
+                            run.budget = budget
+                            run.overhead = overhead
+                            with nogil:
+                                stop = scatter(&run)
+                        finally:
+                            PyBuffer_Release(&counts)
+                    finally:
+                        PyBuffer_Release(&sizes)
+                finally:
+                    PyBuffer_Release(&target)
+            finally:
+                if keys is not None:
+                    PyBuffer_Release(&spans)
+        finally:
+            PyBuffer_Release(&chosen)
+    finally:
+        PyBuffer_Release(&source)
+    if stop > STOP_BUDGET_SPENT:
+        raise ValueError(f"line {run.line}: " + SCATTER_FAULTS[<int> stop])
+    return run.start, run.line, <int> stop
+
+
+SCATTER_FAULTS = {
+    <int> STOP_NO_PARTITION: "no partition or no key span is given for it",
+    <int> STOP_NO_SLOT: "its partition has no slot",
+    <int> STOP_BAD_SLOT: "its slot holds more than it can",
+    <int> STOP_BAD_KEY: "its key is not within the lines",
+    <int> STOP_TOO_LONG: "a record of 2 GiB or more",
+}
+
+
+# Records to columns
+
+cdef struct Reader:
+    const byte_t *at
+    const byte_t *end
+
+cdef enum Fault:
+    SOUND = 0
+    FAULT_TORN = 1
+    FAULT_VARINT = 2
+    FAULT_RECORD_LENGTH = 3
+    FAULT_OFFSET = 4
+    FAULT_TIMESTAMP = 5
+    FAULT_FIELD_LENGTH = 6
+    FAULT_HEADER_COUNT = 7
+    FAULT_HEADER_KEY = 8
+    FAULT_RECORD_REST = 9
+    FAULT_REST = 10
+    FAULT_CHANGED = 11
+
+FAULTS = {
+    <int> FAULT_TORN: "it ends within a field",
+    <int> FAULT_VARINT: "a variable-length integer has too many bits",
+    <int> FAULT_RECORD_LENGTH: "it is longer than what is left of the batch",
+    <int> FAULT_OFFSET: "its offset is not within the batch",
+    <int> FAULT_TIMESTAMP: "its timestamp is beyond 64 bits",
+    <int> FAULT_FIELD_LENGTH: "a field is longer than what is left of the record",
+    <int> FAULT_HEADER_COUNT: "it has more headers than fit into it",
+    <int> FAULT_HEADER_KEY: "a header has no key",
+    <int> FAULT_RECORD_REST: "bytes follow its headers",
+    <int> FAULT_REST: "bytes follow it, the last one",
+    <int> FAULT_CHANGED: "its headers changed while they were read",
+}
+
+
+cdef inline Fault read_varint(Reader *reader, int64_t *value) noexcept nogil:
+    """A zigzag varint of 32 bits."""
+    cdef uint64_t result
+    cdef uint64_t byte
+    cdef int shift = 7
+    if reader.at >= reader.end:
+        return FAULT_TORN
+    result = reader.at[0]
+    reader.at += 1
+    if result > 0x7F:
+        result &= 0x7F
+        while True:
+            if reader.at >= reader.end:
+                return FAULT_TORN
+            byte = reader.at[0]
+            reader.at += 1
+            result |= (byte & 0x7F) << shift
+            if byte <= 0x7F:
+                break
+            shift += 7
+            if shift > 28:
+                return FAULT_VARINT
+        if result >> 32:
+            return FAULT_VARINT
+    value[0] = <int64_t> (result >> 1) ^ -<int64_t> (result & 1)
+    return SOUND
+
+
+cdef inline Fault read_varlong(Reader *reader, int64_t *value) noexcept nogil:
+    """A zigzag varint of 64 bits."""
+    cdef uint64_t result = 0
+    cdef uint64_t byte
+    cdef int shift = 0
+    while True:
+        if reader.at >= reader.end:
+            return FAULT_TORN
+        byte = reader.at[0]
+        reader.at += 1
+        if shift == 63 and byte > 1:
+            return FAULT_VARINT
+        result |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            break
+        shift += 7
+    value[0] = <int64_t> (result >> 1) ^ -<int64_t> (result & 1)
+    return SOUND
+
+
+cdef inline Fault read_field(Reader *reader, const byte_t **data, int64_t *size) noexcept nogil:
+    """A nullable run of bytes; `size` is -1 for null."""
+    cdef Fault fault = read_varint(reader, size)
+    if fault != SOUND:
+        return fault
+    if size[0] < 0:
+        return SOUND if size[0] == -1 else FAULT_FIELD_LENGTH
+    if size[0] > reader.end - reader.at:
+        return FAULT_FIELD_LENGTH
+    data[0] = reader.at
+    reader.at += size[0]
+    return SOUND
+
+
+cdef struct Binary:
+    int32_t *offsets
+    byte_t *data
+    byte_t *validity
+    int64_t room
+    int64_t used
+    int64_t nulls
+
+
+cdef inline bint add(Binary *column, int64_t index, const byte_t *data, int64_t size) noexcept nogil:
+    """Add value `index`. False when there is no room for it."""
+    if size > 0:
+        if size > column.room - column.used:
+            return False
+        memcpy(column.data + column.used, data, size)
+        column.used += size
+    elif size < 0:
+        column.nulls += 1
+        column.validity[index >> 3] &= <byte_t> ~(1 << (index & 7))
+    column.offsets[index + 1] = <int32_t> column.used
+    return True
+
+
+cdef struct Parse:
+    Reader reader
+    int64_t count
+    int64_t last_offset_delta
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t append_timestamp
+    bint stamped
+    int64_t done
+    int64_t *offsets
+    int64_t *timestamps
+    Binary keys
+    Binary values
+    int32_t *header_ends
+    int64_t headers
+    int64_t header_key_bytes
+    int64_t header_value_bytes
+
+
+cdef Fault parse(Parse *run) noexcept nogil:
+    """Everything but the headers' content, whose sizes it adds up."""
+    cdef const byte_t *end = run.reader.end
+    cdef const byte_t *data = NULL
+    cdef Reader *reader = &run.reader
+    cdef int64_t length, number, headers
+    cdef Fault fault
+    run.header_ends[0] = 0
+    while run.done < run.count:
+        reader.end = end
+        fault = read_varint(reader, &length)
+        if fault != SOUND:
+            return fault
+        if length < 0 or length > end - reader.at:
+            return FAULT_RECORD_LENGTH
+        reader.end = reader.at + length
+        if length == 0:
+            return FAULT_TORN
+        reader.at += 1
+        fault = read_varlong(reader, &number)
+        if fault != SOUND:
+            return fault
+        if run.stamped:
+            run.timestamps[run.done] = run.append_timestamp
+        elif ADD_OVERFLOWS(run.base_timestamp, number, &run.timestamps[run.done]):
+            return FAULT_TIMESTAMP
+        fault = read_varint(reader, &number)
+        if fault != SOUND:
+            return fault
+        if number < 0 or number > run.last_offset_delta:
+            return FAULT_OFFSET
+        run.offsets[run.done] = run.base_offset + number
+        fault = read_field(reader, &data, &length)
+        if fault != SOUND:
+            return fault
+        if not add(&run.keys, run.done, data, length):
+            return FAULT_FIELD_LENGTH
+        fault = read_field(reader, &data, &length)
+        if fault != SOUND:
+            return fault
+        if not add(&run.values, run.done, data, length):
+            return FAULT_FIELD_LENGTH
+        fault = read_varint(reader, &headers)
+        if fault != SOUND:
+            return fault
+        if headers < 0 or headers > (reader.end - reader.at) // 2:
+            return FAULT_HEADER_COUNT
+        run.headers += headers
+        while headers > 0:
+            fault = read_field(reader, &data, &length)
+            if fault != SOUND:
+                return fault
+            if length < 0:
+                return FAULT_HEADER_KEY
+            run.header_key_bytes += length
+            fault = read_field(reader, &data, &length)
+            if fault != SOUND:
+                return fault
+            if length > 0:
+                run.header_value_bytes += length
+            headers -= 1
+        if reader.at != reader.end:
+            return FAULT_RECORD_REST
+        run.header_ends[run.done + 1] = <int32_t> run.headers
+        run.done += 1
+    if reader.at != end:
+        return FAULT_REST
+    return SOUND
+
+
+cdef Fault parse_headers(Reader *reader, int64_t count, int64_t room, Binary *keys, Binary *values) noexcept nogil:
+    """The headers' content, of records that `parse` found sound. Checks again: the bytes may be shared."""
+    cdef const byte_t *end = reader.end
+    cdef const byte_t *data = NULL
+    cdef int64_t length, headers, done = 0
+    while count > 0:
+        reader.end = end
+        if read_varint(reader, &length) != SOUND or length <= 0 or length > end - reader.at:
+            return FAULT_CHANGED
+        reader.end = reader.at + length
+        reader.at += 1
+        if (
+            read_varlong(reader, &length) != SOUND
+            or read_varint(reader, &length) != SOUND
+            or read_field(reader, &data, &length) != SOUND
+            or read_field(reader, &data, &length) != SOUND
+            or read_varint(reader, &headers) != SOUND
+        ):
+            return FAULT_CHANGED
+        if headers < 0 or headers > room - done:
+            return FAULT_CHANGED
+        while headers > 0:
+            if read_field(reader, &data, &length) != SOUND or length < 0 or not add(keys, done, data, length):
+                return FAULT_CHANGED
+            if read_field(reader, &data, &length) != SOUND or not add(values, done, data, length):
+                return FAULT_CHANGED
+            done += 1
+            headers -= 1
+        count -= 1
+    return SOUND if done == room else FAULT_CHANGED
+
+
+cdef class Column:
+    """The buffers of a binary column while it is filled."""
+
+    cdef object offsets
+    cdef object data
+    cdef object validity
+    cdef Binary binary
+
+    def __cinit__(self, int64_t count, int64_t room):
+        cdef int64_t bits = (count + 7) >> 3
+        self.offsets = PyByteArray_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
+        self.data = PyByteArray_FromStringAndSize(NULL, room)
+        self.validity = PyByteArray_FromStringAndSize(NULL, bits)
+        self.binary.offsets = <int32_t *> PyByteArray_AS_STRING(self.offsets)
+        self.binary.data = <byte_t *> PyByteArray_AS_STRING(self.data)
+        self.binary.validity = <byte_t *> PyByteArray_AS_STRING(self.validity)
+        self.binary.room = room
+        self.binary.used = 0
+        self.binary.nulls = 0
+        self.binary.offsets[0] = 0
+        if bits:
+            memset(self.binary.validity, 0xFF, bits)
+            if count & 7:
+                self.binary.validity[bits - 1] = <byte_t> ((1 << (count & 7)) - 1)
+
+    cdef tuple buffers(self):
+        PyByteArray_Resize(self.data, self.binary.used)
+        return self.offsets, self.data, self.validity, self.binary.nulls
+
+
+def parse_records(
+    records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp, append_timestamp
+):
+    """Parse the records of a batch into the buffers of Arrow columns. See `_plain`."""
+    cdef Py_buffer source
+    cdef Parse run
+    cdef Reader again
+    cdef Fault fault
+    cdef int64_t last_offset
+    cdef Column keys, values, header_keys, header_values
+    PyObject_GetBuffer(records, &source, PyBUF_SIMPLE)
+    try:
+        if count < 0 or count > source.len // SMALLEST_RECORD:
+            raise CorruptBatch(f"{count} records in {source.len} bytes")
+        if source.len > INT32_MAX:
+            raise CorruptBatch(f"{source.len} bytes of records are more than a column holds")
+        if base_offset < 0 or ADD_OVERFLOWS(base_offset, last_offset_delta, &last_offset):
+            raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+        offsets = PyByteArray_FromStringAndSize(NULL, count * sizeof(int64_t))
+        timestamps = PyByteArray_FromStringAndSize(NULL, count * sizeof(int64_t))
+        header_ends = PyByteArray_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
+        keys = Column(count, source.len)
+        values = Column(count, source.len)
+        run.reader.at = <const byte_t *> source.buf
+        run.reader.end = run.reader.at + source.len
+        run.count = count
+        run.last_offset_delta = last_offset_delta
+        run.base_offset = base_offset
+        run.base_timestamp = base_timestamp
+        run.stamped = append_timestamp is not None
+        run.append_timestamp = append_timestamp if append_timestamp is not None else 0
+        run.done = 0
+        run.offsets = <int64_t *> PyByteArray_AS_STRING(offsets)
+        run.timestamps = <int64_t *> PyByteArray_AS_STRING(timestamps)
+        run.keys = keys.binary
+        run.values = values.binary
+        run.header_ends = <int32_t *> PyByteArray_AS_STRING(header_ends)
+        run.headers = run.header_key_bytes = run.header_value_bytes = 0
+        with nogil:
+            fault = parse(&run)
+        keys.binary = run.keys
+        values.binary = run.values
+        if fault == SOUND:
+            header_keys = Column(run.headers, run.header_key_bytes)
+            header_values = Column(run.headers, run.header_value_bytes)
+            if run.headers:
+                again.at = <const byte_t *> source.buf
+                again.end = again.at + source.len
+                with nogil:
+                    fault = parse_headers(&again, count, run.headers, &header_keys.binary, &header_values.binary)
+    finally:
+        PyBuffer_Release(&source)
+    if fault != SOUND:
+        raise CorruptBatch(f"record {run.done} of {count}: " + FAULTS[<int> fault])
+    return (
+        offsets,
+        timestamps,
+        keys.buffers(),
+        values.buffers(),
+        (header_ends, header_keys.buffers(), header_values.buffers()),
+    )
+
+
+# Records one by one
+
+cdef bytes header_bytes(headers):
+    """Headers as they stand in a record: their number, then each key and value."""
+    cdef list fields = []
+    cdef byte_t number[LONGEST_VARLONG]
+    cdef byte_t *end = put_varint(number, zigzag(len(headers)))
+    fields.append(PyBytes_FromStringAndSize(<char *> number, end - number))
+    for name, value in headers:
+        fields.append(key_field(name.encode() if isinstance(name, str) else memoryview(name)))
+        fields.append(key_field(None if value is None else memoryview(value)))
+    return b"".join(fields)
+
+
+cdef class RecordBuffer:
+    """Records of one batch under construction. See `_plain`."""
+
+    cdef readonly int64_t limit
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t records
+    cdef byte_t *data
+    cdef Py_ssize_t used
+    cdef Py_ssize_t room
+    cdef int views
+
+    def __cinit__(self, int64_t limit):
+        self.limit = limit
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def __dealloc__(self):
+        free(self.data)
+
+    @property
+    def size(self):
+        """Bytes of the records so far."""
+        return self.used
+
+    def append(self, key, value, headers, int64_t timestamp_ms):
+        """Add a record. See `_plain`."""
+        cdef Py_buffer key_view, value_view
+        cdef const byte_t *key_data = NULL
+        cdef const byte_t *value_data = NULL
+        cdef Py_ssize_t key_size = -1, value_size = -1
+        cdef bint key_held = False, value_held = False
+        cdef bytes header_field = None
+        if headers:
+            header_field = header_bytes(headers)
+        try:
+            if type(value) is bytes:
+                value_data = <const byte_t *> PyBytes_AS_STRING(value)
+                value_size = PyBytes_GET_SIZE(value)
+            elif value is not None:
+                PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
+                value_held = True
+                value_data = <const byte_t *> value_view.buf
+                value_size = value_view.len
+            if type(key) is bytes:
+                key_data = <const byte_t *> PyBytes_AS_STRING(key)
+                key_size = PyBytes_GET_SIZE(key)
+            elif key is not None:
+                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
+                key_held = True
+                key_data = <const byte_t *> key_view.buf
+                key_size = key_view.len
+            return self.add(key_data, key_size, value_data, value_size, header_field, timestamp_ms)
+        finally:
+            if value_held:
+                PyBuffer_Release(&value_view)
+            if key_held:
+                PyBuffer_Release(&key_view)
+
+    cdef int64_t add(
+        self, const byte_t *key, Py_ssize_t key_size, const byte_t *value, Py_ssize_t value_size, bytes headers,
+        int64_t timestamp_ms,
+    ) except -2:
+        cdef int64_t timestamp_delta = 0
+        cdef uint64_t body
+        cdef Py_ssize_t record
+        cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef byte_t *at
+        if self.records and SUBTRACT_OVERFLOWS(timestamp_ms, self.base_timestamp, &timestamp_delta):
+            raise ValueError(f"timestamp {timestamp_ms} is more than 64 bits from {self.base_timestamp}")
+        body = (
+            1 + varint_bytes(zigzag(timestamp_delta)) + varint_bytes(zigzag(self.records))
+            + varint_bytes(zigzag(key_size)) + <uint64_t> (key_size if key_size > 0 else 0)
+            + varint_bytes(zigzag(value_size)) + <uint64_t> (value_size if value_size > 0 else 0)
+            + <uint64_t> headers_size
+        )
+        if body > INT32_MAX:
+            raise ValueError(f"a record of {body} bytes")
+        record = varint_bytes(body << 1) + <Py_ssize_t> body
+        if self.records and self.used + record > self.limit:
+            return -1
+        if self.views:
+            raise BufferError("records are being looked at")
+        if record > self.room - self.used:
+            self.grow(self.used + record)
+        at = put_varint(self.data + self.used, body << 1)
+        at[0] = 0
+        at = put_varint(at + 1, zigzag(timestamp_delta))
+        at = put_varint(at, zigzag(self.records))
+        at = put_varint(at, zigzag(key_size))
+        if key_size > 0:
+            memcpy(at, key, key_size)
+            at += key_size
+        at = put_varint(at, zigzag(value_size))
+        if value_size > 0:
+            memcpy(at, value, value_size)
+            at += value_size
+        if headers is None:
+            at[0] = 0
+        else:
+            memcpy(at, PyBytes_AS_STRING(headers), headers_size)
+        if not self.records:
+            self.base_timestamp = self.max_timestamp = timestamp_ms
+        elif timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self.used += record
+        self.records += 1
+        return self.used
+
+    cdef int grow(self, Py_ssize_t needed) except -1:
+        cdef Py_ssize_t room = max(needed, min(2 * self.room, self.limit), 1024)
+        cdef byte_t *data = <byte_t *> realloc(self.data, room)
+        if data == NULL:
+            raise MemoryError
+        self.data = data
+        self.room = room
+        return 0
+
+    def view(self):
+        """The records so far. See `_plain`."""
+        return memoryview(self)
+
+    def clear(self):
+        """Begin anew."""
+        if self.views:
+            raise BufferError("records are being looked at")
+        self.used = 0
+        self.records = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data if self.data != NULL else <byte_t *> b"", self.used, True, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.views -= 1
