@@ -72,7 +72,7 @@ def skip_response_header(api: int, version: int, answer: memoryview) -> memoryvi
 
 
 def request_module(name: str, version: int) -> Any:
-    """kio's module of one API's request in one version, imported when first needed: there are hundreds."""
+    """Kio's module of one API's request in one version, imported when first needed: there are hundreds."""
     return import_module(f"kio.schema.{name}.v{version}.request")
 
 

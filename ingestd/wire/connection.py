@@ -58,7 +58,13 @@ class _Pending:
     __slots__ = ("api", "correlation_id", "deadline", "future", "timeout", "version")
 
     def __init__(
-        self, api: int, version: int, correlation_id: int, future: asyncio.Future[memoryview], timeout: float, deadline: float
+        self,
+        api: int,
+        version: int,
+        correlation_id: int,
+        future: asyncio.Future[memoryview],
+        timeout: float,
+        deadline: float,
     ) -> None:
         self.api = api
         self.version = version
@@ -118,12 +124,12 @@ class Connection(asyncio.BufferedProtocol):
         deadline = Deadline.after(timeout)
         connected = await connect(host, port, settings.send_buffer, settings.receive_buffer, deadline)
         connection = cls(host, port, settings)
-        connection._socket = connected  # noqa: SLF001 - its own class
+        connection._socket = connected
         try:
-            await connection._loop.create_connection(lambda: connection, sock=connected)  # noqa: SLF001
+            await connection._loop.create_connection(lambda: connection, sock=connected)
             connection.versions = await negotiate(connection, deadline)
         except BaseException as error:
-            connected_to_nobody = connection._transport is None  # noqa: SLF001
+            connected_to_nobody = connection._transport is None
             connection.abort(ConnectionLost(f"{host}:{port}: gave up while connecting"))
             if connected_to_nobody:
                 connected.close()
@@ -217,7 +223,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         deadline = Deadline.after(timeout)
         if not self.has_room:
-            await deadline.wait_for(self.room(), f"{self.host}:{self.port}: room to send {api_name(request.__api_key__)}")
+            await deadline.wait_for(
+                self.room(), f"{self.host}:{self.port}: room to send {api_name(request.__api_key__)}"
+            )
         answer = self.send(
             request.__api_key__, request.__version__, [encode_entity(request)], timeout=deadline.remaining
         )

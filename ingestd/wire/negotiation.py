@@ -26,9 +26,7 @@ async def negotiate(connection: Connection, deadline: Deadline) -> ApiVersions:
     """
     version = _HIGHEST
     while True:
-        body = await connection.send(
-            Api.api_versions, version, [_request(version)], timeout=deadline.remaining
-        )
+        body = await connection.send(Api.api_versions, version, [_request(version)], timeout=deadline.remaining)
         code = int.from_bytes(body[:2], "big", signed=True)
         if code == ErrorCode.unsupported_version and version > 0:
             version = _fallback(body, version)
@@ -45,9 +43,7 @@ def _request(version: int) -> bytes:
         return encode_entity(request_type())
     from ingestd import __version__  # noqa: PLC0415 - the package's own module, complete by now
 
-    return encode_entity(
-        request_type(client_software_name="ingestd", client_software_version=__version__)
-    )
+    return encode_entity(request_type(client_software_name="ingestd", client_software_version=__version__))
 
 
 def _fallback(body: memoryview, refused: int) -> int:

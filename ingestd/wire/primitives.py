@@ -11,7 +11,7 @@ from ingestd.errors import ErrorCode, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BodyReader", "NO_UUID", "array_length", "error_code", "nullable_string", "string", "uuid_bytes", "uvarint"]
+__all__ = ["NO_UUID", "BodyReader", "array_length", "error_code", "nullable_string", "string", "uuid_bytes", "uvarint"]
 
 NO_UUID: Final = UUID(int=0)
 _INT16: Final = struct.Struct(">h")

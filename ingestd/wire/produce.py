@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
     from ingestd.wire.codec import Buffer
 
-__all__ = ["HIGHEST", "LOWEST", "PartitionAnswer", "ProduceAnswer", "produce_request", "read_produce_answer", "read_produce_response"]
+__all__ = [
+    "HIGHEST",
+    "LOWEST",
+    "PartitionAnswer",
+    "ProduceAnswer",
+    "produce_request",
+    "read_produce_answer",
+    "read_produce_response",
+]
 
 LOWEST: Final = 3
 """The first version that takes record batch v2."""
@@ -119,7 +127,8 @@ def read_produce_answer(version: int, body: memoryview) -> ProduceAnswer:
         topic_id = reader.uuid() if by_id else None
         topic = "" if by_id else reader.string()
         answers.extend(
-            _read_partition(version, reader, topic, topic_id) for _ in range(reader.array_length(_INDEX_ERROR_OFFSET_TIME.size))
+            _read_partition(version, reader, topic, topic_id)
+            for _ in range(reader.array_length(_INDEX_ERROR_OFFSET_TIME.size))
         )
         reader.skip_tagged_fields()
     throttle_ms = reader.int32()

@@ -139,9 +139,7 @@ def create_topics(topics: Sequence[NewTopic], *, timeout_ms: int, validate_only:
             for topic in topics
         )
         return _made(
-            module.CreateTopicsRequest(
-                topics=creatable, timeout=_milliseconds(timeout_ms), validate_only=validate_only
-            )
+            module.CreateTopicsRequest(topics=creatable, timeout=_milliseconds(timeout_ms), validate_only=validate_only)
         )
 
     return build
@@ -180,17 +178,13 @@ def create_partitions(topics: Sequence[NewPartitions], *, timeout_ms: int, valid
             for topic in topics
         )
         return _made(
-            module.CreatePartitionsRequest(
-                topics=grown, timeout=_milliseconds(timeout_ms), validate_only=validate_only
-            )
+            module.CreatePartitionsRequest(topics=grown, timeout=_milliseconds(timeout_ms), validate_only=validate_only)
         )
 
     return build
 
 
-def list_offsets(
-    partitions: Sequence[OffsetAt], *, read_committed: bool = False, timeout_ms: int = 30_000
-) -> Build:
+def list_offsets(partitions: Sequence[OffsetAt], *, read_committed: bool = False, timeout_ms: int = 30_000) -> Build:
     """Offsets of partitions that the asked broker leads; the answer has one error per partition."""
 
     def build(versions: ApiVersions) -> RequestPayload:

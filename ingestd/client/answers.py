@@ -1,0 +1,143 @@
+"""Metadata answers to values, and what newer values do to older ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ingestd.client.metadata import NO_LEADER, ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["keep_newer_leaders", "merge", "read_metadata", "unsettled", "with_leader"]
+
+_UNSETTLED = frozenset(
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.listener_not_found,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+    }
+)
+
+
+def read_metadata(answer: Any) -> ClusterMetadata:
+    """A Metadata answer of any version as a snapshot of what it names (version 0)."""
+    return ClusterMetadata(
+        cluster_id=getattr(answer, "cluster_id", None),
+        controller_id=answer.controller_id,
+        nodes={node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in answer.brokers},
+        topics={topic.name: _topic(topic) for topic in answer.topics},
+    )
+
+
+def _topic(topic: Any) -> TopicMetadata:
+    found = topic.partitions
+    has_epoch = bool(found) and hasattr(found[0], "leader_epoch")
+    has_offline = bool(found) and hasattr(found[0], "offline_replicas")
+    partitions = [
+        PartitionMetadata(
+            partition.partition_index,
+            partition.leader_id,
+            partition.leader_epoch if has_epoch else -1,
+            partition.replica_nodes,
+            partition.isr_nodes,
+            partition.offline_replicas if has_offline else (),
+            partition.error_code,
+        )
+        for partition in found
+    ]
+    partitions.sort(key=_number)
+    if partitions and partitions[-1].partition != len(partitions) - 1:
+        partitions = _without_holes(partitions)
+    return TopicMetadata(
+        topic.name, getattr(topic, "topic_id", None), tuple(partitions), topic.is_internal, topic.error_code
+    )
+
+
+def _number(partition: PartitionMetadata) -> int:
+    return partition.partition
+
+
+def _without_holes(partitions: Iterable[PartitionMetadata]) -> list[PartitionMetadata]:
+    """Partitions by number; a broker that does not know one yet may leave it out, and `partitions[n]` must be n."""
+    known = {partition.partition: partition for partition in partitions if partition.partition >= 0}
+    missing = ErrorCode.leader_not_available
+    return [
+        known.get(number) or PartitionMetadata(number, NO_LEADER, -1, (), (), (), missing)
+        for number in range(max(known, default=-1) + 1)
+    ]
+
+
+def unsettled(topic: TopicMetadata | None) -> ErrorCode:
+    """The error for which asking again soon makes sense: of the topic, or of one of its partitions; else `none`."""
+    if topic is None:
+        return ErrorCode.unknown_topic_or_partition
+    if topic.error is not ErrorCode.none:
+        return topic.error if topic.error in _UNSETTLED else ErrorCode.none
+    for partition in topic.partitions:
+        if partition.error in _UNSETTLED:
+            return partition.error
+    return ErrorCode.none
+
+
+def merge(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
+    """What is known after an answer about some topics: the others stay, nodes and controller are the answer's.
+
+    A partition keeps the leader it had where the answer's leader epoch is older: brokers learn of a new leader one
+    after the other, and one that lags must not undo what is known (KIP-320).
+    """
+    topics = dict(known.topics)
+    for name, topic in news.topics.items():
+        topics[name] = _newer(known.topics.get(name), topic)
+    return ClusterMetadata(
+        news.cluster_id or known.cluster_id, news.controller_id, news.nodes, topics, known.version + 1
+    )
+
+
+def keep_newer_leaders(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
+    """A complete new snapshot, but for leaders of which a newer epoch is known already; its version grows in any case."""
+    topics = {name: _newer(known.topics.get(name), topic) for name, topic in news.topics.items()}
+    return replace(news, topics=topics, version=max(known.version + 1, news.version))
+
+
+def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
+    if old is None or not old.partitions:
+        return new
+    if new.error is not ErrorCode.none and not new.partitions:
+        passing = new.error in _UNSETTLED and new.error is not ErrorCode.unknown_topic_or_partition
+        return replace(old, error=new.error) if passing else new
+    if old.topic_id != new.topic_id:  # deleted and created again
+        return new
+    stale = [
+        number
+        for number, (before, now) in enumerate(zip(old.partitions, new.partitions, strict=False))
+        if now.leader_epoch < before.leader_epoch and now.leader_epoch >= 0
+    ]
+    if not stale:
+        return new
+    partitions = list(new.partitions)
+    for number in stale:
+        before = old.partitions[number]
+        partitions[number] = replace(
+            partitions[number], leader=before.leader, leader_epoch=before.leader_epoch, error=before.error
+        )
+    return replace(new, partitions=tuple(partitions))
+
+
+def with_leader(
+    known: ClusterMetadata, topic: str, partition: int, leader: int, leader_epoch: int
+) -> ClusterMetadata | None:
+    """The snapshot with a partition's newer leader; None where the epoch is not newer or the node is not known."""
+    before = known.partition(topic, partition)
+    if before is None or leader_epoch <= before.leader_epoch or leader not in known.nodes:
+        return None
+    moved = replace(before, leader=leader, leader_epoch=leader_epoch, error=ErrorCode.none)
+    of_topic = known.topics[topic]
+    partitions = (*of_topic.partitions[:partition], moved, *of_topic.partitions[partition + 1 :])
+    topics: Mapping[str, TopicMetadata] = {**known.topics, topic: replace(of_topic, partitions=partitions)}
+    return replace(known, topics=topics, version=known.version + 1)

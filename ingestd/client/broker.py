@@ -1,0 +1,143 @@
+"""One broker as a client sees it: its address, and one connection that is opened when needed and opened again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from ingestd.errors import Closed, ConnectionLost, IngestdError
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+from ingestd.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from ingestd.client.metadata import Node
+    from ingestd.client.settings import ClientSettings
+    from ingestd.wire.requests import Build
+
+__all__ = ["Broker"]
+
+
+class Broker:
+    """Wraps at most one connection to one node.
+
+    Invariants
+        Callers who need a connection at the same time share one attempt and its outcome.
+        Attempts that follow a failure wait out a backoff with jitter; the first one after a success does not.
+        After `close` there is no connection and no task; `connection` raises `Closed`.
+        After `deregister` the same, but `connection` raises `ConnectionLost`: the cluster's metadata has moved on, and
+        whoever held this object asks the client for the present one.
+    """
+
+    def __init__(self, node: Node, settings: ClientSettings) -> None:
+        self.node = node
+        self._settings = settings
+        self._connection: Connection | None = None
+        self._opening: asyncio.Future[Connection] | None = None
+        self._backoff = settings.reconnect_backoff()
+        self._not_before = 0.0
+        self._ended: IngestdError | None = None
+        self._tasks = TaskOwner()
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.node.id} {self.node.host}:{self.node.port} {'up' if self.connected else 'down'}>"
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a usable connection now."""
+        return self._connection is not None and not self._connection.closed
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last attempt to connect failed."""
+        return self._backoff.attempts > 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight on the connection."""
+        return self._connection.in_flight if self._connection is not None else 0
+
+    async def connection(self, timeout: float) -> Connection:
+        """The connection, opened if need be within `timeout` seconds.
+
+        Raises `ConnectionLost` as soon as an attempt failed, `DeadlineExceeded`, `ProtocolError`, `Closed`.
+        """
+        existing = self._connection
+        if existing is not None and not existing.closed:
+            return existing
+        if self._ended is not None:
+            raise self._ended
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_future()
+            # Every waiter may have given up by the time it fails.
+            self._opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+            self._tasks.start(self._open(self._opening), f"connect to {self._name}")
+        return await Deadline.after(timeout).wait_for(asyncio.shield(self._opening), f"{self._name}: connecting")
+
+    async def request(self, build: Build, timeout: float) -> Any:
+        """Connect if need be, send what `build` makes for this broker's versions, and give its answer (a kio entity).
+
+        Raises `ConnectionLost`, `DeadlineExceeded`, `UnsupportedVersion`, `ProtocolError`, `Closed`.
+        """
+        deadline = Deadline.after(timeout)
+        connection = await self.connection(min(timeout, self._settings.connect_timeout))
+        return await connection.request(build(connection.versions), timeout=deadline.remaining)
+
+    def moved(self, node: Node) -> None:
+        """Take the node's new address; a connection to the old one ends."""
+        old, self.node = self.node, node
+        if (old.host, old.port) == (node.host, node.port):
+            return
+        self._backoff.reset()
+        self._not_before = 0.0
+        if self._connection is not None:
+            self._connection.abort(ConnectionLost(f"broker {node.id} moved to {node.host}:{node.port}"))
+
+    def deregister(self, reason: str) -> None:
+        """End this object for good without waiting; requests in flight fail. Its owner still awaits `close`."""
+        self._end(ConnectionLost(f"broker {self._name} was deregistered: {reason}"))
+
+    async def close(self) -> None:
+        """End the connection and any attempt to open one. Safe to call twice; never waits for the network."""
+        self._end(Closed(f"broker {self._name} is closed"))
+        await self._tasks.close()
+        if self._connection is not None:
+            await self._connection.close()
+
+    @property
+    def _name(self) -> str:
+        return f"{self.node.host}:{self.node.port}"
+
+    def _end(self, error: IngestdError) -> None:
+        if self._ended is None:
+            self._ended = error
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_exception(self._ended)
+        if self._connection is not None:
+            self._connection.abort(self._ended)
+
+    async def _open(self, opening: asyncio.Future[Connection]) -> None:
+        """Make one attempt, after the backoff, and give its outcome to everybody who waits for `opening`."""
+        try:
+            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            connection = await Connection.open(
+                self.node.host,
+                self.node.port,
+                settings=self._settings.connection,
+                timeout=self._settings.connect_timeout,
+            )
+        except IngestdError as error:
+            self._not_before = time.monotonic() + self._backoff.next_delay()
+            self._opening = None
+            if not opening.done():
+                opening.set_exception(error)
+            return
+        self._opening = None
+        self._connection = connection
+        self._backoff.reset()
+        self._not_before = 0.0
+        if self._ended is not None:
+            connection.abort(self._ended)
+        if not opening.done():
+            opening.set_result(connection)

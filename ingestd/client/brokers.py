@@ -1,0 +1,146 @@
+"""Every broker object of a client: seeds and nodes, registered by metadata, deregistered when they fail or are gone."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from ingestd.client.broker import Broker
+from ingestd.client.metadata import Node
+from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.client.settings import ClientSettings
+
+__all__ = ["CONTROL", "Brokers", "parse_address"]
+
+CONTROL = "control"
+"""The purpose of connections for metadata and administration."""
+
+_FIRST_SEED_ID = -2  # -1 means "no node" in the protocol
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6 address]:port". Raises `ValueError`, naming the address."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"bootstrap address {address!r}: expected host:port")
+    return host, int(port)
+
+
+class Brokers:
+    """One `Broker` for each node and purpose, and one for each seed address.
+
+    Invariants
+        Seeds have ids below -1; they are asked only while no node is known or every known node has failed.
+        A node that failed is not among `candidates` until metadata names it again.
+    """
+
+    def __init__(self, bootstrap: Sequence[str], settings: ClientSettings) -> None:
+        if not bootstrap:
+            raise ValueError("bootstrap: at least one host:port is needed")
+        addresses = list(dict.fromkeys(parse_address(address) for address in bootstrap))
+        random.shuffle(addresses)  # so that many clients do not all begin with the same broker
+        self._settings = settings
+        self._seed_nodes = [Node(_FIRST_SEED_ID - n, host, port) for n, (host, port) in enumerate(addresses)]
+        self._nodes: dict[int, Node] = {}
+        self._failed: set[int] = set()
+        self._brokers: dict[tuple[int, str], Broker] = {}
+        self._tasks = TaskOwner()
+        self._closed = False
+
+    def broker(self, node_id: int, purpose: str = CONTROL) -> Broker:
+        """The broker object of a known node. Raises `KafkaError` (BROKER_NOT_AVAILABLE), `Closed`."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"node {node_id} is not in the cluster's metadata")
+        return self._of(node, purpose)
+
+    def candidates(self) -> Iterator[Broker]:
+        """Whom to ask what any broker can answer: connected nodes first, the least busy before others, then the other
+        nodes in random order, then the seeds. Evaluated as it goes: what fails meanwhile is passed over.
+        """
+        nodes = [node for node in self._nodes.values() if node.id not in self._failed]
+        random.shuffle(nodes)
+        nodes.sort(key=self._preference)
+        for node in nodes:
+            if node.id not in self._failed and self._nodes.get(node.id) is node:
+                yield self._of(node, CONTROL)
+        for node in self._seed_nodes:
+            yield self._of(node, CONTROL)
+        self._failed.clear()  # nobody answered: next time everybody gets another chance
+
+    def any(self) -> Broker:
+        """The first of `candidates`."""
+        return next(self.candidates())
+
+    def register(self, node: Node) -> None:
+        """Know a node that an answer other than metadata named (a coordinator, a new leader)."""
+        self._failed.discard(node.id)
+        self._nodes[node.id] = node
+        for (node_id, _), broker in self._brokers.items():
+            if node_id == node.id:
+                broker.moved(node)
+
+    def deregister(self, broker: Broker, reason: str) -> None:
+        """Close a broker that failed; `candidates` passes over its node until metadata names it again."""
+        self._failed.add(broker.node.id)
+        for key, registered in list(self._brokers.items()):
+            if registered is broker:
+                self._drop(key, reason)
+
+    def replace(self, metadata: ClusterMetadata) -> None:
+        """Take the nodes of new metadata: moved ones get their new address, those that are gone are deregistered."""
+        if not metadata.nodes:
+            return
+        self._failed.clear()
+        self._nodes = dict(metadata.nodes)
+        for key, broker in list(self._brokers.items()):
+            node = self._nodes.get(key[0])
+            if node is not None:
+                broker.moved(node)
+            elif key[0] >= 0 or broker.in_flight == 0:
+                # An idle seed's connection goes as well: from now on its node is reached under its own id.
+                self._drop(key, "not in the cluster's metadata")
+
+    @property
+    def known(self) -> Mapping[int, Node]:
+        """Nodes by id; without seeds."""
+        return self._nodes
+
+    async def close(self) -> None:
+        """Close every broker; never waits for the network."""
+        self._closed = True
+        brokers = list(self._brokers.values())
+        self._brokers.clear()
+        for broker in brokers:
+            broker.deregister("the client is closed")
+        for broker in brokers:
+            await broker.close()
+        await self._tasks.finish()
+
+    def _preference(self, node: Node) -> tuple[bool, bool, int]:
+        broker = self._brokers.get((node.id, CONTROL))
+        if broker is None:
+            return True, False, 0
+        return not broker.connected, broker.failing, broker.in_flight
+
+    def _of(self, node: Node, purpose: str) -> Broker:
+        if self._closed:
+            raise Closed("the client is closed")
+        key = node.id, purpose
+        broker = self._brokers.get(key)
+        if broker is None:
+            broker = self._brokers[key] = Broker(node, self._settings)
+        return broker
+
+    def _drop(self, key: tuple[int, str], reason: str) -> None:
+        broker = self._brokers.pop(key)
+        broker.deregister(reason)
+        if not self._closed:
+            self._tasks.start(broker.close(), f"close broker {broker.node.id}")

@@ -1,0 +1,243 @@
+"""The client: one set of connections and one picture of the cluster, for many producers, consumers and admins."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from ingestd.client.brokers import CONTROL, Brokers
+from ingestd.client.metadata import NO_LEADER, Node
+from ingestd.client.refresh import RefreshedMetadata
+from ingestd.client.settings import ClientSettings
+from ingestd.errors import Closed, ConnectionLost, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.retry import Deadline
+from ingestd.wire import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from ingestd.client.broker import Broker
+    from ingestd.client.metadata import ClusterMetadata, MetadataSource, PartitionMetadata, TopicMetadata
+
+__all__ = ["Client", "CoordinatorKind"]
+
+
+class CoordinatorKind(IntEnum):
+    """What a coordinator coordinates; the values are FindCoordinator's key types."""
+
+    group = 0
+    transaction = 1
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class Client:
+    """The roles of a cluster's brokers, and what its metadata says. Belongs to one event loop.
+
+    Invariants
+        Nothing is sent before something is asked for; connections open when they are first used.
+        Whatever is asked of the metadata is answered from it when it is there, and refreshed when it is missing.
+        `close` ends promptly, whatever state the brokers are in.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        settings: ClientSettings | None = None,
+        *,
+        metadata: MetadataSource | None = None,
+    ) -> None:
+        """Take bootstrap addresses, each "host:port". Raises `ValueError`, naming the address that is wrong.
+
+        With `metadata` injected the client makes no metadata request of its own.
+        """
+        self.settings = settings or ClientSettings()
+        self._brokers = Brokers(bootstrap, self.settings)
+        self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
+        self.metadata: MetadataSource = metadata or RefreshedMetadata(self._brokers, self.settings)
+        self._stop_listening = self.metadata.listen(self._brokers.replace)
+        self._brokers.replace(self.metadata.snapshot)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Roles
+
+    def broker(self, node_id: int, purpose: str = CONTROL) -> Broker:
+        """The broker object of a node; one for each node and purpose, each with a connection of its own.
+
+        Raises `KafkaError` (BROKER_NOT_AVAILABLE) for a node that metadata does not know, `Closed`.
+        """
+        return self._brokers.broker(node_id, purpose)
+
+    async def any(self) -> Broker:
+        """A broker for what every broker can answer: a random seed until nodes are known, then a live one."""
+        return self._brokers.any()
+
+    async def controller(self, timeout: float | None = None) -> Broker:
+        """The controller, as metadata names it; refreshed while it names none.
+
+        With KRaft that is whichever broker passes requests on to the controller. Raises `KafkaError` (NOT_CONTROLLER)
+        when none is named in time.
+        """
+        deadline = self._deadline(timeout)
+        async for _ in self.settings.retry_backoff().attempts_until(deadline):
+            snapshot = self.metadata.snapshot
+            if snapshot.controller_id in snapshot.nodes:
+                return self.broker(snapshot.controller_id)
+            await self.metadata.refresh((), deadline.remaining)
+        snapshot = self.metadata.snapshot
+        if snapshot.controller_id in snapshot.nodes:
+            return self.broker(snapshot.controller_id)
+        raise KafkaError(ErrorCode.not_controller, "no controller is known")
+
+    async def leader(
+        self, topic: str, partition: int, timeout: float | None = None, *, purpose: str = CONTROL
+    ) -> Broker:
+        """The leader of a partition, refreshed while there is none.
+
+        Raises `KafkaError` when there is none in time (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION or what the
+        cluster said of the topic), `DeadlineExceeded` when no broker answered.
+        """
+        deadline = self._deadline(timeout)
+        error = ErrorCode.leader_not_available
+        async for attempt in self.settings.retry_backoff().attempts_until(deadline):
+            if attempt:
+                await self.metadata.refresh((topic,), deadline.remaining)
+            else:
+                await self._topic(topic, deadline)
+            snapshot = self.metadata.snapshot
+            node = snapshot.leader(topic, partition)
+            if node is not None:
+                return self.broker(node.id, purpose)
+            error = _why_no_leader(snapshot, topic, partition)
+            if not KafkaError(error).retriable:
+                break
+        raise KafkaError(error, f"{topic}-{partition}")
+
+    async def coordinator(self, key: str, kind: CoordinatorKind, timeout: float | None = None) -> Broker:
+        """The coordinator of a group or transactional id: found once, remembered until `forget_coordinator`.
+
+        It has a connection of its own, so that a join that waits for other members holds up nobody else. Raises
+        `KafkaError`, `DeadlineExceeded`.
+        """
+        deadline = self._deadline(timeout)
+        node = self._coordinators.get((kind, key))
+        if node is None:
+            node = await self._find_coordinator(key, kind, deadline)
+            self._coordinators[kind, key] = node
+        if node.id not in self._brokers.known:
+            self._brokers.register(node)
+        return self.broker(node.id, "coordinator")
+
+    def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
+        """Have the coordinator looked up anew: after NOT_COORDINATOR, or when its connection was lost."""
+        self._coordinators.pop((kind, key), None)
+
+    # What metadata says
+
+    async def partitions(self, topic: str, timeout: float | None = None) -> list[int]:
+        """All partitions of a topic, in order. Raises `KafkaError` for what the cluster says of the topic."""
+        return [partition.partition for partition in (await self._known(topic, timeout)).partitions]
+
+    async def writable_partitions(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The partitions that have a leader, in order."""
+        found = await self._known(topic, timeout)
+        return [partition.partition for partition in found.partitions if partition.leader != NO_LEADER]
+
+    async def replicas(self, topic: str, partition: int, timeout: float | None = None) -> list[int]:
+        """Node ids of a partition's replicas, the preferred leader first."""
+        return list((await self._partition(topic, partition, timeout)).replicas)
+
+    async def in_sync_replicas(self, topic: str, partition: int, timeout: float | None = None) -> list[int]:
+        """Node ids of a partition's replicas that are in sync."""
+        return list((await self._partition(topic, partition, timeout)).in_sync_replicas)
+
+    async def offline_replicas(self, topic: str, partition: int, timeout: float | None = None) -> list[int]:
+        """Node ids of a partition's replicas that are offline."""
+        return list((await self._partition(topic, partition, timeout)).offline_replicas)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Close every connection and end every refresh. Safe to call twice. Raises `DeadlineExceeded`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_listening()
+        deadline = Deadline.after(timeout)
+        if isinstance(self.metadata, _Closable):
+            await deadline.wait_for(self.metadata.close(), "closing the metadata source")
+        await deadline.wait_for(self._brokers.close(), "closing connections")
+
+    # How it is done
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        if self._closed:
+            raise Closed("the client is closed")
+        return Deadline.after(self.settings.metadata_timeout if timeout is None else timeout)
+
+    async def _topic(self, topic: str, deadline: Deadline) -> TopicMetadata | None:
+        known = self.metadata.snapshot.topics.get(topic)
+        if known is None or not known.partitions:
+            known = (await self.metadata.refresh((topic,), deadline.remaining)).topics.get(topic)
+        return known
+
+    async def _known(self, topic: str, timeout: float | None) -> TopicMetadata:
+        found = await self._topic(topic, self._deadline(timeout))
+        if found is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, topic)
+        if not found.partitions:
+            raise KafkaError(ErrorCode.leader_not_available if found.error is ErrorCode.none else found.error, topic)
+        return found
+
+    async def _partition(self, topic: str, partition: int, timeout: float | None) -> PartitionMetadata:
+        deadline = self._deadline(timeout)
+        found = await self._known(topic, deadline.remaining)
+        if not 0 <= partition < len(found.partitions):
+            found = (await self.metadata.refresh((topic,), deadline.remaining)).topics.get(topic, found)
+        if not 0 <= partition < len(found.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
+        return found.partitions[partition]
+
+    async def _find_coordinator(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Node:
+        error: IngestdError = KafkaError(ErrorCode.coordinator_not_available, key)
+        async for _ in self.settings.retry_backoff().attempts_until(deadline):
+            broker = await self.any()
+            try:
+                timeout = min(self.settings.request_timeout, deadline.remaining)
+                return _coordinator_node(await broker.request(requests.find_coordinator(key, kind), timeout), key)
+            except IngestdError as failed:
+                if not is_retriable(failed):
+                    raise
+                if isinstance(failed, ConnectionLost):
+                    self._brokers.deregister(broker, str(failed))
+                error = failed
+        raise error
+
+
+def _why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:
+    known = snapshot.topics.get(topic)
+    if known is None:
+        return ErrorCode.unknown_topic_or_partition
+    if known.error is not ErrorCode.none:
+        return known.error
+    if not 0 <= partition < len(known.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.leader_not_available
+
+
+def _coordinator_node(answer: Any, key: str) -> Node:
+    found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+    if found.error_code is not ErrorCode.none:
+        raise KafkaError(found.error_code, getattr(found, "error_message", None) or key)
+    return Node(found.node_id, found.host, found.port)

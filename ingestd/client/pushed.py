@@ -1,0 +1,111 @@
+"""Metadata that somebody else refreshes: snapshots are pushed in, wishes and hints are passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ingestd.client.answers import keep_newer_leaders, with_leader
+from ingestd.client.listeners import Snapshot
+from ingestd.errors import Closed
+from ingestd.retry import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ingestd.client.metadata import ClusterMetadata
+
+__all__ = ["PushedMetadata"]
+
+
+class PushedMetadata:
+    """The metadata source of a worker process, whose supervisor is the only one to ask the cluster.
+
+    Invariants
+        No request is made here, ever.
+        The same wish is passed on once, then again only after a push, or `repeat` seconds later: a storm of
+        "not leader" answers costs one message.
+        A hint counts at once here, and is passed on; a push that is older than the hint does not undo it.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[Collection[str], str], None],
+        hint: Callable[[str, int, int, int], None],
+        *,
+        repeat: float = 1.0,
+    ) -> None:
+        self._snapshot = Snapshot()
+        self._pass_on_wanted = wanted
+        self._pass_on_hint = hint
+        self._repeat = repeat
+        self._asked: dict[str, float] = {}
+        self._asked_for_all = float("-inf")
+        self._pushed: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def snapshot(self) -> ClusterMetadata:
+        """The newest metadata; empty before the first push."""
+        return self._snapshot.metadata
+
+    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
+        return self._snapshot.listen(changed)
+
+    def push(self, metadata: ClusterMetadata) -> None:
+        """Take a complete snapshot from the supervisor. Call it on the event loop."""
+        self._asked.clear()
+        self._asked_for_all = float("-inf")
+        self._snapshot.replace(keep_newer_leaders(self.snapshot, metadata))
+        pushed, self._pushed = self._pushed, None
+        if pushed is not None and not pushed.done():
+            pushed.set_result(None)
+
+    def wanted(self, topics: Collection[str], reason: str) -> None:
+        """Pass the wish on, unless it was passed on lately."""
+        now = asyncio.get_running_loop().time()
+        fresh = [topic for topic in topics if self._asked.get(topic, float("-inf")) + self._repeat <= now]
+        if not fresh or self._closed:
+            return
+        self._asked.update(dict.fromkeys(fresh, now))
+        self._pass_on_wanted(fresh, reason)
+
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Apply a newer leader here, and pass it on."""
+        if leader < 0:
+            return
+        before = self.snapshot.partition(topic, partition)
+        if before is not None and leader_epoch <= before.leader_epoch:
+            return
+        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch)
+        if changed is not None:
+            self._snapshot.replace(changed)
+        self._pass_on_hint(topic, partition, leader, leader_epoch)
+
+    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
+        """Pass the wish on and wait for the next push. Raises `DeadlineExceeded`, `Closed`."""
+        if self._closed:
+            raise Closed("the client is closed")
+        if topics is None:
+            self._want_all()
+        else:
+            self.wanted(topics, "refresh")
+        if self._pushed is None:
+            self._pushed = asyncio.get_running_loop().create_future()
+        await Deadline.after(timeout).wait_for(asyncio.shield(self._pushed), "waiting for metadata from the supervisor")
+        if self._closed:
+            raise Closed("the client is closed")
+        return self.snapshot
+
+    async def close(self) -> None:
+        """Whoever waits for a push gets `Closed`."""
+        self._closed = True
+        if self._pushed is not None and not self._pushed.done():
+            self._pushed.set_result(None)
+
+    def _want_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._asked_for_all + self._repeat <= now:
+            self._asked_for_all = now
+            self._pass_on_wanted((), "refresh of every topic")

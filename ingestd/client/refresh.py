@@ -1,0 +1,226 @@
+"""Metadata by the client's own requests: on demand and periodic, coalesced, from whichever broker answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ingestd.client.answers import merge, read_metadata, unsettled, with_leader
+from ingestd.client.listeners import Snapshot
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+from ingestd.wire import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ingestd.client.brokers import Brokers
+    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.client.settings import ClientSettings
+
+__all__ = ["RefreshedMetadata"]
+
+
+class _Round:
+    """One request that is yet to be sent: the topics it will ask for, and the future of those who wait for it."""
+
+    __slots__ = ("done", "everything", "topics", "waited_for")
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.everything = False
+        self.waited_for = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A round that only `wanted` asked for has nobody who looks at its outcome.
+        self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class RefreshedMetadata:
+    """The metadata source of a client that stands alone, and of the daemon's supervisor.
+
+    Invariants
+        At most one metadata request is in flight. Whoever asks meanwhile shares the next one: an answer that was
+        asked for before the question tells nothing new.
+        Between two requests that nobody waits for lies `metadata_minimum_interval`.
+        A broker that fails is closed and deregistered and the next one is asked; when none is left, the attempt has
+        failed, and the next begins after a backoff.
+        A topic that was asked for once is refreshed from then on, with all others, every `metadata_max_age`.
+    """
+
+    def __init__(self, brokers: Brokers, settings: ClientSettings) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._snapshot = Snapshot()
+        self._tracked: set[str] = set()
+        self._next: _Round | None = None
+        self._hurry = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._periodic: asyncio.TimerHandle | None = None
+        self._last_round = float("-inf")
+        self._backoff = settings.retry_backoff()
+        self._pause = 0.0
+        self._tasks = TaskOwner()
+        self._closed = False
+
+    @property
+    def snapshot(self) -> ClusterMetadata:
+        """The newest metadata; empty before the first refresh."""
+        return self._snapshot.metadata
+
+    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
+        return self._snapshot.listen(changed)
+
+    def wanted(self, topics: Collection[str], reason: str) -> None:  # noqa: ARG002 - the reason is for sources that report
+        """Have these topics refreshed soon, without waiting for it."""
+        if self._closed:
+            return
+        self._tracked.update(topics)
+        self._ask(topics)
+
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Apply a leader that an answer named, if its epoch is newer; a node not known yet makes a refresh wanted."""
+        if leader < 0:
+            return
+        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch)
+        if changed is not None:
+            self._snapshot.replace(changed)
+        elif leader not in self.snapshot.nodes:
+            self.wanted((topic,), "its new leader is not a known node")
+
+    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
+        """Refresh (None: every topic known) and return the new snapshot.
+
+        Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
+        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time, `Closed`.
+        """
+        deadline = Deadline.after(timeout)
+        if topics is not None:
+            self._tracked.update(topics)
+        open_topics = topics
+        backoff = self._settings.retry_backoff()
+        attempts = 0
+        while True:
+            await self._refresh_once(open_topics, deadline)
+            attempts += 1
+            asked = self._tracked if topics is None else topics
+            open_topics = [name for name in asked if unsettled(self.snapshot.topics.get(name)) is not ErrorCode.none]
+            delay = backoff.next_delay()
+            if not open_topics or attempts >= self._settings.metadata_attempts or delay >= deadline.remaining:
+                return self.snapshot
+            await asyncio.sleep(delay)
+
+    async def close(self) -> None:
+        """End every refresh; those who wait get `Closed`. Never waits for the network."""
+        self._closed = True
+        if self._periodic is not None:
+            self._periodic.cancel()
+        await self._tasks.close()
+        if self._next is not None and not self._next.done.done():
+            self._next.done.set_exception(Closed("the client is closed"))
+
+    async def _refresh_once(self, topics: Collection[str] | None, deadline: Deadline) -> None:
+        """Share rounds until one succeeded. A failed one is followed by another, after the runner's backoff."""
+        error: IngestdError | None = None
+        while True:
+            if self._closed:
+                raise Closed("the client is closed")
+            waiting = self._ask(topics)
+            waiting.waited_for = True
+            self._hurry.set()
+            try:
+                await deadline.wait_for(asyncio.shield(waiting.done), "refreshing metadata")
+            except DeadlineExceeded as late:
+                raise (late if error is None else DeadlineExceeded(f"{late}; {error}")) from error
+            except ConnectionLost as failed:
+                error = failed
+                continue
+            return
+
+    def _ask(self, topics: Collection[str] | None) -> _Round:
+        if self._next is None:
+            self._next = _Round()
+        if topics is None:
+            self._next.everything = True
+        else:
+            self._next.topics.update(topics)
+        if self._runner is None:
+            self._runner = self._tasks.start(self._run(), "refresh metadata")
+        return self._next
+
+    async def _run(self) -> None:
+        """Send rounds while there are any; with none left the task ends."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._next is not None:
+                await self._wait_for_turn(self._next, loop.time())
+                current, self._next = self._next, None
+                self._last_round = loop.time()
+                await self._send(current)
+        finally:
+            self._runner = None
+
+    async def _wait_for_turn(self, coming: _Round, now: float) -> None:
+        """Keep the backoff after a failure; keep the minimum interval unless somebody waits."""
+        self._hurry.clear()
+        if self._pause:
+            await asyncio.sleep(self._pause)
+            return
+        interval = self._last_round + self._settings.metadata_minimum_interval - now
+        if interval > 0 and not coming.waited_for:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), interval)
+
+    async def _send(self, current: _Round) -> None:
+        try:
+            news = read_metadata(await self._answer(self._names(current)))
+        except ConnectionLost as error:
+            self._pause = self._backoff.next_delay()
+            if not current.waited_for and not self._closed:
+                self._ask(None if current.everything else current.topics)  # what was wanted still is
+            current.done.set_exception(error)
+            return
+        except BaseException as error:
+            reason = error if isinstance(error, IngestdError) else Closed("the client is closed")
+            current.done.set_exception(reason)
+            if reason is error:
+                return
+            raise
+        self._backoff.reset()
+        self._pause = 0.0
+        self._brokers.replace(news)
+        self._snapshot.replace(merge(self.snapshot, news))
+        self._set_periodic()
+        current.done.set_result(None)
+
+    def _names(self, current: _Round) -> list[str]:
+        return sorted(self._tracked | current.topics) if current.everything else sorted(current.topics)
+
+    async def _answer(self, names: list[str]) -> Any:
+        """The answer of the first broker that gives one. Raises `ConnectionLost` when none does."""
+        failures: dict[str, str] = {}
+        build = requests.metadata(names, allow_auto_topic_creation=self._settings.allow_auto_topic_creation)
+        for broker in self._brokers.candidates():
+            try:
+                answer = await broker.request(build, self._settings.metadata_request_timeout)
+                code = getattr(answer, "error_code", ErrorCode.none)
+                if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node is of no use any more
+                    raise KafkaError(code, "Metadata")
+            except Closed:
+                raise
+            except IngestdError as error:
+                failures[f"{broker.node.host}:{broker.node.port}"] = str(error)
+                self._brokers.deregister(broker, str(error))
+            else:
+                return answer
+        raise ConnectionLost("no broker answered: " + "; ".join(failures.values()))
+
+    def _set_periodic(self) -> None:
+        if self._periodic is not None:
+            self._periodic.cancel()
+            self._periodic = None
+        if self._settings.metadata_max_age > 0 and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._periodic = loop.call_later(self._settings.metadata_max_age, self._ask, None)

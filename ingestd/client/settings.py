@@ -1,0 +1,50 @@
+"""What a client can be told: one frozen value with its units and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ingestd.retry import Backoff
+from ingestd.wire.connection import ConnectionSettings
+
+__all__ = ["ClientSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Settings of a `Client`. Times are in seconds.
+
+    connection: client id, limits and security of every connection.
+    connect_timeout: for one attempt to connect to one address and negotiate versions.
+    request_timeout: for one request of the client's own (coordinators, administration) to be answered.
+    metadata_request_timeout: for one broker to answer a metadata request; then the next one is asked.
+    metadata_timeout: for a role to be found, retries included, where the caller gives no timeout.
+    metadata_max_age: known metadata is refreshed after this long without another reason; 0: never.
+    metadata_minimum_interval: the least time between two metadata requests that nobody waits for.
+    metadata_attempts: how often metadata with partial errors (no leader yet, unknown topic) is asked for in one refresh.
+    retry_initial, retry_maximum: backoff between attempts at metadata and roles.
+    reconnect_initial, reconnect_maximum: backoff between attempts to connect to one broker.
+    allow_auto_topic_creation: whether asking for a missing topic's metadata may create it (the broker must agree).
+    """
+
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    connect_timeout: float = 10.0
+    request_timeout: float = 30.0
+    metadata_request_timeout: float = 5.0
+    metadata_timeout: float = 60.0
+    metadata_max_age: float = 300.0
+    metadata_minimum_interval: float = 0.1
+    metadata_attempts: int = 4
+    retry_initial: float = 0.05
+    retry_maximum: float = 1.0
+    reconnect_initial: float = 0.05
+    reconnect_maximum: float = 1.0
+    allow_auto_topic_creation: bool = False
+
+    def retry_backoff(self) -> Backoff:
+        """A fresh backoff for attempts at metadata and roles."""
+        return Backoff(self.retry_initial, self.retry_maximum)
+
+    def reconnect_backoff(self) -> Backoff:
+        """A fresh backoff for one broker's connection."""
+        return Backoff(self.reconnect_initial, self.reconnect_maximum)
