@@ -1,0 +1,44 @@
+"""Aborted transactions: which batches of one fetch answer a reader of committed records must not see."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ingestd.records.decode import ControlKind, decode_control
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ingestd.records.batch import BatchHeader
+
+__all__ = ["AbortedFilter"]
+
+
+class AbortedFilter:
+    """Follows the batches of one answer in order of offset, and the transactions that the answer names as aborted.
+
+    A producer's batches are hidden from the first offset of its aborted transaction up to the abort marker. One
+    per partition and answer: the broker names every aborted transaction that overlaps the answer's offsets.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """`aborted`: (producer id, first offset) as the answer has them."""
+        self._coming = deque(sorted(aborted, key=lambda transaction: transaction[1]))
+        self._open: set[int] = set()
+
+    def hides(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether this batch, the next in order, is not for the reader: part of an aborted transaction, or a control batch.
+
+        Raises `CorruptBatch` when a control batch has no readable marker.
+        """
+        while self._coming and self._coming[0][1] <= header.last_offset:
+            self._open.add(self._coming.popleft()[0])
+        if header.control:
+            # A marker that compaction took leaves an empty batch, as the transaction's records before it.
+            if header.producer_id in self._open and any(
+                marker.kind is ControlKind.abort for marker in decode_control(batch)
+            ):
+                self._open.discard(header.producer_id)
+            return True
+        return header.transactional and header.producer_id in self._open

@@ -1,0 +1,39 @@
+"""What a consumer tells whoever watches it: one event, one method. The consumer keeps no metrics of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ingestd.errors import IngestdError
+
+__all__ = ["ConsumerEvents", "NoEvents"]
+
+
+class ConsumerEvents(Protocol):
+    """Called on the event loop; must not raise and must not block."""
+
+    def fetched(self, topic: str, partition: int, size: int) -> None:
+        """`size` bytes of record batches came for a partition."""
+        ...
+
+    def retried(self, topic: str, partition: int, error: IngestdError) -> None:
+        """Fetching a partition met an error and is tried again."""
+        ...
+
+    def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
+        """The asked offset is not in the log; reading goes on at `offset`, as the policy says."""
+        ...
+
+
+class NoEvents:
+    """Nobody watches."""
+
+    def fetched(self, topic: str, partition: int, size: int) -> None:
+        """See `ConsumerEvents`."""
+
+    def retried(self, topic: str, partition: int, error: IngestdError) -> None:
+        """See `ConsumerEvents`."""
+
+    def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
+        """See `ConsumerEvents`."""

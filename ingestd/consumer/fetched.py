@@ -1,0 +1,78 @@
+"""Fetched: what one answer brought for one partition, cut into whole batches that the reader may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingestd.consumer.aborted import AbortedFilter
+from ingestd.consumer.settings import Isolation
+from ingestd.records.batch import read_header, split_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ingestd.records.batch import BatchHeader
+
+__all__ = ["Fetched", "FetchedBatch", "cut"]
+
+_PINNED_SHARE = 4
+"""An answer's memory lives as long as any view into it: a part smaller than this fraction of it is copied out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """A whole record batch as the broker keeps it. Its records below `first` or from `end` on are not for the reader."""
+
+    header: BatchHeader
+    data: memoryview
+    first: int
+    end: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every record of the batch is for the reader."""
+        header = self.header
+        return self.first <= header.base_offset and (self.end is None or header.last_offset < self.end)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch, or the end that the reader asked for."""
+        after = self.header.last_offset + 1
+        return after if self.end is None else min(after, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The batches for the reader, their bytes in memory, and the offset after the last one (hidden ones included)."""
+
+    batches: Sequence[FetchedBatch]
+    size: int
+    next_offset: int
+
+
+def cut(
+    records: memoryview,
+    answer_bytes: int,
+    *,
+    position: int,
+    end: int | None,
+    isolation: Isolation,
+    aborted: Iterable[tuple[int, int]],
+) -> Fetched:
+    """Cut a partition's part of an answer of `answer_bytes` into batches; drop what is before `position` or from `end` on.
+
+    Control batches and, where only committed records are read, aborted ones are left out. Raises `CorruptBatch`.
+    """
+    if len(records) * _PINNED_SHARE < answer_bytes:
+        records = memoryview(bytes(records))
+    hidden = AbortedFilter(aborted if isolation is Isolation.read_committed else ())
+    batches = []
+    next_offset = position
+    for data in split_batches(records):
+        header = read_header(data)
+        wanted = header.last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
+        if not hidden.hides(header, data) and wanted:
+            batches.append(FetchedBatch(header, data, position, end))
+        next_offset = max(next_offset, header.last_offset + 1)
+    return Fetched(batches, len(records), next_offset)

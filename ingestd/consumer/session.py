@@ -1,0 +1,124 @@
+"""Fetch session (KIP-227): one per broker. Says which partitions a fetch must name, so that an idle one names none.
+
+The broker remembers what was fetched before; a request names only what is new, changed or no longer wanted. Source:
+https://cwiki.apache.org/confluence/display/KAFKA/KIP-227%3A+Introduce+Incremental+FetchRequests+to+Increase+Partition+Scalability
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from ingestd.consumer.settings import TopicPartition
+
+__all__ = ["SESSION_ERRORS", "FetchSession", "PartitionFetch", "SessionFetch"]
+
+_NO_SESSION: Final = 0
+_FIRST_EPOCH: Final = 0
+_FINAL_EPOCH: Final = -1
+_LAST_EPOCH: Final = 2**31 - 1
+
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    }
+)
+"""Errors of a whole answer after which the next fetch must name every partition again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFetch:
+    """What one partition's part of a fetch says."""
+
+    topic_id: UUID | None
+    offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFetch:
+    """One request of the session: its id and epoch, the partitions to name, and those to forget (with their topic id)."""
+
+    session_id: int
+    session_epoch: int
+    named: Mapping[TopicPartition, PartitionFetch]
+    forgotten: Mapping[TopicPartition, UUID | None]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer names every partition, also those without news."""
+        return self.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH)
+
+
+class FetchSession:
+    """What the broker remembers of this consumer's fetches.
+
+    Invariants
+        One request at a time: `next_fetch`, then `answered` or `lost`, then `next_fetch`.
+        A partition that is not wanted now is forgotten by the broker, so that it sends nothing from an old offset.
+    """
+
+    def __init__(self) -> None:
+        self._id = _NO_SESSION
+        self._epoch = _FIRST_EPOCH
+        self._known: dict[TopicPartition, PartitionFetch] = {}
+
+    @property
+    def established(self) -> bool:
+        """Whether the broker keeps a session that should be given back."""
+        return self._id != _NO_SESSION
+
+    def next_fetch(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionFetch:
+        """The request that makes the broker fetch exactly `wanted`."""
+        if self._epoch == _FIRST_EPOCH:
+            self._known = dict(wanted)
+            return SessionFetch(self._id, _FIRST_EPOCH, self._known.copy(), {})
+        known = self._known
+        forgotten = {
+            key: fetch.topic_id
+            for key, fetch in known.items()
+            if key not in wanted or wanted[key].topic_id != fetch.topic_id
+        }
+        named = {key: fetch for key, fetch in wanted.items() if known.get(key) != fetch}
+        self._known = dict(wanted)
+        return SessionFetch(self._id, self._epoch, named, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """A good answer came, with the session id that the broker gave (0: it keeps none)."""
+        if session_id == _NO_SESSION:
+            self.forget()
+            return
+        self._id = session_id
+        self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+
+    def refused(self, error: ErrorCode) -> None:
+        """The broker refused the request as a whole with one of `SESSION_ERRORS`."""
+        if error is ErrorCode.fetch_session_id_not_found:
+            self.forget()
+        else:
+            self.lost()
+
+    def lost(self) -> None:
+        """No answer came: what the broker remembers is unknown. The next fetch closes the session and opens a new one."""
+        self._epoch = _FIRST_EPOCH
+        self._known = {}
+
+    def forget(self) -> None:
+        """The broker has no session (it restarted, or evicted it)."""
+        self._id = _NO_SESSION
+        self.lost()
+
+    def final_fetch(self) -> SessionFetch:
+        """The request that gives the session back to the broker."""
+        return SessionFetch(self._id, _FINAL_EPOCH, {}, {})

@@ -1,0 +1,111 @@
+"""What a consumer can be told: where to start, where to end, what to see, and how much memory fetching may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from ingestd.errors import ConfigurationError
+
+__all__ = ["AtTime", "ConsumerSettings", "Edge", "End", "Isolation", "OutOfRange", "Start", "TopicPartition"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Edge(Enum):
+    """An end of a partition's log, at the moment of asking."""
+
+    oldest = "oldest"
+    """The log start offset."""
+    newest = "newest"
+    """The high watermark, or the last stable offset where only committed records are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record whose timestamp is at or after a point in time; the newest offset where there is none."""
+
+    timestamp_ms: int
+    """Milliseconds since 1970 UTC."""
+
+    @classmethod
+    def of(cls, moment: datetime) -> AtTime:
+        """The point in time `moment`. Raises `ConfigurationError` when it has no time zone."""
+        if moment.tzinfo is None:
+            raise ConfigurationError(f"start {moment.isoformat()} has no time zone; expected one")
+        return cls((moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+Start: TypeAlias = int | Edge | AtTime
+"""Where reading starts: a literal offset, an end of the log, or a point in time."""
+
+End: TypeAlias = int | Edge | AtTime | None
+"""The offset that reading stops before, resolved once at the start; None: never."""
+
+
+class Isolation(IntEnum):
+    """Which records of transactions are seen; the values are the protocol's isolation levels."""
+
+    read_uncommitted = 0
+    read_committed = 1
+
+
+class OutOfRange(Enum):
+    """What to do when the asked offset is not, or no longer, in the log (retention, or a log that was cut)."""
+
+    error = "error"
+    """Iteration raises `KafkaError` OFFSET_OUT_OF_RANGE."""
+    oldest = "oldest"
+    """Go on from the log start offset."""
+    newest = "newest"
+    """Go on from the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer fetches. The defaults suit bulk reads and cost an idle partition two requests a second per broker."""
+
+    isolation: Isolation = Isolation.read_uncommitted
+    out_of_range: OutOfRange = OutOfRange.error
+    check_crcs: bool = True
+    """Verify each batch's CRC-32C before it is decoded or handed out."""
+    fetch_min_bytes: int = 1
+    """The broker answers as soon as it has this much."""
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    """Most bytes of one answer; a single batch that is larger still comes through."""
+    fetch_max_wait: float = 0.5
+    """Seconds that the broker may hold an answer back while it has less than `fetch_min_bytes`."""
+    partition_max_bytes: int = 4 * 1024 * 1024
+    """Most bytes of one partition in one answer."""
+    prefetch_bytes: int = 64 * 1024 * 1024
+    """Fetched but not yet consumed bytes, over all partitions of the consumer. Each partition has an equal share."""
+    request_timeout: float = 30.0
+    """Seconds from sending a request to its answer, on top of `fetch_max_wait`."""
+    metadata_timeout: float = 30.0
+    """Seconds that finding a topic, a leader or a start offset may take."""
+    rack: str = ""
+    """This consumer's rack; a broker with a rack-aware replica selector then names a replica nearby (KIP-392)."""
+
+    def __post_init__(self) -> None:
+        for name in ("fetch_max_bytes", "partition_max_bytes", "prefetch_bytes"):
+            if not 0 < getattr(self, name) < 2**31:
+                raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected 1 to {2**31 - 1} bytes")
+        if not 0 <= self.fetch_min_bytes <= self.fetch_max_bytes:
+            raise ConfigurationError(
+                f"consumer: fetch_min_bytes is {self.fetch_min_bytes}; expected 0 to fetch_max_bytes ({self.fetch_max_bytes})"
+            )
+        for name in ("fetch_max_wait", "request_timeout", "metadata_timeout"):
+            if not 0 < getattr(self, name) <= 86_400:
+                raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected up to 86400 seconds")

@@ -1,0 +1,203 @@
+"""Arrow: fetched record batches to pyarrow record batches of about 10,000 rows, on the columns' own buffers.
+
+No Python object is made per record. The types are exactly those that Spark expects of a Python data source: no non-null
+fields, no large binary, timestamps in microseconds UTC.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestd.consumer.decoding import columns_of
+from ingestd.errors import CorruptBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ingestd.consumer.fetched import FetchedBatch
+    from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
+
+__all__ = ["ROWS", "arrow_schema", "record_batches"]
+
+ROWS: Final = 10_000
+"""Rows of one batch. Spark did best with this many."""
+
+_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of keys, values and headers that may wait for company: rows of a megabyte do not come by the 10,000."""
+
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS: Final = pa.list_(pa.field("element", _HEADER))
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+
+
+def arrow_schema(*, include_headers: bool) -> pa.Schema:
+    """The columns of Spark's Kafka connector, as Arrow has them."""
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _MICROSECONDS),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        fields.append(pa.field("headers", _HEADERS))
+    return pa.schema(fields)
+
+
+def record_batches(
+    batches: Iterable[FetchedBatch], topic: str, partition: int, *, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of one partition's batches, in order. Raises `CorruptBatch`, `UnsupportedCodec`."""
+    rows = _Rows(topic, partition, include_headers=include_headers)
+    for batch in batches:
+        rows.append(columns_of(batch, check_crc=True), int(batch.header.log_append_time))
+        if rows.count >= ROWS or rows.size >= _BYTES:
+            yield from rows.take_full()
+    yield from rows.take_all()
+
+
+class _Piece(NamedTuple):
+    """Columns of some rows that share a timestamp type."""
+
+    key: pa.Array
+    value: pa.Array
+    offset: pa.Array
+    timestamp: pa.Array
+    headers: pa.Array | None
+    timestamp_type: int
+
+    @property
+    def count(self) -> int:
+        return len(self.offset)
+
+    def part(self, start: int, length: int) -> _Piece:
+        headers = None if self.headers is None else self.headers.slice(start, length)
+        return _Piece(*(column.slice(start, length) for column in self[:4]), headers, self.timestamp_type)
+
+
+class _Rows:
+    """Gathers pieces until there are enough rows for a batch."""
+
+    def __init__(self, topic: str, partition: int, *, include_headers: bool) -> None:
+        self.count = 0
+        self.size = 0
+        self._include_headers = include_headers
+        self._schema = arrow_schema(include_headers=include_headers)
+        self._pieces: list[_Piece] = []
+        # Built once; batches take slices of them.
+        self._topic = pa.repeat(pa.scalar(topic, pa.string()), ROWS)
+        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), ROWS)
+        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS) for kind in (0, 1)]
+
+    def append(self, columns: Columns, timestamp_type: int) -> None:
+        if not columns.count:
+            return
+        self._pieces.append(
+            _Piece(
+                _binary(columns.keys, columns.count, pa.binary()),
+                _binary(columns.values, columns.count, pa.binary()),
+                pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.offsets)]),
+                pa.Array.from_buffers(_MILLISECONDS, columns.count, [None, pa.py_buffer(columns.timestamps)]),
+                _headers(columns.headers, columns.count) if self._include_headers else None,
+                timestamp_type,
+            )
+        )
+        self.count += columns.count
+        self.size += sum(len(memoryview(column.data)) for column in (columns.keys, columns.values))
+
+    def take_full(self) -> Iterator[pa.RecordBatch]:
+        """Batches of `ROWS` rows; a last, smaller part stays unless it is the bytes that are too many."""
+        keep = self.size < _BYTES or self.count > ROWS
+        return self._take(keep_rest=keep)
+
+    def take_all(self) -> Iterator[pa.RecordBatch]:
+        """Everything that is left."""
+        return self._take(keep_rest=False)
+
+    def _take(self, *, keep_rest: bool) -> Iterator[pa.RecordBatch]:
+        runs = _runs(self._pieces)
+        self._pieces = []
+        self.count = self.size = 0
+        for number, run in enumerate(runs):
+            last = number == len(runs) - 1
+            whole = _concatenated(run)
+            for start in range(0, whole.count, ROWS):
+                part = whole.part(start, ROWS)
+                if last and keep_rest and part.count < ROWS:
+                    self._pieces = [part]
+                    self.count = part.count
+                    return
+                yield self._batch(part)
+
+    def _batch(self, rows: _Piece) -> pa.RecordBatch:
+        count = rows.count
+        try:
+            timestamp = rows.timestamp.cast(_MICROSECONDS)
+        except pa.ArrowInvalid as error:
+            raise CorruptBatch(
+                f"a timestamp at offset {rows.offset[0].as_py()} or up to {count - 1} records after it can not be told in "
+                "microseconds, as Spark wants it"
+            ) from error
+        columns = [
+            rows.key,
+            rows.value,
+            self._topic.slice(0, count),
+            self._partition.slice(0, count),
+            rows.offset,
+            timestamp,
+            self._timestamp_types[rows.timestamp_type].slice(0, count),
+        ]
+        if rows.headers is not None:
+            columns.append(_null_where_empty(rows.headers))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _runs(pieces: list[_Piece]) -> list[list[_Piece]]:
+    """Neighbours of one timestamp type together; a topic has two only where its configuration was changed."""
+    runs: list[list[_Piece]] = []
+    for piece in pieces:
+        if runs and runs[-1][0].timestamp_type == piece.timestamp_type:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
+
+
+def _concatenated(run: list[_Piece]) -> _Piece:
+    if len(run) == 1:
+        return run[0]
+    columns = [pa.concat_arrays([piece[index] for piece in run]) for index in range(4)]
+    headers = None if run[0].headers is None else pa.concat_arrays([piece.headers for piece in run])
+    return _Piece(*columns, headers, run[0].timestamp_type)
+
+
+def _binary(column: BinaryColumn, count: int, kind: pa.DataType) -> pa.Array:
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, count, buffers, null_count=column.nulls)
+
+
+def _headers(column: HeaderColumn, count: int) -> pa.Array:
+    entries = pa.Array.from_buffers(
+        _HEADER,
+        column.count,
+        [None],
+        children=[
+            _binary(column.keys, column.count, pa.string()),
+            _binary(column.values, column.count, pa.binary()),
+        ],
+    )
+    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(column.offsets)], children=[entries])
+
+
+def _null_where_empty(headers: pa.Array) -> pa.Array:
+    """Spark's connector gives null, not an empty list, for a record without headers."""
+    if not headers.values or headers.offset == len(headers.values):
+        return pa.nulls(len(headers), _HEADERS)
+    return pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, pa.scalar(None, _HEADERS))
