@@ -1,0 +1,146 @@
+"""Peers: descriptors arrive whole and in order, however many are sent at once."""
+
+import asyncio
+import os
+import socket
+
+from ingestd.daemon.arena import PAGE_BYTES, Arena
+from ingestd.daemon.encode import EncodeJob, EncodeStage, EncodingFailed
+from ingestd.daemon.peers import EncodeAnswer, EncodeFailed, EncodeRequest, PeerChannel
+from ingestd.daemon.source import BatchSpan, Encoding, Lane
+from ingestd.daemon.statistics import RouteCounters
+
+
+def pair():
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+async def test_messages_arrive_as_they_were_sent_though_the_socket_fills():
+    left, right = pair()
+    sent = []
+    for number in range(5000):
+        sent.append(EncodeRequest(number, 3, 1, 2, 3, 4, 5, Lane(-1, None), 12, 1_700_000_000_000))
+        sent.append(EncodeRequest(number, 3, 1, 2, 3, 4, 5, Lane(7, b"k" * (number % 50)), 12, -1))
+        spans = [BatchSpan(-1, 0, 100, 5, 200), BatchSpan(3, 100, 50, 1, 60)][: number % 3]
+        sent.append(EncodeAnswer(number, Encoding(17, spans)))
+        sent.append(EncodeFailed(number, "für nichts"))
+    received = []
+    done = asyncio.Event()
+
+    def take(message):
+        received.append(message)
+        if len(received) == len(sent):
+            done.set()
+
+    reader = PeerChannel(right, take, lambda: None)
+    writer = PeerChannel(left, lambda _: None, lambda: None)
+    for message in sent:
+        writer.send(message)
+    await asyncio.wait_for(done.wait(), 10)
+    assert received == sent
+    reader.close()
+    writer.close()
+
+
+async def test_the_end_of_a_peer_is_told_once():
+    left, right = pair()
+    lost = asyncio.Event()
+    channel = PeerChannel(left, lambda _: None, lost.set)
+    right.close()
+    await asyncio.wait_for(lost.wait(), 5)
+    channel.send(EncodeFailed(1, "into the void"))
+    channel.close()
+
+
+class Upper:
+    """Encodes by copying in upper case, as one batch; refuses what begins with `!`."""
+
+    def encode(self, raw, out, *, lane, partitions, timestamp_ms):
+        if bytes(raw[:1]) == b"!":
+            raise ValueError("not this one")
+        out[: len(raw)] = bytes(raw).upper()
+        return Encoding(len(raw), [BatchSpan(lane.partition, 0, len(raw), 1, len(raw))])
+
+
+def stage():
+    descriptor = Arena.create(64 * PAGE_BYTES)
+    arena = Arena(descriptor)
+    counters = [RouteCounters()]
+    return EncodeStage(arena, [Upper], counters), arena, descriptor, counters[0]
+
+
+def submit(stage, arena, text, results):
+    raw, out = arena.allocate(len(text)), arena.allocate(len(text))
+    arena.view(raw.page, len(text))[:] = text
+
+    def done(result):
+        results.append((text, result, bytes(arena.view(out.page, len(text)))))
+
+    stage.submit(EncodeJob(0, raw, 0, len(text), out, Lane(0), 1, 0, done))
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_a_busy_worker_has_its_peer_help_and_the_bytes_never_leave_the_owners_arena():
+    (ours, our_arena, ours_fd, our_counters) = stage()
+    (theirs, _, theirs_fd, their_counters) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    theirs.connect(0, os.dup(ours_fd), right)
+    results: list = []
+    for number in range(5):
+        submit(ours, our_arena, f"slab {number}".encode(), results)
+    await until(lambda: len(results) == 5)
+    assert all(seen == text.upper() for text, _, seen in results)
+    assert their_counters.helped_bytes > 0
+    assert our_counters.helped_bytes == 0
+    ours.close()
+    theirs.close()
+
+
+async def test_an_idle_worker_encodes_alone():
+    (ours, our_arena, _, _) = stage()
+    (theirs, _, theirs_fd, their_counters) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    results: list = []
+    for number in range(5):
+        submit(ours, our_arena, f"slab {number}".encode(), results)
+        await until(lambda number=number: len(results) == number + 1)
+    assert their_counters.helped_bytes == 0
+    right.close()
+    ours.close()
+
+
+async def test_what_a_dead_peer_had_is_encoded_by_the_owner():
+    (ours, our_arena, _, _) = stage()
+    (_, _, theirs_fd, _) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    results: list = []
+    for number in range(4):
+        submit(ours, our_arena, f"slab {number}".encode(), results)
+    await until(lambda: results)
+    right.close()
+    await until(lambda: len(results) == 4)
+    assert sorted(text for text, _, _ in results) == [b"slab 0", b"slab 1", b"slab 2", b"slab 3"]
+    ours.close()
+
+
+async def test_what_can_not_be_encoded_says_why_here_and_at_the_peer():
+    (ours, our_arena, ours_fd, _) = stage()
+    (theirs, _, theirs_fd, _) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    theirs.connect(0, os.dup(ours_fd), right)
+    results: list = []
+    for _ in range(4):
+        submit(ours, our_arena, b"!bad", results)
+    await until(lambda: len(results) == 4)
+    assert all(isinstance(result, EncodingFailed) and "not this one" in str(result) for _, result, _ in results)
+    ours.close()
+    theirs.close()

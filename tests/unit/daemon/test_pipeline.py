@@ -1,0 +1,405 @@
+"""Pipeline: whatever order encoders and brokers answer in, lines arrive in order and positions never pass a hole."""
+
+import asyncio
+import os
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.daemon.arena import PAGE_BYTES, Arena
+from ingestd.daemon.pipeline import Pipeline
+from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Found, Lane, Piece
+from ingestd.daemon.statistics import RouteCounters
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.producer.delivery import Delivery
+
+SLAB = 4 * PAGE_BYTES
+
+
+class Text:
+    """A source over bytes in memory, which may grow."""
+
+    def __init__(self, assignment, text, until):
+        self.assignment = assignment
+        self.text = text
+        self.until = until
+        self.at = assignment.found.position
+        self.closed = False
+        self.failures = 0
+
+    def read(self, into):
+        if self.failures:
+            self.failures -= 1
+            raise OSError("not now")
+        chunk = self.text[self.at : self.at + len(into)]
+        chunk = chunk[: chunk.rfind(b"\n") + 1]
+        if not chunk:
+            return None
+        into[: len(chunk)] = chunk
+        start, self.at = self.at, self.at + len(chunk)
+        return Piece(len(chunk), start, self.at)
+
+    @property
+    def unread(self):
+        return len(self.text) - self.at
+
+    @property
+    def finished(self):
+        return "its end is reached" if self.until is not None and self.at >= self.until else None
+
+    def detail(self):
+        return {"at": self.at}
+
+    def close(self):
+        self.closed = True
+
+
+@dataclass
+class TextRoute:
+    """A route over texts; its encoder puts lines as they are, at most `most` bytes to a call, into one batch."""
+
+    texts: dict
+    most: int = SLAB
+    name: str = "r"
+    cluster: str = "c"
+    topic: str = "t"
+    linger: float = 0.0
+    batch_bytes: int = SLAB
+    opened: dict = field(default_factory=dict)
+    lanes: dict = field(default_factory=dict)
+
+    def opener(self, ready):
+        self.ready = ready
+        return self
+
+    def open(self, assignment):
+        name = assignment.found.source
+        if name not in self.texts:
+            raise FileNotFoundError(name)
+        self.opened[name] = Text(assignment, self.texts[name], assignment.found.until)
+        return self.opened[name]
+
+    def close(self):
+        pass
+
+    def lane(self, found, partitions):
+        return self.lanes.get(found.source, Lane())
+
+    def encode(self, raw, out, *, lane, partitions, timestamp_ms):
+        lines = bytes(raw[: self.most])
+        if len(lines) < len(raw):
+            lines = lines[: lines.rfind(b"\n") + 1]
+        out[: len(lines)] = lines
+        return Encoding(len(lines), [BatchSpan(lane.partition, 0, len(lines), lines.count(b"\n"), len(lines))])
+
+
+class LateEncoding:
+    """Encodes when told to, in any order."""
+
+    def __init__(self, route, arena):
+        self.route, self.arena, self.jobs, self.capacity = route, arena, [], 4
+
+    def submit(self, job):
+        self.jobs.append(job)
+
+    def finish(self, number):
+        job = self.jobs.pop(number)
+        raw = self.arena.view(job.raw.page, job.offset + job.length)[job.offset :]
+        out = self.arena.view(job.out.page, job.out.size)
+        job.done(self.route.encode(raw, out, lane=job.lane, partitions=job.partitions, timestamp_ms=job.timestamp_ms))
+
+
+class LateBroker:
+    """Acknowledges when told to, in any order; remembers what was sent, in order."""
+
+    def __init__(self):
+        self.sent = defaultdict(list)
+        self.waiting = []
+
+    def send_batch(self, topic, partition, batch, records, done):
+        text = bytes(batch)
+        self.sent[partition].append(text)
+        self.waiting.append((batch, text, partition, records, done))
+
+    def acknowledge(self, number, error=None):
+        batch, text, partition, records, done = self.waiting.pop(number)
+        assert bytes(batch) == text, "the memory changed before the acknowledgement"
+        done(Delivery("t", partition, records, error=error))
+
+
+class Metadata:
+    def __init__(self, partitions):
+        self.asked = []
+        self.set(partitions)
+
+    def set(self, partitions):
+        topic = TopicMetadata("t", None, tuple(PartitionMetadata(p, 1, 0, (1,), (1,)) for p in range(partitions)))
+        topics = {"t": topic} if partitions else {}
+        self.snapshot = ClusterMetadata("id", 1, {1: Node(1, "h", 1)}, topics, 1)
+
+    def wanted(self, topics, reason):
+        self.asked.append((tuple(topics), reason))
+
+
+class News:
+    def __init__(self):
+        self.events = []
+
+    def ended(self, assignment, reason):
+        self.events.append(("ended", assignment.found.source, reason))
+
+    def troubled(self, assignment, reason):
+        self.events.append(("troubled", assignment.found.source, reason))
+
+    def failed(self, route, reason):
+        self.events.append(("failed", route.name, reason))
+
+    def settled(self):
+        self.events.append(("settled",))
+
+
+class Bench:
+    """A pipeline with everything around it in our hands."""
+
+    def __init__(self, route, arena, partitions=2):
+        self.route, self.arena = route, arena
+        self.encoding = LateEncoding(route, arena)
+        self.broker = LateBroker()
+        self.metadata = Metadata(partitions)
+        self.news = News()
+        self.counters = RouteCounters()
+        self.pipeline = Pipeline(
+            route,
+            0,
+            arena=arena,
+            share=arena.usable_pages,
+            encoding=self.encoding,
+            metadata=self.metadata,
+            producer=self.broker,
+            counters=self.counters,
+            news=self.news,
+        )
+        self.positions = {}
+
+    def assign(self, source, position=0, until=None, generation=1):
+        self.pipeline.assign(Assignment("r", Found(source, position, {}, until), generation))
+
+    def collect(self):
+        for move in self.pipeline.moved():
+            assert move.position > self.positions.get(move.source, 0)
+            self.positions[move.source] = move.position
+
+    async def turn(self):
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+        self.collect()
+
+
+@contextmanager
+def bench(route, pages=64, partitions=2):
+    descriptor = Arena.create(pages * PAGE_BYTES)
+    arena = Arena(descriptor)
+    made = Bench(route, arena, partitions)
+    arena.freed = lambda: asyncio.get_running_loop().call_soon(made.pipeline.kick)
+    yield made
+    made.pipeline.close()
+    arena.close()
+    os.close(descriptor)
+
+
+def lines(name: str, count: int, width: int) -> bytes:
+    return b"".join(f"{name} {number} {'x' * width}\n".encode() for number in range(count))
+
+
+async def drive(made, random, until):
+    """Encoders and brokers finish something at random until nothing is left."""
+    for _ in range(3000):
+        await asyncio.sleep(0)
+        made.collect()
+        if made.encoding.jobs and random.random() < 0.6:
+            made.encoding.finish(random.randrange(len(made.encoding.jobs)))
+        elif made.broker.waiting:
+            made.broker.acknowledge(random.randrange(len(made.broker.waiting)))
+        elif until():
+            return
+        else:
+            await asyncio.sleep(0.002)
+    raise AssertionError("the pipeline stands still")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    counts=st.lists(st.integers(0, 4000), min_size=1, max_size=4),
+    most=st.integers(PAGE_BYTES // 2, SLAB),
+    pages=st.integers(10, 40),
+    random=st.randoms(use_true_random=False),
+    fixed=st.booleans(),
+)
+def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_moves(
+    counts, most, pages, random, fixed
+):
+    texts = {f"s{number}": lines(f"s{number}", count, 150) for number, count in enumerate(counts)}
+    lanes = {name: Lane(number % 2) for number, name in enumerate(texts)} if fixed else {}
+    route = TextRoute(texts, most, lanes=lanes)
+
+    async def check():
+        with bench(route, pages) as made:
+            for name, text in texts.items():
+                made.assign(name, until=len(text))
+            await drive(made, random, lambda: len(made.news.events) == len(texts))
+            assert {event[:2] for event in made.news.events} == {("ended", name) for name in texts}
+            assert made.arena.used_pages == 0
+            for name, text in texts.items():
+                sent = [
+                    line for batches in made.broker.sent.values() for batch in batches for line in batch.splitlines()
+                ]
+                mine = [line for line in sent if line.startswith(name.encode() + b" ")]
+                assert sorted(mine) == sorted(text.splitlines())
+                for batches in made.broker.sent.values():
+                    here = [line for batch in batches for line in batch.splitlines() if line.startswith(name.encode())]
+                    numbers = [int(line.split()[1]) for line in here]
+                    assert numbers == sorted(numbers)
+            assert made.counters.bytes_acknowledged == sum(map(len, texts.values()))
+
+    asyncio.run(check())
+
+
+async def test_a_position_waits_for_a_batch_that_is_not_acknowledged():
+    text = lines("a", 4000, 200)
+    with bench(TextRoute({"a": text})) as made:
+        made.assign("a")
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+            await made.turn()
+        assert len(made.broker.waiting) >= 3
+        made.broker.acknowledge(1)
+        await made.turn()
+        assert made.positions == {}
+        first = len(made.broker.sent[1][0])
+        made.broker.acknowledge(0)
+        await made.turn()
+        assert made.positions["a"] > first
+
+
+async def test_reading_stops_at_the_bound_of_memory_and_goes_on_when_pages_come_back():
+    text = lines("a", 20_000, 200)
+    with bench(TextRoute({"a": text}), pages=24) as made:
+        made.encoding.capacity = 100
+        made.assign("a")
+        for _ in range(20):
+            await made.turn()
+            while made.encoding.jobs:
+                made.encoding.finish(0)
+        assert made.arena.used_pages <= 23
+        assert made.pipeline.starved
+        sent = len(made.broker.waiting)
+        while made.broker.waiting:
+            made.broker.acknowledge(0)
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        assert sum(map(len, made.broker.sent.values())) > sent
+
+
+async def test_nothing_is_read_before_the_partitions_are_known():
+    with bench(TextRoute({"a": lines("a", 10, 10)}), partitions=0) as made:
+        made.assign("a")
+        await made.turn()
+        assert made.encoding.jobs == []
+        assert made.metadata.asked
+        made.metadata.set(3)
+        made.pipeline.kick()
+        await made.turn()
+        assert len(made.encoding.jobs) == 1
+
+
+async def test_a_source_that_can_not_be_opened_is_reported_and_tried_again():
+    route = TextRoute({})
+    with bench(route) as made:
+        made.assign("a", until=10)
+        assert made.news.events == [("troubled", "a", "a")]
+        route.texts["a"] = lines("a", 1, 4)
+        async with asyncio.timeout(5):
+            while not made.encoding.jobs:
+                await asyncio.sleep(0.01)
+        assert made.counters.errors == {"FileNotFoundError": 1}
+
+
+async def test_a_read_that_fails_is_reported_and_tried_again():
+    route = TextRoute({"a": lines("a", 5, 5)})
+    with bench(route) as made:
+        made.assign("a")
+        route.opened["a"].failures = 1
+        async with asyncio.timeout(5):
+            while not made.encoding.jobs:
+                await asyncio.sleep(0.01)
+        assert ("troubled", "a", "not now") in made.news.events
+
+
+async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_position_stays_before_it():
+    text = lines("a", 5000, 200)
+    with bench(TextRoute({"a": text})) as made:
+        made.assign("a")
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        made.broker.acknowledge(1, KafkaError(ErrorCode.topic_authorization_failed, "t"))
+        await made.turn()
+        (failed,) = [event for event in made.news.events if event[0] == "failed"]
+        assert "can not be delivered to t-" in failed[2]
+        assert "TOPIC_AUTHORIZATION_FAILED" in failed[2]
+        assert made.positions == {}
+        assert made.counters.errors == {"topic_authorization_failed": 1}
+        assert made.route.opened["a"].closed
+
+
+async def test_what_is_given_up_is_closed_and_reports_no_more():
+    with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
+        made.assign("a")
+        await made.turn()
+        made.encoding.finish(0)
+        made.pipeline.revoke("a")
+        made.broker.acknowledge(0)
+        await made.turn()
+        assert made.positions == {}
+        assert made.arena.used_pages == 0
+        assert made.route.opened["a"].closed
+
+
+async def test_a_draining_pipeline_reads_no_more_and_settles():
+    text = lines("a", 20_000, 200)
+    with bench(TextRoute({"a": text})) as made:
+        made.assign("a")
+        await made.turn()
+        made.pipeline.drain()
+        read = made.counters.bytes_read
+        while made.encoding.jobs or made.broker.waiting:
+            while made.encoding.jobs:
+                made.encoding.finish(0)
+            while made.broker.waiting:
+                made.broker.acknowledge(0)
+            await made.turn()
+        assert made.counters.bytes_read == read < len(text)
+        assert made.pipeline.unsettled == 0
+        assert made.positions["a"] == read
+
+
+@pytest.mark.parametrize("quiet", [1, 50])
+async def test_a_hot_source_does_not_keep_others_waiting(quiet):
+    texts = {"hot": lines("hot", 20_000, 200)} | {f"q{n}": f"q{n} 0\n".encode() for n in range(quiet)}
+    with bench(TextRoute(texts)) as made:
+        for name in texts:
+            made.assign(name)
+        await made.turn()
+        for _ in range(2):
+            while made.encoding.jobs:
+                made.encoding.finish(0)
+            await made.turn()
+        sent = b"".join(batch for batches in made.broker.sent.values() for batch in batches)
+        assert all(f"q{n} 0\n".encode() in sent for n in range(quiet))
