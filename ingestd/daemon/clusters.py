@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ingestd.client import Client, ClientSettings
+from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
 from ingestd.daemon.processes import ChildProcess
 from ingestd.errors import IngestdError
-from ingestd.producer import FetchedIdentities, ProducerIdentity
+from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
+from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -153,7 +155,10 @@ class ClusterSession:
         if self._broker is not None:
             await self._broker.start()
             bootstrap = [self._broker.address]
-        self.client = Client(bootstrap, ClientSettings(allow_auto_topic_creation=self.settings.create_topics))
+        settings = ClientSettings(
+            ConnectionSettings(client_id="ingestd-supervisor"), allow_auto_topic_creation=self.settings.create_topics
+        )
+        self.client = Client(bootstrap, settings)
         self.client.metadata.listen(self._changed)
         self._tasks.start(self._first_refresh(self.client), "first refresh")
 

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ingestd.client import Client, PushedMetadata
+from ingestd.client.client import Client
+from ingestd.client.pushed import PushedMetadata
+from ingestd.client.settings import ClientSettings
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
     Assign,
@@ -46,9 +48,12 @@ from ingestd.daemon.logs import configure_logs
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.statistics import RouteCounters, WorkerStatistics
 from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
-from ingestd.producer import AsyncProducer, ProducerIdentity, ProducerSettings
+from ingestd.producer.identity import ProducerIdentity
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.settings import ProducerSettings
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
+from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -110,7 +115,8 @@ class _Cluster:
                 LeaderHinted(name, topic, partition, leader, epoch)
             ),
         )
-        self.client = Client([], metadata=self.metadata)
+        connection = ConnectionSettings(client_id=f"ingestd-worker-{worker.configure.slot}")
+        self.client = Client([], ClientSettings(connection), metadata=self.metadata)
         topics: dict[str, list[RouteCounters]] = {}
         for route, counters in routes:
             topics.setdefault(route.topic, []).append(counters)

@@ -104,7 +104,7 @@ async def test_a_busy_worker_has_its_peer_help_and_the_bytes_never_leave_the_own
 
 async def test_an_idle_worker_encodes_alone():
     (ours, our_arena, _, _) = stage()
-    (theirs, _, theirs_fd, their_counters) = stage()
+    (_, _, theirs_fd, their_counters) = stage()
     left, right = pair()
     ours.connect(1, os.dup(theirs_fd), left)
     results: list = []

@@ -255,9 +255,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
             assert {event[:2] for event in made.news.events} == {("ended", name) for name in texts}
             assert made.arena.used_pages == 0
             for name, text in texts.items():
-                sent = [
-                    line for batches in made.broker.sent.values() for batch in batches for line in batch.splitlines()
-                ]
+                sent = b"".join(batch for batches in made.broker.sent.values() for batch in batches).splitlines()
                 mine = [line for line in sent if line.startswith(name.encode() + b" ")]
                 assert sorted(mine) == sorted(text.splitlines())
                 for batches in made.broker.sent.values():
