@@ -1,0 +1,458 @@
+"""TailFinder: one per tail, in the supervisor. Finds the files of the globs, knows those that are stored again, names trouble.
+
+A complete pass lists directories and asks the kernel for each file's inode; only files not known yet are opened, for
+their fingerprint. Between passes inotify tells of directories in which a name came or went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ingestd.daemon.source import Found
+from ingestd.tail.claims import CLAIMS
+from ingestd.tail.compressed import compressed_copy
+from ingestd.tail.identity import (
+    HEAD_BYTES,
+    Fingerprint,
+    Identity,
+    find_again,
+    is_rotation_of,
+    name_source,
+    opened,
+    same_content,
+)
+from ingestd.tail.watch import DIRECTORY_EVENTS, Inotify, WatchLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from ingestd.daemon.source import Sources, StoredPosition
+    from ingestd.tail.claims import Claims
+    from ingestd.tail.route import TailRoute
+
+    File = tuple[int, int]
+
+__all__ = ["TailFinder"]
+
+COPY_PATIENCE: Final = 30.0
+"""Seconds that what looks like the copy of a truncated file waits for the file's reader to say what it read of it."""
+
+SETTLE: Final = 0.05
+"""Seconds between news from a directory and the pass it causes: a rotation is several changes."""
+
+_MAGIC_BYTES: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
+_LINE_SEARCH_BYTES: Final = 1 << 20
+_DONE_KEPT: Final = 10_000
+_READ_TO: Final = re.compile(r"read to (\d+)$")
+_COPY: Final = re.compile(r"truncated, its copy (.*), read to \d+$", re.DOTALL)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A file that a source stands for."""
+
+    source: str
+    identity: Identity
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A file whose source ended while it was still there: not to be read again up to `position`."""
+
+    identity: Identity
+    position: int
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A file that a glob matches and no source stands for."""
+
+    path: str
+    status: os.stat_result
+    head: bytes
+
+    @property
+    def file(self) -> File:
+        return (self.status.st_dev, self.status.st_ino)
+
+
+class TailFinder:
+    """Tells `Sources` of the files of one tail.
+
+    Invariants
+        A file appears once for as long as its content stays, under whatever names.
+        A stored position is given to the file with the stored content, or to none; nothing starts behind bytes that
+        were not delivered, unless `start` says so.
+        Trouble is told when it begins, or changes, not with every pass.
+    """
+
+    def __init__(
+        self, route: TailRoute, stored: Sequence[StoredPosition], *, once: bool, claims: Claims = CLAIMS
+    ) -> None:
+        self._route = route
+        self._once = once
+        self._claims = claims
+        self._globs = route.globs
+        self._stored = {position.source: position for position in stored}
+        self._first_run = not stored
+        self._first_pass = True
+        self._known: dict[File, _Known] = {}
+        self._by_source: dict[str, File] = {}
+        self._done: dict[File, _Done] = {}
+        self._copies: dict[File, tuple[str, float]] = {}
+        self._paths_stored: set[str] = set()
+        self._directories: set[str] = set()
+        self._told: dict[str, str] = {}
+        self._troubles: dict[str, str] = {}
+        self._wanted: asyncio.Event | None = None
+
+    # What the supervisor calls.
+
+    async def scan(self, sources: Sources) -> None:
+        """See `ingestd.daemon.source.Finder.scan`."""
+        await asyncio.sleep(0)
+        self._pass(sources)
+
+    async def run(self, sources: Sources) -> None:
+        """See `ingestd.daemon.source.Finder.run`. Gives its claims up at the end, so that a new finder may follow."""
+        self._wanted = asyncio.Event()
+        inotify = self._open_inotify()
+        try:
+            while True:
+                self._wanted.clear()
+                self._pass(sources)
+                if inotify is not None:
+                    self._watch(inotify)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), self._route.rescan_interval)
+                    await asyncio.sleep(SETTLE)
+        finally:
+            self._wanted = None
+            self._claims.release_all(self._route.name)
+            if inotify is not None:
+                inotify.close()
+
+    def ended(self, source: str, reason: str) -> None:
+        """See `ingestd.daemon.source.Finder.ended`."""
+        file = self._by_source.pop(source, None)
+        if file is None:
+            return
+        known = self._known.pop(file, None)
+        if known is None:
+            return
+        self._keep_done(file, known, reason)
+        self._claims.release(file, self._route.name)
+        if self._wanted is not None:
+            self._wanted.set()
+
+    def _keep_done(self, file: File, known: _Known, reason: str) -> None:
+        """Remember what was read of a file that stays there, so that it is not read again should a glob match it."""
+        copy = _COPY.match(reason)
+        read_to = _READ_TO.search(reason)
+        position = 0 if read_to is None else int(read_to[1])
+        if copy is not None:
+            try:
+                status = os.stat(copy[1])
+            except OSError:
+                return
+            file = (status.st_dev, status.st_ino)
+            identity = known.identity.at(copy[1], status)
+        elif reason.startswith(("renamed", "taken")):
+            identity = known.identity
+        else:
+            return
+        self._done[file] = _Done(identity, position)
+        while len(self._done) > _DONE_KEPT:
+            del self._done[next(iter(self._done))]
+
+    # Directories.
+
+    def _open_inotify(self) -> Inotify | None:
+        try:
+            return Inotify(self._directory_changed, pause=SETTLE)
+        except WatchLimit as error:
+            self._warn_watch(error)
+            return None
+
+    def _directory_changed(self, _key: Hashable, _events: int) -> None:
+        if self._wanted is not None:
+            self._wanted.set()
+
+    def _watch(self, inotify: Inotify) -> None:
+        for gone in inotify.keys - self._directories:
+            inotify.drop(gone)
+        for directory in self._directories:
+            if directory in inotify:
+                continue
+            try:
+                inotify.add(directory, directory, DIRECTORY_EVENTS)
+            except WatchLimit as error:
+                self._warn_watch(error)
+                return
+            except OSError:
+                continue  # gone since the pass: the next one says so
+
+    def _warn_watch(self, error: OSError) -> None:
+        _log.warning(
+            "no more inotify watches: new files are looked for by the clock",
+            tail=self._route.name,
+            seconds=self._route.rescan_interval,
+            reason=str(error),
+        )
+
+    # One pass.
+
+    def _pass(self, sources: Sources) -> None:
+        self._troubles = {}
+        self._directories = set()
+        candidates = self._candidates()
+        if self._first_pass:
+            self._know_again(candidates, sources)
+        for candidate in candidates.values():
+            self._take(candidate, sources)
+        self._first_pass = False
+        self._tell_troubles(sources)
+
+    def _trouble(self, thing: str, reason: str) -> None:
+        self._troubles.setdefault(thing, reason)
+
+    def _tell_troubles(self, sources: Sources) -> None:
+        for thing, reason in self._troubles.items():
+            if self._told.get(thing) != reason:
+                sources.trouble(thing, reason)
+        self._told = self._troubles
+
+    def _candidates(self) -> dict[File, _Candidate]:
+        """Files not known yet, opened for their heads; known ones are only noted under their present name."""
+        candidates: dict[File, _Candidate] = {}
+        seen: set[File] = set()
+        for entry in self._globs.walk(self._directories, self._trouble):
+            try:
+                status = entry.stat()
+            except OSError as error:
+                self._trouble(entry.path, _why_not(entry, error))
+                continue
+            file = (status.st_dev, status.st_ino)
+            if file in seen:
+                continue
+            seen.add(file)
+            known = self._known.get(file)
+            if known is not None:
+                known.path = entry.path
+                continue
+            candidate = self._examine(entry.path, status)
+            if candidate is not None:
+                candidates[candidate.file] = candidate
+        return candidates
+
+    def _examine(self, path: str, status: os.stat_result) -> _Candidate | None:
+        if not stat.S_ISREG(status.st_mode):
+            self._trouble(path, f"{_kind(status.st_mode)}, not a file")
+            return None
+        if status.st_size == 0:
+            return None
+        owner = self._claims.claim((status.st_dev, status.st_ino), self._route.name)
+        if owner != self._route.name:
+            self._trouble(path, f"taken by the tail {owner!r} already; a file belongs to one tail")
+            return None
+        try:
+            with opened(path) as descriptor:
+                status = os.fstat(descriptor)
+                head = os.pread(descriptor, HEAD_BYTES, 0)
+        except OSError as error:
+            self._claims.release((status.st_dev, status.st_ino), self._route.name)
+            if not isinstance(error, FileNotFoundError):
+                self._trouble(path, f"can not be read: {error.strerror}")
+            return None
+        reason = _binary(head) if self._route.binary == "refuse" else None
+        if reason is not None:
+            self._trouble(path, f'{reason}; exclude it, or set binary = "accept"')
+            return None
+        return _Candidate(path, status, head) if head else None
+
+    # What is stored.
+
+    def _know_again(self, candidates: dict[File, _Candidate], sources: Sources) -> None:
+        """Give each stored position to the file with its content, wherever that is now; the newest of an inode first."""
+        missing = []
+        for position in sorted(self._stored.values(), key=lambda stored: stored.source, reverse=True):
+            try:
+                identity = Identity.from_detail(position.detail)
+            except (KeyError, ValueError, TypeError) as error:
+                self._trouble(position.source, f"its stored position can not be understood: {error!r}")
+                continue
+            self._paths_stored.add(identity.path)
+            candidate = candidates.get((identity.device, identity.inode))
+            if candidate is not None and _holds(candidate.path, identity, position.position):
+                self._resume(position, identity.at(candidate.path, candidate.status), sources)
+                del candidates[candidate.file]
+            else:
+                missing.append((position, identity))
+        for position, identity in missing:
+            self._look_for(position, identity, candidates, sources)
+
+    def _look_for(
+        self, position: StoredPosition, identity: Identity, candidates: dict[File, _Candidate], sources: Sources
+    ) -> None:
+        found = find_again(identity, position.position, besides=set(self._known))
+        if found is None:
+            found = self._moved_as_a_whole(position, identity, candidates)
+        if found is not None:
+            path, status = found
+            candidates.pop((status.st_dev, status.st_ino), None)
+            self._resume(position, identity.at(path, status), sources)
+            return
+        compressed = compressed_copy(identity)
+        if compressed is None:
+            self._trouble(
+                identity.path,
+                f"not found again: what stood in it behind byte {position.position} when this tail stopped was not delivered",
+            )
+        elif compressed.size > position.position:
+            self._trouble(
+                compressed.path,
+                f"holds {compressed.size - position.position} bytes of {identity.path} that were not delivered before it "
+                "was compressed; compressed files are not read",
+            )
+
+    @staticmethod
+    def _moved_as_a_whole(
+        position: StoredPosition, identity: Identity, candidates: dict[File, _Candidate]
+    ) -> tuple[str, os.stat_result] | None:
+        """The file at the same path with the same content but another inode or device: restored, or on a disk renumbered."""
+        for candidate in candidates.values():
+            enough = identity.fingerprint.length == HEAD_BYTES or candidate.status.st_ino == identity.inode
+            if candidate.path == identity.path and enough and _holds(candidate.path, identity, position.position):
+                return candidate.path, candidate.status
+        return None
+
+    def _resume(self, position: StoredPosition, identity: Identity, sources: Sources) -> None:
+        self._appear(position.source, position.position, identity, sources)
+
+    # What is new.
+
+    def _take(self, candidate: _Candidate, sources: Sources) -> None:
+        if candidate.file in self._known or self._is_copy(candidate):
+            return
+        start = self._start_of(candidate)
+        fingerprint = Fingerprint.of(candidate.head)
+        identity = Identity(
+            candidate.path, candidate.path, candidate.status.st_dev, candidate.status.st_ino, fingerprint
+        )
+        done = self._done.get(candidate.file)
+        if done is not None:
+            if _holds(candidate.path, done.identity, done.position):
+                if candidate.status.st_size == done.position:
+                    return
+                start = done.position
+            del self._done[candidate.file]
+        self._appear(name_source(candidate.status, fingerprint), start, identity, sources)
+
+    def _appear(self, source: str, position: int, identity: Identity, sources: Sources) -> None:
+        file = (identity.device, identity.inode)
+        self._known[file] = _Known(source, identity, identity.path)
+        self._by_source[source] = file
+        self._claims.claim(file, self._route.name)
+        until = None
+        if self._once:
+            try:
+                until = max(position, os.stat(identity.path).st_size)
+            except OSError:
+                until = position
+        sources.appeared(Found(source, position, identity.to_detail(), until))
+
+    def _start_of(self, candidate: _Candidate) -> int:
+        """Where to begin in a file that is not known: `start` speaks of those that were there before this tail was."""
+        route = self._route
+        before = self._first_pass and candidate.path not in self._paths_stored
+        if not before or route.start == "beginning":
+            return 0
+        age = route.start_age
+        if age is not None and candidate.status.st_mtime >= time.time() - age:
+            return 0
+        return _last_line_start(candidate)
+
+    # Copies: `copytruncate` leaves a second file with the content of the first.
+
+    def _is_copy(self, candidate: _Candidate) -> bool:
+        """Whether a file that looks like a rotation of a known one only repeats it, or may (its reader will say)."""
+        name = os.path.basename(candidate.path)
+        for known in self._known.values():
+            directory, original = os.path.split(known.path)
+            if directory != os.path.dirname(candidate.path) or not is_rotation_of(name, original):
+                continue
+            verdict = self._compare(candidate, known)
+            if verdict is not None:
+                return verdict
+        return False
+
+    def _compare(self, candidate: _Candidate, known: _Known) -> bool | None:
+        if not known.identity.fingerprint.fits(candidate.head):
+            return None
+        with suppress(OSError), opened(candidate.path) as copy, opened(known.path) as original:
+            if same_content(copy, original):
+                return True
+            if known.identity.is_in(original, 0):
+                return None
+        # The original holds something else by now: if this is its copy, the reader, who read both, will say so.
+        source, since = self._copies.setdefault(candidate.file, (known.source, time.monotonic()))
+        if source == known.source and time.monotonic() - since < COPY_PATIENCE:
+            return True
+        return None
+
+
+def _holds(path: str, identity: Identity, position: int) -> bool:
+    try:
+        with opened(path) as descriptor:
+            return identity.is_in(descriptor, position)
+    except OSError:
+        return False
+
+
+def _last_line_start(candidate: _Candidate) -> int:
+    """The end of the last whole line, so that a line being written now is not cut; the end of the file if none is near."""
+    size = candidate.status.st_size
+    start = max(0, size - _LINE_SEARCH_BYTES)
+    try:
+        with opened(candidate.path) as descriptor:
+            found = os.pread(descriptor, size - start, start).rfind(b"\n")
+    except OSError:
+        return size
+    if found >= 0:
+        return start + found + 1
+    return size if start else 0
+
+
+def _binary(head: bytes) -> str | None:
+    if head.startswith(_MAGIC_BYTES):
+        return "a compressed file"
+    return "holds NUL bytes, so it is not text" if b"\0" in head else None
+
+
+def _kind(mode: int) -> str:
+    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a character device"),
+        (stat.S_ISBLK, "a block device"),
+    )
+    return next((name for test, name in kinds if test(mode)), "something special")
+
+
+def _why_not(entry: os.DirEntry[str], error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "a symbolic link that leads nowhere" if entry.is_symlink() else "vanished"
+    return f"can not be read: {error.strerror}"

@@ -1,0 +1,97 @@
+"""TailEncoder: whole lines to record batches. One partition is one pass in compiled code; keys in lines cost a search each."""
+
+from __future__ import annotations
+
+import random
+import re
+from array import array
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from ingestd.daemon.source import BatchSpan, Encoding
+from ingestd.records.codecs import Compression
+from ingestd.records.lines import LineEncoder
+from ingestd.tail.partition import partition_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingestd.daemon.source import Lane
+    from ingestd.records.lines import LineEncoding
+    from ingestd.tail.route import TailRoute
+
+__all__ = ["TailEncoder"]
+
+_cached_partition = lru_cache(maxsize=65536)(partition_of_key)
+
+_NO_KEY: Final = (-1, -1)
+
+
+class TailEncoder:
+    """Encodes the lines of one tail. Keeps scratch memory between calls and nothing else."""
+
+    def __init__(self, route: TailRoute) -> None:
+        compression = Compression.parse(route.compression, route.compression_level)
+        # A batch has room for what Kafka adds to each line: 7 bytes and more, less the newline.
+        self._lines = LineEncoder(compression, route.batch_bytes + route.batch_bytes // 8)
+        self._by_key = route.partition == "key"
+        self._key: re.Pattern[bytes] | None = None
+        if route.key_pattern is not None and route.key_from == "line":
+            self._key = re.compile(route.key_pattern.encode())
+            self._group = route.key_group
+
+    def encode(self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> Encoding:
+        """See `ingestd.daemon.source.Encoder.encode`. Raises `BufferFull` when `out` has no room for the first line."""
+        assert lane.partition is not None, "who reads chooses a partition before this"
+        if lane.partition >= 0 and self._key is None:
+            made = self._lines.encode(raw, out, timestamp_ms=timestamp_ms, key=lane.key, partition=lane.partition)
+        else:
+            made = self._per_record(raw, out, lane.partition, partitions, timestamp_ms)
+        return Encoding(made.consumed, [BatchSpan(*batch) for batch in made.batches])
+
+    def _per_record(
+        self, raw: memoryview, out: memoryview, partition: int, partitions: int, timestamp_ms: int
+    ) -> LineEncoding:
+        data = bytes(raw)
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        keys = None if self._key is None else array("i", self._find_keys(data, self._key))
+        if partition >= 0:
+            chosen = array("i", [partition]) * lines
+        elif keys is None or not self._by_key:
+            chosen = _in_turn(lines, partitions)
+        else:
+            chosen = _by_key(data, keys, partitions)
+        return self._lines.encode_partitioned(
+            raw, out, chosen=chosen, partitions=partitions, timestamp_ms=timestamp_ms, keys=keys
+        )
+
+    def _find_keys(self, data: bytes, pattern: re.Pattern[bytes]) -> Iterator[int]:
+        """For each line, where its key starts and ends in `data`. A search never sees more than its line."""
+        at = 0
+        group = self._group
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            found = pattern.search(line)
+            start, end = _NO_KEY if found is None else found.span(group)
+            if start < 0:
+                yield from _NO_KEY
+            else:
+                yield at + start
+                yield at + end
+            at += len(line) + 1
+
+
+def _in_turn(lines: int, partitions: int) -> array[int]:
+    """Line by line over all partitions, from any of them on: calls know nothing of each other."""
+    first = random.randrange(partitions)  # noqa: S311 - balance, not cryptography
+    turn = array("i", [(first + step) % partitions for step in range(partitions)])
+    return (turn * (lines // partitions + 1))[:lines]
+
+
+def _by_key(data: bytes, keys: array[int], partitions: int) -> array[int]:
+    """Each line's partition by its key; lines without one go together to any partition."""
+    without = random.randrange(partitions)  # noqa: S311 - balance, not cryptography
+    chosen = array("i")
+    for index in range(0, len(keys), 2):
+        start = keys[index]
+        chosen.append(without if start < 0 else _cached_partition(data[start : keys[index + 1]], partitions))
+    return chosen

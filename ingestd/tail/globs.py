@@ -1,0 +1,159 @@
+"""Globs: which paths a tail takes. Walks only directories that can hold one; one `scandir` a directory, no more."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["Globs"]
+
+_MAGIC: Final = re.compile(r"[*?\[]")
+
+
+def _part(part: str) -> re.Pattern[str]:
+    return re.compile(translate(part))
+
+
+def _parts(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
+    """A glob as one regular expression for each name of a path; None stands for `**`, any number of directories."""
+    return tuple(None if part == "**" else _part(part) for part in pattern.split("/"))
+
+
+def _fits(names: list[str], parts: tuple[re.Pattern[str] | None, ...]) -> bool:
+    for index, part in enumerate(parts):
+        if part is None:
+            rest = parts[index + 1 :]
+            return (not rest and len(names) > index) or any(
+                _fits(names[skipped:], rest) for skipped in range(index, len(names))
+            )
+        if index >= len(names) or not part.match(names[index]):
+            return False
+    return len(names) == len(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """One glob, cut into a directory without wildcards and the parts below it."""
+
+    text: str
+    root: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> _Pattern:
+        parts = text.split("/")[1:]
+        fixed = 0
+        while fixed < len(parts) - 1 and not _MAGIC.search(parts[fixed]):
+            fixed += 1
+        return cls(text, "/" + "/".join(parts[:fixed]), tuple(parts[fixed:]))
+
+
+class Globs:
+    """The globs of one tail, less its excludes.
+
+    Paths and globs are absolute. An exclude without a slash is matched with the file's name, any other with its path.
+    """
+
+    def __init__(self, paths: Iterable[str], exclude: Iterable[str]) -> None:
+        self.patterns = [_Pattern.of(path) for path in paths]
+        self._wholes = [_parts(pattern.text) for pattern in self.patterns]
+        exclude = list(exclude)
+        self._excluded_names = [_part(glob) for glob in exclude if "/" not in glob]
+        self._excluded_paths = [_parts(glob) for glob in exclude if "/" in glob]
+
+    def matches(self, path: str) -> bool:
+        """Whether a tail with these globs takes the file at `path`."""
+        names = path.split("/")
+        return any(_fits(names, parts) for parts in self._wholes) and not self.excludes(path)
+
+    def excludes(self, path: str) -> bool:
+        """Whether an exclude matches."""
+        name = path.rpartition("/")[2]
+        if any(glob.match(name) for glob in self._excluded_names):
+            return True
+        if not self._excluded_paths:
+            return False
+        names = path.split("/")
+        return any(_fits(names, parts) for parts in self._excluded_paths)
+
+    def walk(self, directories: set[str], trouble: Callable[[str, str], None]) -> Iterator[os.DirEntry[str]]:
+        """Entries that the globs match, whatever they are, each path once. Adds each directory visited to `directories`.
+
+        A directory that can not be read, a glob that has nothing to match, and a loop of symbolic links go to `trouble`.
+        """
+        given: set[str] = set()
+        for pattern in self.patterns:
+            found = False
+            for entry in self._below(pattern.root, pattern.parts, (), directories, trouble):
+                found = True
+                if entry.path not in given and not self.excludes(entry.path):
+                    given.add(entry.path)
+                    yield entry
+            if not found:
+                trouble(pattern.text, "no such file" if not _MAGIC.search(pattern.text) else "no file matches it yet")
+
+    def _below(
+        self,
+        directory: str,
+        parts: tuple[str, ...],
+        above: tuple[tuple[int, int], ...],
+        directories: set[str],
+        trouble: Callable[[str, str], None],
+    ) -> Iterator[os.DirEntry[str]]:
+        try:
+            status = os.stat(directory)
+            if (status.st_dev, status.st_ino) in above:
+                trouble(directory, "a loop of symbolic links: it leads back to a directory above it")
+                return
+            with os.scandir(directory) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            trouble(directory, f"directory can not be read: {error.strerror}")
+            return
+        directories.add(directory)
+        within = (*above, (status.st_dev, status.st_ino))
+        yield from self._match(entries, parts, within, directories, trouble)
+
+    def _match(
+        self,
+        entries: list[os.DirEntry[str]],
+        parts: tuple[str, ...],
+        above: tuple[tuple[int, int], ...],
+        directories: set[str],
+        trouble: Callable[[str, str], None],
+    ) -> Iterator[os.DirEntry[str]]:
+        part, rest = parts[0], parts[1:]
+        if part == "**":
+            if rest:
+                yield from self._match(entries, rest, above, directories, trouble)
+            for entry in entries:
+                if _is_directory(entry):
+                    yield from self._below(entry.path, parts, above, directories, trouble)
+                elif not rest:
+                    yield entry
+            return
+        expression = _part(part)
+        for entry in entries:
+            if not expression.match(entry.name):
+                continue
+            if not rest:
+                # A directory is of interest only where a name without wildcards asks for it.
+                if not _MAGIC.search(part) or not _is_directory(entry):
+                    yield entry
+            elif _is_directory(entry):
+                yield from self._below(entry.path, rest, above, directories, trouble)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads nowhere; whoever asks for it as a file is told so

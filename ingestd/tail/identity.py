@@ -1,0 +1,223 @@
+"""Identity: knows a file again by what is in it; device and inode are only hints.
+
+A file that is followed only grows. So its first bytes, and any bytes once read at a place, stay what they were: a
+hash of the first ones (`Fingerprint`) and of the last ones read (`Witness`) tell a file from one that took its name or
+its inode, from one with the same header, and from itself after it was truncated and written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = [
+    "HEAD_BYTES",
+    "WITNESS_BYTES",
+    "Fingerprint",
+    "Identity",
+    "Witness",
+    "find_again",
+    "is_rotation_of",
+    "name_source",
+    "opened",
+    "regular_files",
+    "same_content",
+]
+
+HEAD_BYTES: Final = 1024
+"""A fingerprint covers at most this many bytes from the start of a file."""
+
+WITNESS_BYTES: Final = 256
+"""A witness covers at most this many bytes before a place in a file."""
+
+COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z", ".zip")
+
+_births = itertools.count(time.time_ns())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The hash of the first `length` bytes of a file."""
+
+    length: int
+    digest: str
+
+    @classmethod
+    def of(cls, head: bytes) -> Fingerprint:
+        """The fingerprint of a file that begins with `head`; no more than `HEAD_BYTES` of it count."""
+        head = head[:HEAD_BYTES]
+        return cls(len(head), _digest(head))
+
+    def fits(self, head: bytes) -> bool:
+        """Whether a file that begins with `head` (its first `HEAD_BYTES`, or all of it) may be the file of this."""
+        return len(head) >= self.length and _digest(head[: self.length]) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The hash of the `length` bytes before position `at`."""
+
+    at: int
+    length: int
+    digest: str
+
+    @classmethod
+    def of(cls, at: int, data: bytes) -> Witness:
+        """The witness of `data`, which ends at position `at`."""
+        return cls(at, len(data), _digest(data))
+
+    def fits(self, descriptor: int) -> bool:
+        """Whether the open file has these bytes there. Raises `OSError`."""
+        data = os.pread(descriptor, self.length, self.at - self.length)
+        return len(data) == self.length and _digest(data) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is stored of a file so that it is known again. `origin` is the path it was found under first."""
+
+    path: str
+    origin: str
+    device: int
+    inode: int
+    fingerprint: Fingerprint
+    witness: Witness | None = None
+
+    def to_detail(self) -> dict[str, Any]:
+        """As JSON values, for `Found.detail`."""
+        detail: dict[str, Any] = {
+            "path": self.path,
+            "origin": self.origin,
+            "device": self.device,
+            "inode": self.inode,
+            "fingerprint": self.fingerprint.digest,
+            "fingerprint_bytes": self.fingerprint.length,
+        }
+        if self.witness is not None:
+            detail["witness"] = self.witness.digest
+            detail["witness_at"] = self.witness.at
+            detail["witness_bytes"] = self.witness.length
+        return detail
+
+    @classmethod
+    def from_detail(cls, detail: Mapping[str, Any]) -> Identity:
+        """From what `to_detail` made. Raises `KeyError` or `ValueError` for anything else."""
+        witness = None
+        if "witness" in detail:
+            witness = Witness(int(detail["witness_at"]), int(detail["witness_bytes"]), str(detail["witness"]))
+        path = str(detail["path"])
+        return cls(
+            path=path,
+            origin=str(detail.get("origin", path)),
+            device=int(detail["device"]),
+            inode=int(detail["inode"]),
+            fingerprint=Fingerprint(int(detail["fingerprint_bytes"]), str(detail["fingerprint"])),
+            witness=witness,
+        )
+
+    def at(self, path: str, status: os.stat_result) -> Identity:
+        """The same file, now found at `path`."""
+        return replace(self, path=path, device=status.st_dev, inode=status.st_ino)
+
+    def is_at(self, status: os.stat_result) -> bool:
+        """Whether device and inode, the hints, say that it is this file."""
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+    def is_in(self, descriptor: int, position: int) -> bool:
+        """Whether the open file has the content of this one, up to `position` at least. Raises `OSError`."""
+        if os.fstat(descriptor).st_size < position:
+            return False
+        if not self.fingerprint.fits(os.pread(descriptor, HEAD_BYTES, 0)):
+            return False
+        return self.witness is None or self.witness.fits(descriptor)
+
+
+def name_source(status: os.stat_result, fingerprint: Fingerprint) -> str:
+    """A name for a file found for the first time; no two calls give the same."""
+    return f"{status.st_dev:x}-{status.st_ino:x}-{fingerprint.digest[:8]}-{next(_births):x}"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """A descriptor of the file at `path`, closed at the end; never blocks on a FIFO. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_rotation_of(name: str, original: str) -> bool:
+    """Whether a file name looks like a rotated `original`: access.log.1, access.log-20260101, access-20260101.log."""
+    if name == original:
+        return False
+    if name.startswith(original):
+        return True
+    stem, dot, extension = original.rpartition(".")
+    return (
+        bool(dot and stem) and name.startswith((stem + "-", stem + ".", stem + "_")) and name.endswith(dot + extension)
+    )
+
+
+def regular_files(directory: str) -> list[os.DirEntry[str]]:
+    """The regular files of a directory; none when it can not be read, for then nothing can be found in it."""
+    try:
+        with os.scandir(directory) as entries:
+            return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def find_again(
+    identity: Identity, position: int, *, besides: set[tuple[int, int]]
+) -> tuple[str, os.stat_result] | None:
+    """Where the content of a file that is no longer at its path lies now: renamed, or copied before it was truncated.
+
+    Looks in the directory of its path, the same inode first, then its rotations, the newest first; never at the files
+    `besides` (device, inode).
+    """
+    directory, original = os.path.split(identity.path)
+    same, rotated = [], []
+    for entry in regular_files(directory):
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if (status.st_dev, status.st_ino) in besides:
+            continue
+        if identity.is_at(status):
+            same.append((entry.path, status))
+        elif is_rotation_of(entry.name, original) or is_rotation_of(entry.name, os.path.basename(identity.origin)):
+            rotated.append((entry.path, status))
+    rotated.sort(key=lambda found: found[1].st_mtime_ns, reverse=True)
+    for path, status in same + rotated:
+        try:
+            with opened(path) as descriptor:
+                if identity.is_in(descriptor, position):
+                    return path, status
+        except OSError:
+            continue  # gone or unreadable: the content can not be found there
+    return None
+
+
+def same_content(copy: int, original: int) -> bool:
+    """Whether the open `copy` is a copy of the beginning of the open `original`, as far as its two ends tell."""
+    size = os.fstat(copy).st_size
+    if not size or os.fstat(original).st_size < size:
+        return False
+    if os.pread(copy, HEAD_BYTES, 0) != os.pread(original, min(HEAD_BYTES, size), 0):
+        return False
+    start = max(0, size - HEAD_BYTES)
+    return os.pread(copy, size - start, start) == os.pread(original, size - start, start)

@@ -1,0 +1,203 @@
+"""TailOpener: one per tail and worker. Opens files, hears of their changes by one inotify descriptor, looks at all now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from ingestd.tail.identity import Identity, find_again
+from ingestd.tail.source import TailSource
+from ingestd.tail.watch import FILE_EVENTS, WRITTEN, Inotify, WatchLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ingestd.daemon.source import Assignment
+    from ingestd.tail.route import TailRoute
+
+__all__ = ["TailOpener"]
+
+LONGEST_PAUSE: Final = 0.01
+"""Seconds between two looks at what inotify has to say while files are busy; less when `linger` is shorter."""
+
+UNWATCHED_INTERVAL: Final = 1.0
+"""Seconds between two looks at files for which the kernel has no watch left."""
+
+_DESCRIPTORS_GONE: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+_log = structlog.get_logger(__name__)
+
+
+class TailOpener:
+    """Opens the files of one tail in one worker, and calls `ready` for those that have news.
+
+    Invariants
+        `ready` is called at most once a wake-up for a source, however often it was written to.
+        A quiet file costs one `stat` each `poll_interval`, and no timer.
+    """
+
+    def __init__(self, route: TailRoute, ready: Callable[[str], None]) -> None:
+        self.route = route
+        self.globs = route.globs
+        self._ready = ready
+        self._loop = asyncio.get_running_loop()
+        self._sources: dict[TailSource, asyncio.TimerHandle | asyncio.Handle | None] = {}
+        self._unwatched: set[TailSource] = set()
+        self._warned = False
+        self._inotify: Inotify | None = None
+        try:
+            self._inotify = Inotify(self._changed, pause=min(LONGEST_PAUSE, route.linger / 2))
+        except WatchLimit as error:
+            self._warn(error)
+        self._poll_timer = self._loop.call_later(route.poll_interval, self._poll)
+        self._unwatched_timer: asyncio.TimerHandle | None = None
+
+    def open(self, assignment: Assignment) -> TailSource:
+        """See `ingestd.daemon.source.Opener.open`. A file that is gone for good gives a source that is finished."""
+        found = assignment.found
+        identity = Identity.from_detail(found.detail)
+        descriptor = self._open_known(identity, found.position)
+        if descriptor is None:
+            elsewhere = find_again(identity, found.position, besides=set())
+            if elsewhere is not None:
+                path, status = elsewhere
+                descriptor = self._open_known(identity.at(path, status), found.position)
+                identity = identity if descriptor is None else identity.at(path, status)
+        source = TailSource(self, assignment, identity, descriptor)
+        self._sources[source] = None
+        if descriptor is None:
+            source.vanished()
+        else:
+            self.watch(source, descriptor)
+        source.look()
+        return source
+
+    def _open_known(self, identity: Identity, position: int) -> int | None:
+        """A descriptor of what is at the path, if that is the file; None if it is not, or nothing is there."""
+        try:
+            descriptor = self.reopen(identity.path)
+        except FileNotFoundError:
+            return None
+        try:
+            if identity.is_at(os.fstat(descriptor)) and identity.is_in(descriptor, position):
+                return descriptor
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def reopen(self, path: str) -> int:
+        """A descriptor of the file at `path`; when there are no more, idle files give theirs up first. Raises `OSError`."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno not in _DESCRIPTORS_GONE:
+                raise
+        for source in self._sources:
+            source.release_if_idle(float("inf"))
+        return os.open(path, flags)
+
+    # What a source asks.
+
+    def wake(self, source: TailSource, delay: float) -> None:
+        """See `ingestd.tail.source.Owner.wake`; a later call replaces an earlier one."""
+        if source not in self._sources:
+            return
+        handle = self._sources[source]
+        if handle is not None:
+            handle.cancel()
+        self._sources[source] = self._loop.call_later(delay, self._wake, source)
+
+    def _wake(self, source: TailSource) -> None:
+        self._sources[source] = None
+        self._ready(source.assignment.found.source)
+
+    def watch(self, source: TailSource, descriptor: int) -> None:
+        """See `ingestd.tail.source.Owner.watch`."""
+        if self._inotify is not None:
+            try:
+                # By the descriptor: the path may stand for another file by now.
+                self._inotify.add(source, f"/proc/self/fd/{descriptor}", FILE_EVENTS)
+            except WatchLimit as error:
+                self._warn(error)
+            else:
+                self._unwatched.discard(source)
+                return
+        self._unwatched.add(source)
+        if self._unwatched_timer is None:
+            self._unwatched_timer = self._loop.call_later(UNWATCHED_INTERVAL, self._poll_unwatched)
+
+    def closed(self, source: TailSource) -> None:
+        """See `ingestd.tail.source.Owner.closed`."""
+        handle = self._sources.pop(source, None)
+        if handle is not None:
+            handle.cancel()
+        self._unwatched.discard(source)
+        if self._inotify is not None:
+            self._inotify.drop(source)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "no more inotify watches: files without one are looked at by the clock",
+                tail=self.route.name,
+                seconds=UNWATCHED_INTERVAL,
+                reason=str(error),
+                remedy="raise fs.inotify.max_user_watches or fs.inotify.max_user_instances",
+            )
+
+    # What the kernel tells, and what a look shows.
+
+    def _changed(self, key: Hashable, events: int) -> None:
+        source = cast("TailSource", key)
+        if source not in self._sources:
+            return
+        if events == WRITTEN:
+            source.written()
+        else:
+            self._look(source)
+        self._ready(source.assignment.found.source)
+
+    def _look(self, source: TailSource) -> bool:
+        """Whether the source has something to do. An error here comes again in `read`, which may raise it."""
+        try:
+            return source.look()
+        except OSError:
+            return True
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        for source in list(self._sources):
+            if self._look(source):
+                self._ready(source.assignment.found.source)
+            else:
+                with suppress(OSError):  # a descriptor whose file system is gone: the next read says so
+                    source.release_if_idle(now)
+        self._poll_timer = self._loop.call_later(self.route.poll_interval, self._poll)
+
+    def _poll_unwatched(self) -> None:
+        self._unwatched_timer = None
+        for source in list(self._unwatched):
+            if self._look(source):
+                self._ready(source.assignment.found.source)
+        if self._unwatched:
+            self._unwatched_timer = self._loop.call_later(UNWATCHED_INTERVAL, self._poll_unwatched)
+
+    def close(self) -> None:
+        """Close what is still open, the watches, and the timers. Safe to call twice."""
+        for source in list(self._sources):
+            source.close()
+        self._poll_timer.cancel()
+        if self._unwatched_timer is not None:
+            self._unwatched_timer.cancel()
+        if self._inotify is not None:
+            self._inotify.close()

@@ -1,0 +1,199 @@
+"""TailRoute: one `[tails.NAME]` table, checked. What is read, how it is cut into lines, where it goes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final, Literal
+
+from ingestd.daemon.configuration import WrongSetting
+from ingestd.daemon.source import PER_RECORD, Lane
+from ingestd.errors import UnsupportedCodec
+from ingestd.records.codecs import Compression
+from ingestd.tail.globs import Globs
+from ingestd.tail.partition import partition_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition
+
+__all__ = ["TailRoute"]
+
+LEAST_BATCH_BYTES: Final = 64 * 1024
+MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
+LEAST_LINE_BYTES: Final = 256
+
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_NAMED_GROUP: Final = "key"
+
+
+def _require(key: str, expected: str, *, holds: bool) -> None:
+    if not holds:
+        raise WrongSetting(key, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class TailRoute:
+    """`[tails.NAME]`: files, line by line, into a topic.
+
+    A file that several globs match, or several links lead to, is taken once; a file that two tails match, by the first.
+    """
+
+    name: str
+    """The NAME of the table."""
+    paths: tuple[str, ...]
+    """Absolute globs of the files to follow; `*` and `?` within one name, `**` for any number of directories."""
+    cluster: str
+    """The target cluster, a [clusters.NAME]."""
+    topic: str
+    """The target topic."""
+    exclude: tuple[str, ...] = (
+        "*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.swp",
+    )  # fmt: skip
+    """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path."""
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    """How record batches are compressed."""
+    compression_level: int | None = None
+    """The codec's level; by default the one that moves most bytes a second for what it saves."""
+    linger: float = 0.05
+    """Seconds that a line may wait for company before a batch is made; a full batch never waits."""
+    batch_bytes: int = 14 * 64 * 1024
+    """Most bytes of a file in one record batch. A batch, with an eighth more for what Kafka adds to each line, must stay
+    below the topic's `max.message.bytes` even when it does not compress: the default does so for Kafka's default."""
+    start: str = "beginning"
+    """Where to begin in files that are there, and unknown, when this tail runs for the first time: `beginning`, `end`, or
+    an age as in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files that
+    appear later are read from their beginning."""
+    max_line_bytes: int = 13 * 64 * 1024
+    """The longest line, in bytes without its newline; below `batch_bytes`."""
+    long_lines: Literal["truncate", "split"] = "truncate"
+    """What becomes of a longer line: cut off, with `...[truncated]` at its end, or split into several records."""
+    partition: Literal["sticky", "file", "round-robin", "key"] = "sticky"
+    """The partition of a line: `sticky`: one for each batch, in turn; `file`: by the path that the file was found under,
+    the same for ever; `round-robin`: line by line; `key`: by the key, as Java's default partitioner does."""
+    key_pattern: str | None = None
+    """A regular expression whose only group, or group named `key`, is the record's key. What does not match has no key."""
+    key_from: Literal["path", "line"] = "line"
+    """What `key_pattern` is searched in: the path that the file was found under, or each line."""
+    delivery: Literal["at-least-once"] = "at-least-once"
+    """Every line arrives, after a crash perhaps twice. (`exactly-once` is to come.)"""
+    on_undeliverable: Literal["stop"] = "stop"
+    """What the tail does when the cluster refuses a record for good: `stop`, and say so. (`dead-letter` is to come.)"""
+    binary: Literal["refuse", "accept"] = "refuse"
+    """Whether files with NUL bytes or of compressed formats are refused, and named, or taken as any other."""
+    leave_after: float = 10.0
+    """Seconds without news after which a file that was deleted, or renamed to what no glob matches, counts as complete,
+    and a last line without newline as whole."""
+    release_after: float = 300.0
+    """Seconds without news after which a file's descriptor is closed (it is still watched); for a renamed file in whose
+    place no new one came, the seconds until it counts as complete."""
+    rescan_interval: float = 10.0
+    """Seconds between two complete looks for new files; most are found at once, by watching their directories."""
+    poll_interval: float = 5.0
+    """Seconds between two looks at all files for what no watch told: on network file systems, none does."""
+
+    def __post_init__(self) -> None:
+        """Check what types do not say. Raises `WrongSetting`, which names the key and what was expected."""
+        _require("paths", "at least one absolute glob", holds=bool(self.paths))
+        for glob in self.paths:
+            whole = glob.startswith("/") and not glob.endswith("/") and ".." not in PurePosixPath(glob).parts
+            _require(
+                "paths", f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}', holds=whole
+            )
+        self._check_sizes()
+        self._check_times()
+        self._check_keys()
+        try:
+            Compression.parse(self.compression, self.compression_level)
+        except UnsupportedCodec as error:
+            raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
+
+    def _check_sizes(self) -> None:
+        expected = f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes"
+        _require("batch_bytes", expected, holds=LEAST_BATCH_BYTES <= self.batch_bytes <= MOST_BATCH_BYTES)
+        expected = f"{LEAST_LINE_BYTES} bytes to less than batch_bytes ({self.batch_bytes})"
+        _require("max_line_bytes", expected, holds=LEAST_LINE_BYTES <= self.max_line_bytes < self.batch_bytes)
+
+    def _check_times(self) -> None:
+        _require("linger", "0 to 60 seconds", holds=0 <= self.linger <= 60)
+        for key in ("leave_after", "release_after", "rescan_interval", "poll_interval"):
+            _require(key, "seconds, more than 0, at most 86400", holds=0 < getattr(self, key) <= 86400)
+        known = self.start in {"beginning", "end"} or _AGE.fullmatch(self.start) is not None
+        _require("start", '"beginning", "end", or an age as in "24h" (s, m, h or d)', holds=known)
+
+    def _check_keys(self) -> None:
+        if self.key_pattern is None:
+            _require(
+                "key_pattern", 'a regular expression, since partition = "key" needs one', holds=self.partition != "key"
+            )
+            return
+        try:
+            pattern = re.compile(self.key_pattern)
+        except re.error as error:
+            raise WrongSetting("key_pattern", f"a regular expression: {error}") from None
+        one_group = pattern.groups == 1 or _NAMED_GROUP in pattern.groupindex
+        _require("key_pattern", "one group, or a group named `key`: (?P<key>...)", holds=one_group)
+        by_path = self.partition == "round-robin" and self.key_from == "path"
+        _require(
+            "partition",
+            'sticky, file or key with key_from = "path", since all lines of a file have one key',
+            holds=not by_path,
+        )
+
+    @property
+    def start_age(self) -> float | None:
+        """Files modified within so many seconds are read from the beginning, older ones from the end; None: see `start`."""
+        found = _AGE.fullmatch(self.start)
+        return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+    @property
+    def key_group(self) -> int:
+        """The number of the group of `key_pattern` that is the key."""
+        assert self.key_pattern is not None
+        return re.compile(self.key_pattern).groupindex.get(_NAMED_GROUP, 1)
+
+    @property
+    def globs(self) -> Globs:
+        """The files that this tail takes."""
+        return Globs(self.paths, self.exclude)
+
+    def finder(self, stored: Sequence[StoredPosition], *, once: bool) -> Finder:
+        """See `ingestd.daemon.source.Route.finder`."""
+        from ingestd.tail.discovery import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
+
+        return TailFinder(self, stored, once=once)
+
+    def opener(self, ready: Callable[[str], None]) -> Opener:
+        """See `ingestd.daemon.source.Route.opener`."""
+        from ingestd.tail.opener import TailOpener  # noqa: PLC0415 - they know each other
+
+        return TailOpener(self, ready)
+
+    def encoder(self) -> Encoder:
+        """See `ingestd.daemon.source.Route.encoder`."""
+        from ingestd.tail.encode import TailEncoder  # noqa: PLC0415 - they know each other
+
+        return TailEncoder(self)
+
+    def lane(self, found: Found, partitions: int) -> Lane:
+        """The lane of a file: its key, if the path has one, and its partition, if it keeps one."""
+        origin = str(found.detail.get("origin", found.source))
+        by_line = self.key_pattern is not None and self.key_from == "line"
+        if self.partition == "round-robin" or (by_line and self.partition == "key"):
+            return Lane(PER_RECORD)
+        key = None if by_line else self._key_of(origin)
+        if self.partition == "file":
+            return Lane(partition_of_key(origin.encode(errors="surrogateescape"), max(1, partitions)), key)
+        if self.partition == "key" and key is not None:
+            return Lane(partition_of_key(key, max(1, partitions)), key)
+        return Lane(None, key)
+
+    def _key_of(self, path: str) -> bytes | None:
+        if self.key_pattern is None:
+            return None
+        found = re.search(self.key_pattern, path)
+        key = None if found is None else found[self.key_group]
+        return None if key is None else key.encode(errors="surrogateescape")

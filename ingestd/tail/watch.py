@@ -1,0 +1,148 @@
+"""Inotify: one descriptor for many files or directories; says what changed, each thing once a wake-up.
+
+A busy file gives thousands of events a second, of which one is news. So after each wake-up the descriptor is left alone
+for `pause` seconds: the kernel gathers meanwhile, and one read takes all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["DIRECTORY_EVENTS", "FILE_EVENTS", "OVERFLOW", "WRITTEN", "Inotify", "WatchLimit"]
+
+# linux/inotify.h
+_MODIFY: Final = 0x2
+_ATTRIB: Final = 0x4
+_MOVED_FROM: Final = 0x40
+_MOVED_TO: Final = 0x80
+_CREATE: Final = 0x100
+_DELETE: Final = 0x200
+_DELETE_SELF: Final = 0x400
+_MOVE_SELF: Final = 0x800
+_OVERFLOW: Final = 0x4000
+_IGNORED: Final = 0x8000
+_ONLYDIR: Final = 0x1000000
+
+WRITTEN: Final = _MODIFY
+"""The event of bytes written (or cut off); every other one means that the file was renamed, deleted or changed owner."""
+
+OVERFLOW: Final = _OVERFLOW
+"""What every watched thing is given when the kernel lost events: anything may have happened."""
+
+FILE_EVENTS: Final = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF
+DIRECTORY_EVENTS: Final = _CREATE | _MOVED_FROM | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ATTRIB | _ONLYDIR
+
+_EVENT: Final = struct.Struct("iIII")
+_BUFFER_BYTES: Final = 64 * 1024
+_LIMITS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS})
+
+
+class WatchLimit(OSError):
+    """The kernel gives no more watches or inotify descriptors (`fs.inotify` in sysctl); look at the file by the clock."""
+
+
+class Inotify:
+    """Watches paths, each for one or more keys; `changed(key, events)` is called on the running loop. Never twice a wake-up.
+
+    Invariants
+        A path that is watched for two keys has one watch in the kernel, which stays until the second key is dropped.
+        Nothing is called after `close`.
+    """
+
+    def __init__(self, changed: Callable[[Hashable, int], None], *, pause: float) -> None:
+        self._changed = changed
+        self._pause = pause
+        self._loop = asyncio.get_running_loop()
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self._keys: dict[int, set[Hashable]] = {}
+        self._watches: dict[Hashable, int] = {}
+        self._resume: asyncio.TimerHandle | None = None
+        self._descriptor = self._library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise self._error("inotify")
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    def _error(self, thing: str) -> OSError:
+        number = ctypes.get_errno()
+        kind = WatchLimit if number in _LIMITS else OSError
+        return kind(number, os.strerror(number), thing)
+
+    def add(self, key: Hashable, path: str, events: int) -> None:
+        """Watch what is at `path` now, under whatever name it has later. Raises `WatchLimit`, or another `OSError`."""
+        watch = self._library.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(events))
+        if watch < 0:
+            raise self._error(path)
+        if self._watches.get(key, watch) != watch:
+            self.drop(key)
+        self._watches[key] = watch
+        self._keys.setdefault(watch, set()).add(key)
+
+    def drop(self, key: Hashable) -> None:
+        """Watch it for this key no more. Safe for a key that is not watched."""
+        watch = self._watches.pop(key, None)
+        if watch is None:
+            return
+        keys = self._keys.get(watch)
+        if keys is None:
+            return
+        keys.discard(key)
+        if not keys:
+            del self._keys[watch]
+            # Fails when the file is gone, and the watch with it: then there is nothing to remove.
+            self._library.inotify_rm_watch(self._descriptor, watch)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._watches
+
+    @property
+    def keys(self) -> frozenset[Hashable]:
+        """All keys that are watched."""
+        return frozenset(self._watches)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._descriptor, _BUFFER_BYTES)
+        except BlockingIOError:
+            return
+        gathered: dict[Hashable, int] = {}
+        at = 0
+        while at < len(data):
+            watch, mask, _, name_bytes = _EVENT.unpack_from(data, at)
+            at += _EVENT.size + name_bytes
+            if mask & _OVERFLOW:
+                gathered.update(dict.fromkeys(self._watches, _OVERFLOW))
+                continue
+            keys = self._keys.pop(watch, set()) if mask & _IGNORED else self._keys.get(watch, set())
+            for key in keys:
+                gathered[key] = gathered.get(key, 0) | mask
+                if mask & _IGNORED:
+                    self._watches.pop(key, None)
+        if self._pause > 0:
+            self._loop.remove_reader(self._descriptor)
+            self._resume = self._loop.call_later(self._pause, self._listen)
+        for key, events in gathered.items():
+            self._changed(key, events)
+
+    def _listen(self) -> None:
+        self._resume = None
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    def close(self) -> None:
+        """Give the descriptor back, and all watches with it. Safe to call twice."""
+        if self._descriptor < 0:
+            return
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._keys.clear()
+        self._watches.clear()
