@@ -68,6 +68,7 @@ class KafkaCluster:
         log_requests: bool = False,
         settings: Mapping[str, str] | None = None,
         java_options: Sequence[str] = JAVA_FOR_TESTS,
+        cores: str | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -77,7 +78,7 @@ class KafkaCluster:
         for node_id in range(1, nodes + 1):
             home = directory / f"node-{node_id}"
             home.mkdir()
-            self.nodes[node_id] = Node(node_id, Ports(ports.pop(), ports.pop()), home, self._jars, java_options)
+            self.nodes[node_id] = Node(node_id, Ports(ports.pop(), ports.pop()), home, self._jars, java_options, cores)
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
         for node in self.nodes.values():
             node.configure(self._settings(node) | dict(settings or {}), log_requests=log_requests)
@@ -277,6 +278,10 @@ class KafkaCluster:
         self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=20)
         self.wait_in_sync(topic)
         return topic
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its data."""
+        self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=20)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node id of a partition's leader; waits until there is one."""

@@ -102,7 +102,9 @@ class Node:
         The JVM dies with this process.
     """
 
-    def __init__(self, node_id: int, ports: Ports, directory: Path, jars: Path, java_options: Sequence[str]) -> None:
+    def __init__(
+        self, node_id: int, ports: Ports, directory: Path, jars: Path, java_options: Sequence[str], cores: str | None
+    ) -> None:
         self.node_id = node_id
         self.ports = ports
         self.directory = directory
@@ -111,6 +113,7 @@ class Node:
         self._output = directory / "output.log"
         self._jars = jars
         self._java_options = tuple(java_options)
+        self._pinned = [program("taskset"), "-c", cores] if cores is not None else []
         self._process: subprocess.Popen[bytes] | None = None
         self._frozen = False
 
@@ -151,7 +154,7 @@ class Node:
             return
         options = [*self._java_options, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
         command = java(self._jars, options, "kafka.Kafka", str(self.directory / "server.properties"))
-        self._process = _starter.submit(self._spawn, command).result()
+        self._process = _starter.submit(self._spawn, [*self._pinned, *command]).result()
         self._frozen = False
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:

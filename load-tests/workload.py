@@ -1,0 +1,86 @@
+"""What every load test needs: the input, a real Kafka pinned to its own cores, the machine's name for the results."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accesslog import write_log
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "kafka"))
+
+from harness.cluster import KafkaCluster  # noqa: E402 - the harness lies with the tests
+from harness.reading import end_offsets  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["RESULTS", "KafkaCluster", "delivered", "input_log", "machine", "real_kafka", "scratch", "settings_file"]
+
+RESULTS = ROOT / "load-tests" / "results"
+JAVA_FOR_MEASURING = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""As Kafka's own start script has it: both compilers, a collector for short pauses."""
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    model = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+@contextmanager
+def scratch(parent: Path | None) -> Iterator[Path]:
+    """A directory for one load test, removed afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="ingestd-load-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def input_log(directory: Path, size: int) -> tuple[Path, int]:
+    """An access log of about `size` bytes, in the page cache; its path and how many lines it has."""
+    path = directory / "access.log"
+    return path, write_log(path, size)
+
+
+@contextmanager
+def real_kafka(directory: Path, cores: str, *, log_requests: bool = False) -> Iterator[KafkaCluster]:
+    """One real Kafka node on `cores`, with Kafka's defaults for what costs time (no fsync: the page cache is the disk)."""
+    settings = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
+    with KafkaCluster(
+        directory / "kafka",
+        settings=settings,
+        java_options=JAVA_FOR_MEASURING,
+        cores=cores,
+        log_requests=log_requests,
+    ) as cluster:
+        yield cluster
+
+
+def delivered(cluster: KafkaCluster, topic: str) -> int:
+    """How many records a topic has, by its offsets."""
+    return sum(end_offsets(cluster.servers, topic).values())
+
+
+def settings_file(directory: Path, name: str, text: str) -> Path:
+    """Write a configuration for the program under test."""
+    path = directory / name
+    path.write_text(text)
+    return path
