@@ -1,7 +1,7 @@
-"""File to topic: ingestd beside kcat, rsyslog and Fluent Bit, on the same input and the same real Kafka, in alternation.
+"""File to topic: ingestd beside kcat, rsyslog and Fluent Bit, on the same input and real Kafka, in alternation.
 
-The client runs on one core, the broker on another. Each run writes to a topic of its own, whose offsets must count every
-line; a run that lost one is no result.
+The client runs on one core, the broker on another. Each run writes to a topic of its own, whose offsets must count
+every line; a run that lost one is no result.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def run_all(
     size: int,
     runs: int,
     cores: tuple[str, str],
-    parent: Path,
+    parent: Path | None,
 ) -> list[Run]:
-    """Every contender with every codec, `runs` times, in alternation; the broker is warmed by a run that does not count."""
+    """Every contender with every codec, `runs` times, in alternation, after a round to warm up that does not count."""
     client_cores, broker_cores = cores
     done: list[Run] = []
     with scratch(parent) as directory, real_kafka(directory, broker_cores) as cluster:
@@ -136,9 +136,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
         reached = "reached" if row["cpu_of_kcat"] <= gate else "MISSED"
         said.append(f"{row['codec']}: {row['cpu_of_kcat']:.2f} of kcat's CPU, at most {gate}: {reached}")
         reached = "reached" if row["speed_of_kcat"] >= LEAST_SPEED else "MISSED"
-        said.append(
-            f"{row['codec']}: {row['speed_of_kcat']:.2f} times kcat's throughput, at least {LEAST_SPEED}: {reached}"
-        )
+        speed = f"{row['speed_of_kcat']:.2f} times kcat's throughput"
+        said.append(f"{row['codec']}: {speed}, at least {LEAST_SPEED}: {reached}")
     return said
 
 
@@ -159,20 +158,19 @@ def report(runs: Sequence[Run], contenders: Sequence[Contender], size: int, core
         "broker_cores": cores[1],
         "runs": "in alternation; medians, memory: largest",
     }
-    caption = (
-        f"{size / 1e9:.2f} GB, {runs[0].delivered:,} lines, {PARTITIONS} partitions, acks=all, linger {LINGER_MS} ms, zstd "
-        f"level 1, Kafka 4.3.1 without fsync on core {cores[1]}, client on core {cores[0]}; CPU and memory (PSS) of the "
-        "whole process tree, start-up included; medians\n"
-        + "\n".join(f"{name}: {text}" for name, text in delivery.items())
-        + "\n"
-        + "\n".join(verdicts(rows))
+    caption = "\n".join(
+        [
+            f"{size / 1e9:.2f} GB, {runs[0].delivered:,} lines, {PARTITIONS} partitions, acks=all, linger {LINGER_MS} ms, "
+            f"zstd level 1, Kafka 4.3.1 without fsync on core {cores[1]}, client on core {cores[0]}; CPU and memory (PSS) "
+            "of the whole process tree, start-up included; medians",
+            *(f"{name}: {text}" for name, text in delivery.items()),
+            *verdicts(rows),
+        ]
     )
     columns = ["codec", "program", "runs", "wall s", "MB/s", "CPU-s/GB", "of kcat", "peak MB", "delivered"]
-    cells = [
-        [row["codec"], row["contender"], row["runs"], row["wall"], row["megabytes_per_second"], row["cpu_seconds_per_gb"],
-         "-" if row["cpu_of_kcat"] is None else row["cpu_of_kcat"], row["peak_memory_mb"], row["delivered"]]
-        for row in rows
-    ]  # fmt: skip
+    kept = ["codec", "contender", "runs", "wall", "megabytes_per_second", "cpu_seconds_per_gb", "cpu_of_kcat"]
+    kept += ["peak_memory_mb", "delivered"]
+    cells = [["-" if row[name] is None else row[name] for name in kept] for row in rows]
     results.print_table("A log file into a topic", columns, cells, caption)
     saved = results.save(
         "compare", settings, {"summary": rows, "runs": [asdict(run) for run in runs], "verdicts": verdicts(rows)}

@@ -1,4 +1,4 @@
-"""The programs that move a log file into a topic, each set up for the same job: all acks, the same linger, codec, level.
+"""The programs that move a log file into a topic, each set up for the same job: acks, linger, codec and level.
 
 Whatever cannot be equal is said in `delivery`, which stands beside every figure.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.programs import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["Contender", "FluentBit", "Ingestd", "Job", "Kcat", "Rsyslog", "chosen"]
 

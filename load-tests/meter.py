@@ -1,8 +1,8 @@
 """Runs a command and says what its whole process tree cost: wall, CPU seconds, peak memory.
 
 As a program: `python meter.py --report FILE [--cores 0] -- COMMAND…`. SIGTERM is passed on to the command. The program
-adopts every orphan of the tree (PR_SET_CHILD_SUBREAPER), so that the CPU of each process is counted exactly, by the kernel,
-when it is reaped; memory is the sum of proportional set sizes (PSS: shared pages count once over the tree), sampled.
+adopts every orphan of the tree (PR_SET_CHILD_SUBREAPER), so that the CPU of each process is counted exactly, by the
+kernel, when it is reaped; memory is the sum of proportional set sizes (PSS: shared pages count once), sampled.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def input_log(directory: Path, size: int) -> tuple[Path, int]:
 
 @contextmanager
 def real_kafka(directory: Path, cores: str, *, log_requests: bool = False) -> Iterator[KafkaCluster]:
-    """One real Kafka node on `cores`, with Kafka's defaults for what costs time (no fsync: the page cache is the disk)."""
+    """One real Kafka node on `cores`, with Kafka's defaults for what costs time (no fsync)."""
     settings = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
     with KafkaCluster(
         directory / "kafka",
