@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingestd.errors import IngestdError
 
-__all__ = ["Delivered", "Delivery"]
+__all__ = ["Delivered", "Delivery", "deliver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,13 @@ class Delivery:
 
 Delivered: TypeAlias = "Callable[[Delivery], None]"
 """Called exactly once for every batch accepted, on the event loop; must not raise and must not block."""
+
+
+def deliver(done: Delivered, delivery: Delivery) -> None:
+    """Call `done`. One that raises all the same is reported to the loop's exception handler and hurts nobody else."""
+    try:
+        done(delivery)
+    except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, the other batches' ends must come
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{delivery.topic}[{delivery.partition}]: a delivery callback raised", "exception": error}
+        )

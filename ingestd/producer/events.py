@@ -11,7 +11,7 @@ __all__ = ["ProducerEvents"]
 
 
 class ProducerEvents(Protocol):
-    """Hooks for metrics. Called on the event loop, once per batch and never per record; must neither raise nor block."""
+    """Hooks for metrics. Called on the event loop, once per batch, not per record; must neither raise nor block."""
 
     def acknowledged(self, topic: str, partition: int, records: int, size: int, seconds: float) -> None:
         """A batch of `size` bytes, as sent, was acknowledged `seconds` after it was handed over."""

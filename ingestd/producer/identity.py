@@ -58,11 +58,11 @@ class FetchedIdentities:
         self._timeout = timeout
 
     async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
-        """The next epoch of `previous` (a producer without transactional id bumps its own), else a fresh producer id."""
+        """The next epoch of `previous` (without a transactional id one bumps one's own), else a fresh producer id."""
         if previous is not None and previous.epoch < _LAST_EPOCH:
             return ProducerIdentity(previous.producer_id, previous.epoch + 1)
         broker = await self._client.any()
-        answer = await broker.request(requests.init_producer_id, self._timeout)
+        answer = await broker.request(requests.init_producer_id(), self._timeout)
         raise_for_code(answer.error_code, "InitProducerId")
         return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
 

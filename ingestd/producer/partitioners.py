@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "PARTITIONERS",
     "Keyed",
     "Manual",
     "Partitioner",
@@ -238,17 +239,17 @@ def sticky(topic: str) -> Partitioner:  # noqa: ARG001
 
 
 def hash_fnv1a(topic: str) -> Partitioner:  # noqa: ARG001
-    """sarama's hash partitioner: FNV-1a of the key; without a key at random."""
+    """As sarama's hash partitioner: FNV-1a of the key; without a key at random."""
     return Keyed(_sarama_index, RandomChoice())
 
 
 def hash_murmur2(topic: str) -> Partitioner:  # noqa: ARG001
-    """Java's default: murmur2 of the key; without a key sticky."""
+    """As Java's default: murmur2 of the key; without a key sticky."""
     return Keyed(murmur2_partition, Sticky())
 
 
 def consistent_crc32(topic: str) -> Partitioner:  # noqa: ARG001
-    """librdkafka's `consistent_random`: CRC32 of the key; without a key at random."""
+    """As librdkafka's `consistent_random`: CRC32 of the key; without a key at random."""
     return Keyed(_crc32_index, RandomChoice())
 
 
@@ -262,7 +263,7 @@ def custom(
     return lambda topic: _Custom(function, consistent)  # noqa: ARG005
 
 
-_BY_NAME: Final[dict[str, PartitionerFactory]] = {
+PARTITIONERS: Final[dict[str, PartitionerFactory]] = {
     "manual": manual,
     "random": random_choice,
     "round-robin": round_robin,
@@ -271,3 +272,4 @@ _BY_NAME: Final[dict[str, PartitionerFactory]] = {
     "murmur2": hash_murmur2,
     "crc32": consistent_crc32,
 }
+"""By the names that a configuration uses."""

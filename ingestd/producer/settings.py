@@ -24,7 +24,7 @@ REMEMBERED_BATCHES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of an `AsyncProducer`. Sizes in bytes, times in seconds. Raises `ConfigurationError` naming the setting."""
+    """Settings of an `AsyncProducer`. Bytes and seconds. Raises `ConfigurationError` naming the setting."""
 
     acks: int = ACKS_ALL
     """-1: all in-sync replicas; 1: the leader; 0: none, and no offsets and no errors come back."""

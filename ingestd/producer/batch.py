@@ -1,0 +1,105 @@
+"""The batch that flows through the stages, and what its errors mean for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.producer.identity import NO_SEQUENCE
+
+if TYPE_CHECKING:
+    from ingestd.producer.delivery import Delivered
+
+__all__ = ["OUT_OF_SEQUENCE", "Batch", "Verdict", "judge", "surely_refused"]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A whole v2 record batch on its way. Created by whoever accepts it, ended by its partition producer.
+
+    `data` belongs to the caller again once `done` was called. Times are of the monotonic clock, in seconds.
+    """
+
+    data: memoryview
+    records: int
+    done: Delivered | None
+    accepted_at: float
+    deadline: float
+    """No attempt begins after it."""
+    generation: int
+    """Of the ledger, for flushes."""
+    reserved: int = 0
+    """Bytes of the producer's buffer that it holds."""
+    sequence: int = NO_SEQUENCE
+    """Its first record's sequence under the partition's present identity; NO_SEQUENCE before its first attempt."""
+    attempts: int = 0
+    uncertain: bool = False
+    """An attempt under the present sequence ended without a word on whether the batch was appended."""
+    error: IngestdError | None = None
+    """What the last attempt ended in, until the partition producer has decided what follows from it."""
+
+
+class Verdict(Enum):
+    """What follows from the error that a batch came back with."""
+
+    RETRY = auto()
+    """Send it again as it is."""
+    RENUMBER = auto()
+    """The broker misses the sequence before it, or does not know the producer."""
+    SPLIT = auto()
+    """Too large as one, not too large in halves."""
+    FAIL = auto()
+    """It can never be appended."""
+    FATAL = auto()
+    """Nothing of this producer can ever be appended."""
+
+
+OUT_OF_SEQUENCE: Final = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
+"""The broker misses the sequence before the batch's, or does not know the producer (any more)."""
+_TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
+
+_CORRUPT_ATTEMPTS: Final = 5
+"""A checksum can fail on the way; one that fails so often fails for good."""
+
+# The leader looks at these before it appends. Any other error may follow an append (a leader that steps down while it
+# waits for its replicas answers NOT_LEADER_OR_FOLLOWER).
+_BEFORE_APPEND: Final = (
+    OUT_OF_SEQUENCE
+    | _TOO_LARGE
+    | {
+        ErrorCode.corrupt_message,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_required_acks,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    }
+)
+
+
+def surely_refused(error: IngestdError) -> bool:
+    """Whether the attempt that ended in `error` certainly appended nothing."""
+    return isinstance(error, KafkaError) and error.code in _BEFORE_APPEND
+
+
+def judge(batch: Batch, error: IngestdError, *, numbered: bool) -> Verdict:
+    """What follows from `error` for `batch`; `numbered`: whether the producer is idempotent."""
+    if not isinstance(error, KafkaError):
+        return Verdict.RETRY if is_retriable(error) else Verdict.FAIL
+    if error.code in OUT_OF_SEQUENCE and numbered:
+        return Verdict.RENUMBER
+    if error.code in _TOO_LARGE and batch.records > 1:
+        return Verdict.SPLIT
+    if error.fatal:
+        return Verdict.FATAL
+    if error.code is ErrorCode.corrupt_message and batch.attempts >= _CORRUPT_ATTEMPTS:
+        return Verdict.FAIL
+    return Verdict.RETRY if error.retriable else Verdict.FAIL

@@ -1,0 +1,230 @@
+"""Broker producer: one per leader node. Puts what its partitions have ready into requests, a few in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, IngestdError, KafkaError, UnsupportedCodec
+from ingestd.producer.produce_set import ProduceSet, produce_version
+from ingestd.records.batch import read_header
+from ingestd.records.codecs import Codec
+
+if TYPE_CHECKING:
+    from ingestd.client.client import Client
+    from ingestd.producer.batch import Batch
+    from ingestd.producer.events import ProducerEvents
+    from ingestd.producer.partition_producer import PartitionProducer
+    from ingestd.producer.settings import ProducerSettings
+    from ingestd.tasks import TaskOwner
+    from ingestd.wire.connection import Connection
+
+__all__ = ["BrokerProducer"]
+
+_PRODUCE: Final = 0
+_FIRST_WITH_ZSTD: Final = 7
+
+
+class BrokerProducer:
+    """Drains the partitions that are ready, whenever there is work and room for a request; costs nothing otherwise.
+
+    Invariants
+        Requests of one connection are sent, and answered, in order; at most `in_flight_requests` are under way.
+        Partitions are served in turn: one that always has more does not starve the others.
+        A connection that died, or was given up after a timeout, hands back every batch that it had; it is aborted
+        before the first of them is handed back, so that no transport holds their memory.
+        Callbacks do the work; the only task is the one that opens a connection, and it ends with that.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        client: Client,
+        settings: ProducerSettings,
+        tasks: TaskOwner,
+        events: ProducerEvents | None,
+    ) -> None:
+        self._node = node
+        self._client = client
+        self._settings = settings
+        self._tasks = tasks
+        self._events = events
+        self._ready: OrderedDict[PartitionProducer, None] = OrderedDict()
+        self._connection: Connection | None = None
+        self._version = 0
+        self._connecting = False
+        self._in_flight = 0
+        self._drain_due = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._limit = settings.request_bytes
+        self._acknowledge_ms = int(settings.acknowledge_timeout * 1000)
+
+    def ready(self, partition: PartitionProducer) -> None:
+        """This partition has a batch to send. Cheap, and coalesced: requests are filled when the loop comes round."""
+        self._ready.setdefault(partition)
+        self._wake()
+
+    def abort(self, error: IngestdError) -> None:
+        """End: nothing is sent any more, and no transport holds a batch. The partitions are ended by the caller."""
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self._ready.clear()
+        if self._connection is not None:
+            self._connection.abort(error)
+            self._connection = None
+
+    def _wake(self) -> None:
+        if not self._drain_due and self._in_flight < self._settings.in_flight_requests and self._pause is None:
+            self._drain_due = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_due = False
+        if self._closed or not self._ready or self._pause is not None:
+            return
+        connection = self._connection
+        if connection is None or connection.closed:
+            if not self._connecting:
+                self._connecting = True
+                self._tasks.start(self._connect(), f"connect to node {self._node}")
+            return
+        while self._ready and self._in_flight < self._settings.in_flight_requests:
+            produce_set = self._fill()
+            if not produce_set.entries:
+                return
+            self._send(connection, produce_set)
+            if self._connection is not connection:
+                return
+
+    def _fill(self) -> ProduceSet:
+        produce_set = ProduceSet()
+        ready = self._ready
+        for _ in range(len(ready)):
+            partition = next(iter(ready))
+            batch = partition.next(self)
+            if batch is None:
+                del ready[partition]
+                continue
+            if produce_set.entries and produce_set.size + len(batch.data) > self._limit:
+                break
+            partition.take(batch)
+            produce_set.add(partition, batch)
+            ready.move_to_end(partition)
+        return produce_set
+
+    def _send(self, connection: Connection, produce_set: ProduceSet) -> None:
+        settings = self._settings
+        self._in_flight += 1
+        if self._version < _FIRST_WITH_ZSTD:
+            self._refuse_zstd(produce_set)
+            if not produce_set.entries:
+                self._in_flight -= 1
+                return
+        topics = self._client.metadata.snapshot.topics
+        version, body = produce_set.request(self._version, settings.acks, self._acknowledge_ms, topics)
+        try:
+            answer = connection.send(
+                _PRODUCE, version, body, timeout=settings.request_timeout, expect_answer=settings.acks != 0
+            )
+        except IngestdError as error:
+            self._lost(connection, produce_set, error)
+            return
+        answer.add_done_callback(lambda future: self._answered(connection, version, produce_set, future))
+
+    def _answered(
+        self, connection: Connection, version: int, produce_set: ProduceSet, future: asyncio.Future[memoryview]
+    ) -> None:
+        if self._closed:
+            if not future.cancelled():
+                future.exception()
+            return
+        if future.cancelled():
+            self._lost(connection, produce_set, ConnectionLost(f"node {self._node}: the request was cancelled"))
+            return
+        error = future.exception()
+        if error is not None:
+            self._lost(connection, produce_set, error)
+            return
+        try:
+            if self._settings.acks:
+                throttle_ms = produce_set.answer(version, future.result(), self._client.metadata)
+            else:
+                throttle_ms = 0
+                for partition, batch in produce_set.entries:
+                    partition.acknowledged(batch, -1, -1)
+        except IngestdError as damage:
+            self._lost(connection, produce_set, ConnectionLost(f"node {self._node}: {damage}"))
+            return
+        self._in_flight -= 1
+        if throttle_ms > 0:
+            self._throttle(throttle_ms / 1000)
+        if self._ready:
+            self._wake()
+
+    def _lost(self, connection: Connection, produce_set: ProduceSet, error: BaseException) -> None:
+        """Hand everything of a request back, after the transport has let go of it."""
+        if not isinstance(error, (ConnectionLost, DeadlineExceeded)):
+            error = ConnectionLost(f"node {self._node}: {error!r}")
+        connection.abort(error)
+        if self._connection is connection:
+            self._connection = None
+        self._in_flight -= 1
+        for partition, batch in produce_set.entries:
+            partition.returned(batch, error)
+        if self._ready:
+            self._wake()
+
+    def _refuse_zstd(self, produce_set: ProduceSet) -> None:
+        """Brokers before 2.1 do not know zstd (KIP-110), and say so in no clear words."""
+        kept: list[tuple[PartitionProducer, Batch]] = []
+        for partition, batch in produce_set.entries:
+            if read_header(batch.data).codec is Codec.zstd:
+                partition.returned(batch, UnsupportedCodec(f"{partition}: node {self._node} is too old for zstd"))
+            else:
+                kept.append((partition, batch))
+        produce_set.entries[:] = kept
+
+    def _throttle(self, seconds: float) -> None:
+        if self._events is not None:
+            self._events.throttled(self._node, seconds)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._pause = asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._drain()
+
+    async def _connect(self) -> None:
+        try:
+            try:
+                broker = self._client.broker(self._node, "produce")
+            except KafkaError as error:
+                # It may be back with the next metadata.
+                raise ConnectionLost(f"node {self._node}: {error}") from error
+            connection = await broker.connection(self._settings.connect_timeout)
+            self._version = produce_version(connection.versions)
+        except IngestdError as error:
+            self._connecting = False
+            self._unreachable(error)
+            return
+        except BaseException:
+            self._connecting = False
+            self._unreachable(Closed(f"node {self._node}: the producer is closing"))
+            raise
+        self._connecting = False
+        if self._closed:
+            connection.abort(Closed("the producer was closed"))
+            return
+        self._connection = connection
+        self._drain()
+
+    def _unreachable(self, error: IngestdError) -> None:
+        waiting, self._ready = self._ready, OrderedDict()
+        for partition in waiting:
+            if partition.next(self) is not None:
+                partition.unreachable(error)

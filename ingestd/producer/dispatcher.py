@@ -1,0 +1,97 @@
+"""Dispatcher: the first stage. Gives each record and batch to its topic producer; knows every later stage by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ingestd.producer.broker_producer import BrokerProducer
+from ingestd.producer.identity import IdentityDesk
+from ingestd.producer.topic_producer import TopicProducer
+
+if TYPE_CHECKING:
+    from ingestd.client.client import Client
+    from ingestd.client.metadata import ClusterMetadata, MetadataSource
+    from ingestd.errors import IngestdError
+    from ingestd.producer.events import ProducerEvents
+    from ingestd.producer.identity import IdentitySource
+    from ingestd.producer.ledger import Ledger
+    from ingestd.producer.settings import ProducerSettings
+    from ingestd.tasks import TaskOwner
+
+__all__ = ["Dispatcher"]
+
+
+class Dispatcher:
+    """Owns the topic producers and the broker producers of one producer.
+
+    Invariants
+        A topic, and a node, has one producer for as long as this lives: sequences outlive idleness.
+        After `end` nothing is in a transport and nothing is queued.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ProducerSettings,
+        identities: IdentitySource,
+        ledger: Ledger,
+        tasks: TaskOwner,
+        events: ProducerEvents | None,
+    ) -> None:
+        self.metadata: MetadataSource = client.metadata
+        self.ended: IngestdError | None = None
+        """Why everything ended, once it has."""
+        self._client = client
+        self._settings = settings
+        self._ledger = ledger
+        self._tasks = tasks
+        self._events = events
+        self._desk = IdentityDesk(identities, tasks, self.fatal) if settings.numbered else None
+        self._topics: dict[str, TopicProducer] = {}
+        self._brokers: dict[int, BrokerProducer] = {}
+        self._stop_listening = self.metadata.listen(self._metadata_changed)
+
+    def topic(self, topic: str) -> TopicProducer:
+        """The topic's producer."""
+        producer = self._topics.get(topic)
+        if producer is None:
+            producer = self._topics[topic] = TopicProducer(
+                topic, self._settings, self, self._desk, self._ledger, self._events
+            )
+        return producer
+
+    def route(self, node: int) -> BrokerProducer:
+        """The node's broker producer."""
+        broker = self._brokers.get(node)
+        if broker is None:
+            broker = self._brokers[node] = BrokerProducer(node, self._client, self._settings, self._tasks, self._events)
+        return broker
+
+    def close_batches(self) -> None:
+        """Send what is being collected without waiting for its linger."""
+        for topic in self._topics.values():
+            topic.close_batches()
+
+    def fatal(self, error: IngestdError) -> None:
+        """The producer cannot go on: refuse from now on, and end everything when the present callback is through."""
+        if self.ended is None:
+            self.ended = error
+            asyncio.get_running_loop().call_soon(self.end, error)
+
+    def end(self, error: IngestdError) -> None:
+        """Abort every connection, then fail everything that is left with `error`. Safe to call twice."""
+        if self.ended is None:
+            self.ended = error
+        self._stop_listening()
+        for broker in self._brokers.values():
+            broker.abort(error)
+        for topic in self._topics.values():
+            topic.end(error)
+        self._ledger.wake_all()
+
+    def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
+        topics = snapshot.topics
+        # A callback of a partition that ends may send to a topic that is new.
+        for name, producer in list(self._topics.items()):
+            producer.metadata_changed(topics.get(name))

@@ -1,0 +1,125 @@
+"""The ledger: what the producer has accepted and not yet ended. Bounds memory, and tells flushes when they are done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingestd.retry import Deadline
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """Counts entries (batches, and records that wait for their topic) by generation, and the bytes they hold.
+
+    Invariants
+        Every `enter` is followed by exactly one `leave` with the generation that it gave.
+        `full` turns false again: bytes are given back by whoever reserved them.
+        One who waits for room wakes the next, so n waiters cost n wake-ups and not n squared.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._generation = 0
+        self._entries: dict[int, int] = {0: 0}
+        self._rooms: deque[asyncio.Future[None]] = deque()
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether the bytes reserved have reached the limit."""
+        return self._bytes >= self._limit
+
+    @property
+    def bytes(self) -> int:
+        """Bytes reserved now."""
+        return self._bytes
+
+    @property
+    def entries(self) -> int:
+        """Entries not yet left."""
+        return sum(self._entries.values())
+
+    def enter(self) -> int:
+        """Count one entry; its generation."""
+        self._entries[self._generation] += 1
+        return self._generation
+
+    def enter_again(self, generation: int) -> None:
+        """Count one entry more of a generation that has one: a batch became two."""
+        self._entries[generation] += 1
+
+    def leave(self, generation: int) -> None:
+        """An entry ended."""
+        left = self._entries[generation] - 1
+        self._entries[generation] = left
+        if not left and (self._flushes or generation != self._generation):
+            self._drained()
+
+    def reserve(self, size: int) -> None:
+        """Hold `size` bytes more."""
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Give `size` bytes back."""
+        self._bytes -= size
+        if self._rooms and self._bytes < self._limit:
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._rooms:
+            waiter = self._rooms.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def room(self) -> None:
+        """Return when there is room; first come, first served."""
+        while self._bytes >= self._limit:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._rooms.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # Its turn may have come already: pass it on.
+                if self._bytes < self._limit:
+                    self._wake_one()
+                raise
+        if self._rooms:
+            # The next is woken behind us: it looks again after we have sent.
+            asyncio.get_running_loop().call_soon(self._wake_if_room)
+
+    def _wake_if_room(self) -> None:
+        if self._bytes < self._limit:
+            self._wake_one()
+
+    def wake_all(self) -> None:
+        """Let everyone who waits for room go: there will be none to wait for."""
+        self._limit = max(self._limit, self._bytes + 1)
+        while self._rooms:
+            self._wake_one()
+
+    async def drained(self, deadline: Deadline, doing: str) -> None:
+        """Return when all entries made before this call have ended. Raises `DeadlineExceeded`."""
+        generation = self._generation
+        self._generation += 1
+        self._entries[self._generation] = 0
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushes.append((generation, waiter))
+        self._drained()
+        try:
+            await deadline.wait_for(waiter, doing)
+        finally:
+            self._flushes = [flush for flush in self._flushes if flush[1] is not waiter]
+
+    def _drained(self) -> None:
+        for generation in [g for g, count in self._entries.items() if not count and g != self._generation]:
+            del self._entries[generation]
+        oldest = min(self._entries)
+        for generation, waiter in self._flushes:
+            if generation < oldest and not waiter.done():
+                waiter.set_result(None)

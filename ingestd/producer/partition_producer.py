@@ -1,0 +1,488 @@
+"""Partition producer: one per topic partition. Numbers batches and keeps their order while the leader moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from enum import Enum, auto
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingestd.errors import CorruptBatch, DeadlineExceeded, ErrorCode, KafkaError, is_retriable
+from ingestd.producer.batch import OUT_OF_SEQUENCE, Verdict, judge, surely_refused
+from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.identity import NO_SEQUENCE, next_sequence
+from ingestd.producer.split import split
+from ingestd.records.batch import patch_producer
+
+if TYPE_CHECKING:
+    from ingestd.client.metadata import MetadataSource
+    from ingestd.errors import IngestdError
+    from ingestd.producer.batch import Batch
+    from ingestd.producer.events import ProducerEvents
+    from ingestd.producer.identity import IdentityDesk, ProducerIdentity
+    from ingestd.producer.ledger import Ledger
+    from ingestd.producer.settings import ProducerSettings
+
+__all__ = ["PartitionProducer", "Route", "Routes"]
+
+
+class Route(Protocol):
+    """A leader's broker producer, as partitions see it."""
+
+    def ready(self, partition: PartitionProducer) -> None:
+        """This partition has a batch to send: ask it with `next` when a request has room."""
+        ...
+
+
+class Routes(Protocol):
+    """What partitions need of the dispatcher."""
+
+    metadata: MetadataSource
+
+    def route(self, node: int) -> Route:
+        """The broker producer of a node."""
+        ...
+
+    def fatal(self, error: IngestdError) -> None:
+        """The producer as a whole cannot go on: ends every batch of every partition with `error`, soon."""
+        ...
+
+
+_QUIET: Final = 3600.0
+"""After so many seconds a broker may have forgotten the producer (`producer.id.expiration.ms`, a day by default)."""
+
+
+class _State(Enum):
+    RESTING = auto()
+    """Nothing was offered yet, or everything failed: not routed."""
+    SENDING = auto()
+    """Routed; batches go as they come."""
+    RETURNING = auto()
+    """A batch came back, or the leader moved: nothing is sent until everything in flight is back."""
+    WAITING = auto()
+    """Backing off, or waiting for a leader."""
+    IDENTIFYING = auto()
+    """Waiting for a producer id or a new epoch."""
+    ENDED = auto()
+    """Everything was failed; accepts nothing more."""
+
+
+class PartitionProducer:
+    """Hands numbered batches to the broker producer of the current leader.
+
+    Invariants
+        A batch is sent again with the identity and the sequence it got first. They change only when the log certainly
+        lacks it: nothing is in flight, and the leader misses an earlier sequence.
+        Nothing newer overtakes a batch that is being retried: after an error nothing is sent until everything in
+        flight is back, and then the first goes alone. Only an acknowledgement opens the window again.
+        The first batch to a leader, and the first of an identity, go alone too: a broker that has no state of a
+        producer takes any sequence, so a hole could pass.
+        While SENDING the first `_in_flight` batches of the queue are in flight, and the next to send follows them.
+        Every batch accepted ends in exactly one call of `done`, when no transport holds its memory.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        settings: ProducerSettings,
+        routes: Routes,
+        desk: IdentityDesk | None,
+        ledger: Ledger,
+        events: ProducerEvents | None,
+    ) -> None:
+        """`desk` is None for a producer that is not idempotent."""
+        self.topic = topic
+        self.partition = partition
+        self._settings = settings
+        self._routes = routes
+        self._desk = desk
+        self._ledger = ledger
+        self._events = events
+        self._window = settings.window
+        self._expires = settings.delivery_timeout != float("inf")
+        self._backoff = settings.backoff()
+        self._state = _State.RESTING
+        self._queue: deque[Batch] = deque()
+        self._in_flight = 0
+        self._settled = False
+        self._identity: ProducerIdentity | None = None
+        self._needs_identity = desk is not None
+        self._sequence = 0
+        self._offered_at = 0.0
+        self._route: Route | None = None
+        self._leader: tuple[int, int] | None = None
+        self._unknown_since: float | None = None
+        self._suspects: list[Batch] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+    # What the topic producer calls
+
+    def offer(self, batch: Batch) -> None:
+        """Queue a batch. It ends in `done`, also when the partition has ended."""
+        if not self._queue:
+            if batch.accepted_at - self._offered_at > _QUIET:
+                self._settled = False
+            self._offered_at = batch.accepted_at
+        self._queue.append(batch)
+        if self._state is _State.SENDING:
+            if self._in_flight < (self._window if self._settled else 1):
+                self._route.ready(self)  # type: ignore[union-attr]  # SENDING implies a route
+        elif self._state is _State.RESTING:
+            self._find_leader()
+        if self._expires and self._expiry is None:
+            self._arm_expiry()
+
+    def metadata_changed(self) -> None:
+        """The topic's metadata was replaced: re-route if the leader is another."""
+        if self._state is _State.WAITING:
+            if self._known_leader() not in (None, self._leader):
+                self._find_leader()
+        elif self._state is _State.SENDING and self._known_leader() not in (None, self._leader):
+            if self._in_flight:
+                self._state = _State.RETURNING
+            else:
+                self._find_leader()
+
+    def end(self, error: IngestdError) -> None:
+        """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
+        self._state = _State.ENDED
+        self._cancel_timer()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self._fail_all(error)
+
+    def refuse(self, batch: Batch, error: IngestdError) -> None:
+        """End a batch that came too late to be queued."""
+        self._end_batches([(batch, error)])
+
+    # What the broker producer calls
+
+    def next(self, route: Route) -> Batch | None:
+        """The batch to send next by `route`, or None: nothing to send, not now, or not by this route."""
+        if self._state is not _State.SENDING or route is not self._route:
+            return None
+        in_flight = self._in_flight
+        if in_flight >= (self._window if self._settled else 1) or in_flight >= len(self._queue):
+            return None
+        if self._suspects:
+            return self._suspects[-1]
+        return self._queue[in_flight]
+
+    def take(self, batch: Batch) -> None:
+        """`batch`, which `next` gave, is put into a request: number it if it has no number yet, and seal it."""
+        if self._desk is None:
+            patch_producer(batch.data, NO_SEQUENCE, NO_SEQUENCE, NO_SEQUENCE)
+        elif batch.sequence == NO_SEQUENCE:
+            identity = self._identity
+            assert identity is not None
+            batch.sequence = self._sequence
+            self._sequence = next_sequence(batch.sequence, batch.records)
+            patch_producer(batch.data, identity.producer_id, identity.epoch, batch.sequence)
+        batch.attempts += 1
+        self._in_flight += 1
+
+    def acknowledged(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        """The leader has appended `batch`, now or in an earlier attempt."""
+        if self._state is _State.ENDED:
+            return
+        self._in_flight -= 1
+        queue = self._queue
+        if queue[0] is batch:
+            queue.popleft()
+            self._suspects = []
+        elif self._suspects:
+            # In sequence behind what nobody would vouch for: all before it is in the log as well.
+            self._suspects = []
+            while (before := queue.popleft()) is not batch:
+                self._acknowledge(before, -1, -1)
+        else:
+            queue.remove(batch)
+        self._settled = True
+        self._backoff.reset()
+        self._acknowledge(batch, base_offset, log_append_time_ms)
+        if self._state is _State.SENDING:
+            if len(queue) > self._in_flight:
+                self._route.ready(self)  # type: ignore[union-attr]  # SENDING implies a route
+            if self._expires and self._expiry is None:
+                self._arm_expiry()
+        elif not self._in_flight:
+            self._recover()
+
+    def returned(self, batch: Batch, error: IngestdError) -> None:
+        """`batch` is back with `error`, and no transport holds its memory."""
+        if self._state is _State.ENDED:
+            return
+        self._in_flight -= 1
+        self._state = _State.RETURNING
+        batch.error = error
+        if not surely_refused(error):
+            batch.uncertain = True
+        if not self._in_flight:
+            self._recover()
+
+    def unreachable(self, error: IngestdError) -> None:
+        """The leader that this partition is routed to cannot be connected to."""
+        if self._state is not _State.SENDING:
+            return
+        if self._in_flight:
+            self._state = _State.RETURNING
+        elif is_retriable(error):
+            self._tell_retried(error)
+            self._back_off(error)
+        elif isinstance(error, KafkaError) and error.fatal:
+            self._routes.fatal(error)
+        else:
+            self._rest(error)
+
+    # Recovery: decides, when nothing is in flight, what becomes of what came back
+
+    def _recover(self) -> None:
+        """Fail, split, renumber, or send again: see `Verdict`."""
+        suspected = self._suspects[-1] if self._suspects else None
+        left: list[Batch] = []
+        ended: list[tuple[Batch, IngestdError]] = []
+        decisive: IngestdError | None = None
+        hole = False
+        while self._queue and self._queue[0].attempts:
+            batch = self._queue.popleft()
+            error, batch.error = batch.error, None
+            if error is None:
+                left.append(batch)
+                continue
+            verdict = judge(batch, error, numbered=self._desk is not None)
+            if verdict is Verdict.FATAL:
+                self._queue.extendleft(reversed([*left, batch]))
+                self._end_batches(ended)
+                self._state = _State.WAITING
+                self._routes.fatal(error)
+                return
+            if verdict is Verdict.SPLIT:
+                try:
+                    left.extend(split(batch, self._ledger))
+                    hole = True
+                    continue
+                except CorruptBatch as damage:
+                    verdict, error = Verdict.FAIL, damage
+            if verdict is Verdict.FAIL:
+                ended.append((batch, error))
+                hole = hole or not batch.uncertain
+                continue
+            left.append(batch)
+            # OUT_OF_ORDER_SEQUENCE says something of the first alone, and of a suspect; behind these it only follows.
+            if decisive is None and (verdict is Verdict.RETRY or batch is suspected or len(left) == 1):
+                decisive = error
+            self._tell_retried(error)
+        self._queue.extendleft(reversed(left))
+        self._decide(decisive, suspected, hole=hole, ended=bool(ended))
+        self._end_batches(ended)
+        self._expire()
+
+    def _decide(self, error: IngestdError | None, suspected: Batch | None, *, hole: bool, ended: bool) -> None:
+        """What to do next. `error` is the one that decides; `hole`: a sequence will certainly never be appended."""
+        if self._desk is not None and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
+            self._renumber()
+            return
+        if self._desk is not None and isinstance(error, KafkaError) and error.code in OUT_OF_SEQUENCE:
+            self._seek_end_of_log(suspected)
+            return
+        self._suspects = []
+        if error is None or self._known_leader() not in (None, self._leader):
+            self._settled = False
+            self._find_leader()
+        else:
+            self._back_off(error)
+
+    def _seek_end_of_log(self, suspected: Batch | None) -> None:
+        """The leader misses what comes before the first batch, or before the suspect that was tried last.
+
+        If the first may have been appended earlier, those behind it may have been as well, and a leader that was
+        restarted remembers the last of them only. It takes a batch behind only if it has all before: so they are tried
+        from the last on, and the one that it takes tells how far the log goes. If it takes none, it has none.
+        """
+        self._settled = False
+        if suspected is not None:
+            self._suspects.pop()
+        elif self._queue[0].uncertain:
+            self._suspects = [batch for batch in self._numbered()[1:] if batch.uncertain]
+        if self._suspects:
+            self._find_leader()
+        else:
+            self._renumber()
+
+    def _numbered(self) -> list[Batch]:
+        return [batch for batch in takewhile(_was_tried, self._queue) if batch.sequence != NO_SEQUENCE]
+
+    def _renumber(self) -> None:
+        """Begin again from sequence 0 under a new epoch: the log certainly lacks everything in the queue."""
+        self._suspects = []
+        self._settled = False
+        self._needs_identity = True
+        for batch in takewhile(_was_tried, self._queue):
+            batch.sequence = NO_SEQUENCE
+            batch.uncertain = False
+        repeated = self._backoff.attempts
+        delay = self._backoff.next_delay()
+        if repeated:
+            self._state = _State.WAITING
+            self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
+        else:
+            self._find_leader()
+
+    def _identified(self, identity: ProducerIdentity) -> None:
+        if self._state is not _State.IDENTIFYING:
+            return
+        self._begin_identity(identity)
+        self._find_leader()
+
+    def _begin_identity(self, identity: ProducerIdentity) -> None:
+        self._identity = identity
+        self._needs_identity = False
+        self._sequence = 0
+        self._settled = False
+
+    # Routing
+
+    def _known_leader(self) -> tuple[int, int] | None:
+        known = self._routes.metadata.snapshot.partition(self.topic, self.partition)
+        return None if known is None or known.leader < 0 else (known.leader, known.leader_epoch)
+
+    def _find_leader(self) -> None:
+        """Go on: get an identity if there is none, then route to the leader, then send."""
+        self._cancel_timer()
+        if self._needs_identity:
+            assert self._desk is not None
+            if self._identity is not None or self._desk.first is None:
+                self._state = _State.IDENTIFYING
+                self._desk.ask(self._identity, self._identified)
+                return
+            self._begin_identity(self._desk.first)
+        leader = self._known_leader()
+        if leader is None:
+            self._await_leader()
+            return
+        self._unknown_since = None
+        if leader != self._leader:
+            self._leader = leader
+            self._settled = False
+        self._route = self._routes.route(leader[0])
+        self._state = _State.SENDING
+        if self._queue:
+            self._route.ready(self)
+
+    def _await_leader(self) -> None:
+        self._leader = None
+        self._state = _State.WAITING
+        metadata = self._routes.metadata
+        topic = metadata.snapshot.topics.get(self.topic)
+        delay = self._backoff.next_delay()
+        if metadata.snapshot.partition(self.topic, self.partition) is None:
+            code = ErrorCode.unknown_topic_or_partition
+            if topic is not None and topic.error is not ErrorCode.none:
+                code = topic.error
+            error = KafkaError(code, str(self))
+            now = time.monotonic()
+            # What is known may be old: only news can be final.
+            final = self._unknown_since is not None and not error.retriable
+            if self._unknown_since is None:
+                self._unknown_since = now
+            left = self._unknown_since + self._settings.metadata_timeout - now
+            if left <= 0 or final:
+                self._rest(error)
+                return
+            delay = min(delay, left)
+        # A source of metadata may answer at once, and so route this partition before `wanted` returns.
+        self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
+        metadata.wanted((self.topic,), f"{self} has no known leader")
+
+    def _back_off(self, error: IngestdError) -> None:
+        self._state = _State.WAITING
+        self._settled = False
+        self._timer = asyncio.get_running_loop().call_later(self._backoff.next_delay(), self._find_leader)
+        if not isinstance(error, KafkaError) or error.refresh_metadata:
+            self._routes.metadata.wanted((self.topic,), f"{self}: {error}")
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Endings
+
+    def _acknowledge(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        if self._events is not None:
+            seconds = time.monotonic() - batch.accepted_at
+            self._events.acknowledged(self.topic, self.partition, batch.records, len(batch.data), seconds)
+        self._finish(batch, Delivery(self.topic, self.partition, batch.records, base_offset, log_append_time_ms))
+
+    def _end_batches(self, ended: list[tuple[Batch, IngestdError]]) -> None:
+        for batch, error in ended:
+            if self._events is not None:
+                self._events.failed(self.topic, self.partition, batch.records, error)
+            self._finish(batch, Delivery(self.topic, self.partition, batch.records, error=error))
+
+    def _finish(self, batch: Batch, delivery: Delivery) -> None:
+        if batch.done is not None:
+            deliver(batch.done, delivery)
+        if batch.reserved:
+            self._ledger.release(batch.reserved)
+        self._ledger.leave(batch.generation)
+
+    def _fail_all(self, error: IngestdError) -> None:
+        left = [(batch, error) for batch in self._queue]
+        self._queue.clear()
+        self._suspects = []
+        self._end_batches(left)
+
+    def _rest(self, error: IngestdError) -> None:
+        """Fail what is queued (nothing is in flight), and start over with the next batch that is offered."""
+        self._cancel_timer()
+        self._state = _State.RESTING
+        self._leader = self._unknown_since = None
+        self._backoff.reset()
+        self._fail_all(error)
+
+    def _arm_expiry(self) -> None:
+        if self._queue:
+            delay = self._queue[0].deadline - time.monotonic()
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, delay), self._expiry_due)
+
+    def _expiry_due(self) -> None:
+        self._expiry = None
+        self._expire()
+
+    def _expire(self) -> None:
+        """Fail what is past its deadline and not in flight. What is in flight is looked at when it is back."""
+        if not self._expires or self._state in (_State.RETURNING, _State.ENDED):
+            return
+        now = time.monotonic()
+        ended: list[tuple[Batch, IngestdError]] = []
+        first = self._in_flight
+        while len(self._queue) > first and self._queue[first].deadline <= now:
+            batch = self._queue[first]
+            if first and batch.sequence != NO_SEQUENCE:
+                break
+            del self._queue[first]
+            self._suspects = []
+            age = now - batch.accepted_at
+            ended.append(
+                (batch, DeadlineExceeded(f"{self}: not acknowledged within {age:.1f} s, {batch.attempts} attempts"))
+            )
+        if self._expiry is None and self._queue and self._queue[0].deadline > now:
+            self._arm_expiry()
+        self._end_batches(ended)
+
+    def _tell_retried(self, error: IngestdError) -> None:
+        if self._events is not None:
+            self._events.retried(self.topic, self.partition, error)
+
+
+def _was_tried(batch: Batch) -> bool:
+    return batch.attempts > 0

@@ -1,0 +1,90 @@
+"""A batch that is too large for its topic, in halves: decoded and encoded again with the same codec, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.errors import KafkaError
+from ingestd.producer.batch import Batch
+from ingestd.producer.delivery import Delivery, deliver
+from ingestd.records.batch import HEADER_BYTES, read_header
+from ingestd.records.builder import BatchBuilder
+from ingestd.records.codecs import Compression
+from ingestd.records.decode import decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.producer.delivery import Delivered
+    from ingestd.producer.ledger import Ledger
+    from ingestd.records.decode import Record
+
+__all__ = ["split"]
+
+_NO_LIMIT = 1 << 62
+
+
+def split(batch: Batch, ledger: Ledger) -> tuple[Batch, Batch]:
+    """Two batches with the records of `batch`, not numbered, in memory of their own. Raises `CorruptBatch`.
+
+    The `done` of the whole is called when both halves are done: with the first half's base offset, or with the error
+    of the first half that failed. What `batch` holds in the ledger passes to the halves.
+    """
+    header = read_header(batch.data)
+    records = decode_records(batch.data)
+    middle = len(records) // 2
+    compression = Compression(header.codec)
+    halves_done = None if batch.done is None else _Joined(batch.done, batch.records)
+    first, second = (
+        Batch(
+            data=memoryview(_encode(part, compression)),
+            records=len(part),
+            done=halves_done,
+            accepted_at=batch.accepted_at,
+            deadline=batch.deadline,
+            generation=batch.generation,
+            attempts=batch.attempts,
+        )
+        for part in (records[:middle], records[middle:])
+    )
+    ledger.enter_again(batch.generation)
+    first.reserved, second.reserved = batch.reserved // 2, batch.reserved - batch.reserved // 2
+    return first, second
+
+
+def _encode(records: Sequence[Record], compression: Compression) -> bytearray:
+    builder = BatchBuilder(_NO_LIMIT)
+    for record in records:
+        builder.append(record.key, record.value, record.headers, record.timestamp_ms)
+    built = builder.build(compression)
+    assert len(built) > HEADER_BYTES
+    return built
+
+
+class _Joined:
+    """Makes one delivery of two. Called once for each half."""
+
+    def __init__(self, done: Delivered, records: int) -> None:
+        self._done = done
+        self._records = records
+        self._other: Delivery | None = None
+
+    def __call__(self, half: Delivery) -> None:
+        other = self._other
+        if other is None:
+            self._other = half
+            return
+        offsets = [part.base_offset for part in (other, half) if part.base_offset >= 0]
+        error = other.error or half.error
+        if error is not None and (other.error is None or half.error is None):
+            detail = f"{half.topic}[{half.partition}]: half of a batch split because of its size failed: {error}"
+            error = KafkaError(error.code, detail) if isinstance(error, KafkaError) else type(error)(detail)
+        whole = Delivery(
+            half.topic,
+            half.partition,
+            self._records,
+            -1 if error is not None or len(offsets) < 2 else min(offsets),
+            max(other.log_append_time_ms, half.log_append_time_ms),
+            error,
+        )
+        deliver(self._done, whole)

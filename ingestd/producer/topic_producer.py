@@ -1,0 +1,256 @@
+"""Topic producer: one per topic. Chooses a partition for each record; holds records while the topic is not known."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.producer.breaker import CircuitBreaker
+from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.open_batch import OpenBatch
+from ingestd.producer.partition_producer import PartitionProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.client.metadata import TopicMetadata
+    from ingestd.producer.batch import Batch
+    from ingestd.producer.delivery import Delivered
+    from ingestd.producer.events import ProducerEvents
+    from ingestd.producer.identity import IdentityDesk
+    from ingestd.producer.ledger import Ledger
+    from ingestd.producer.partition_producer import Routes
+    from ingestd.producer.settings import ProducerSettings
+
+__all__ = ["OutgoingRecord", "TopicProducer"]
+
+UNKNOWN_PARTITION = -1
+"""What a delivery says of a record that failed before it had a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record that waits for its topic's metadata."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
+    done: Delivered | None
+    size: int
+    generation: int
+
+
+class TopicProducer:
+    """Spreads records and batches over the topic's partition producers.
+
+    Invariants
+        Records that wait for metadata are partitioned in the order in which they came, before any that come later.
+        They wait no longer than the metadata timeout, and while the breaker is open nothing waits at all.
+        Every record accepted ends in exactly one call of `done`.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: ProducerSettings,
+        routes: Routes,
+        desk: IdentityDesk | None,
+        ledger: Ledger,
+        events: ProducerEvents | None,
+    ) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._routes = routes
+        self._desk = desk
+        self._ledger = ledger
+        self._events = events
+        self._partitioner = settings.new_partitioner(topic)
+        self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)
+        self._producers: dict[int, PartitionProducer] = {}
+        self._open: dict[int, OpenBatch] = {}
+        self._known: TopicMetadata | None = None
+        self._partitions: tuple[int, ...] = ()
+        self._writable: tuple[int, ...] = ()
+        self._waiting: deque[OutgoingRecord] = deque()
+        self._waiting_since = 0.0
+        self._backoff = settings.backoff()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: IngestdError | None = None
+        self._look(routes.metadata.snapshot.topics.get(topic))
+
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        done: Delivered | None,
+    ) -> None:
+        """Accept a record. Raises `KafkaError` (invalid partition, or the topic's breaker is open), `ValueError`."""
+        if partition is None:
+            if not self._partitions or self._waiting:
+                self._hold(key, value, headers, timestamp_ms, done)
+                return
+            partition = self._choose(key, value)
+        open_batch = self._open.get(partition)
+        if open_batch is None:
+            open_batch = self._open_batch(partition)
+        open_batch.append(key, value, headers, timestamp_ms, done)
+
+    def producer_of(self, partition: int) -> PartitionProducer:
+        """Where a ready batch goes: the partition's producer, which has by now all records that came before.
+
+        Raises `KafkaError` for a negative partition.
+        """
+        open_batch = self._open.get(partition)
+        if open_batch is not None:
+            open_batch.close()
+        return self._producers.get(partition) or self._producer(partition)
+
+    def close_batches(self) -> None:
+        """Send what is being collected without waiting for its linger."""
+        for open_batch in self._open.values():
+            open_batch.close()
+
+    def metadata_changed(self, known: TopicMetadata | None) -> None:
+        """The snapshot was replaced; `known` is this topic's part."""
+        if known is self._known:
+            return
+        self._look(known)
+        for producer in self._producers.values():
+            producer.metadata_changed()
+        if self._waiting and self._partitions:
+            self._release()
+
+    def end(self, error: IngestdError) -> None:
+        """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
+        self._ended = error
+        self._fail_waiting(error)
+        self.close_batches()
+        for producer in self._producers.values():
+            producer.end(error)
+
+    # How it is done
+
+    def _look(self, known: TopicMetadata | None) -> None:
+        self._known = known
+        partitions = () if known is None else known.partitions
+        self._partitions = tuple(each.partition for each in partitions)
+        self._writable = tuple(each.partition for each in partitions if each.leader >= 0)
+
+    def _choose(self, key: bytes | None, value: bytes | None) -> int:
+        partitioner = self._partitioner
+        offered = self._partitions
+        if not partitioner.needs_consistency(key):
+            # None writable: any will do, and waits for its leader.
+            offered = self._writable or offered
+        index = partitioner.choose(key, value, offered)
+        if not 0 <= index < len(offered):
+            raise KafkaError(
+                ErrorCode.invalid_partitions,
+                f"{self._topic}: invalid partition: the partitioner chose index {index} of {len(offered)} partitions",
+            )
+        return offered[index]
+
+    def _producer(self, partition: int) -> PartitionProducer:
+        producer = self._producers.get(partition)
+        if producer is None:
+            if partition < 0:
+                raise KafkaError(ErrorCode.invalid_partitions, f"{self._topic}: invalid partition {partition}")
+            producer = self._producers[partition] = PartitionProducer(
+                self._topic, partition, self._settings, self._routes, self._desk, self._ledger, self._events
+            )
+        return producer
+
+    def _open_batch(self, partition: int) -> OpenBatch:
+        producer = self._producer(partition)
+
+        def closed(batch: Batch) -> None:
+            self._partitioner.batch_full(partition)
+            if self._ended is None:
+                producer.offer(batch)
+            else:
+                producer.refuse(batch, self._ended)
+
+        opened = self._open[partition] = OpenBatch(self._settings, self._ledger, closed)
+        return opened
+
+    def _hold(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        done: Delivered | None,
+    ) -> None:
+        if self._breaker.open:
+            raise self._missing()
+        size = len(key or b"") + len(value or b"") + 64
+        self._ledger.reserve(size)
+        self._waiting.append(OutgoingRecord(key, value, headers, timestamp_ms, done, size, self._ledger.enter()))
+        if self._timer is None:
+            self._waiting_since = time.monotonic()
+            self._backoff.reset()
+            self._await_metadata()
+
+    def _missing(self) -> KafkaError:
+        known = self._known
+        code = ErrorCode.leader_not_available if known is not None else ErrorCode.unknown_topic_or_partition
+        if known is not None and known.error is not ErrorCode.none:
+            code = known.error
+        return KafkaError(code, self._topic)
+
+    def _await_metadata(self) -> None:
+        """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
+        error = self._missing()
+        left = self._waiting_since + self._settings.metadata_timeout - time.monotonic()
+        # What is known may be old: only news can be final.
+        final = self._backoff.attempts > 0 and not error.retriable
+        if left <= 0 or final:
+            self._breaker.failed()
+            self._fail_waiting(error)
+            return
+        self._timer = asyncio.get_running_loop().call_later(min(left, self._backoff.next_delay()), self._await_metadata)
+        self._routes.metadata.wanted((self._topic,), f"records wait for the partitions of {self._topic}")
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release(self) -> None:
+        self._stop_waiting()
+        self._breaker.succeeded()
+        waiting, self._waiting = self._waiting, deque()
+        refused: list[tuple[OutgoingRecord, IngestdError]] = []
+        for record in waiting:
+            try:
+                self.send(record.key, record.value, None, record.headers, record.timestamp_ms, record.done)
+            except (IngestdError, ValueError, TypeError) as error:
+                refused.append((record, error if isinstance(error, IngestdError) else IngestdError(str(error))))
+                continue
+            self._ledger.release(record.size)
+            self._ledger.leave(record.generation)
+        # Last, because a callback may send, and what waited goes first.
+        for record, reason in refused:
+            self._fail(record, reason)
+
+    def _fail_waiting(self, error: IngestdError) -> None:
+        self._stop_waiting()
+        waiting, self._waiting = self._waiting, deque()
+        for record in waiting:
+            self._fail(record, error)
+
+    def _fail(self, record: OutgoingRecord, error: IngestdError) -> None:
+        if self._events is not None:
+            self._events.failed(self._topic, UNKNOWN_PARTITION, 1, error)
+        if record.done is not None:
+            deliver(record.done, Delivery(self._topic, UNKNOWN_PARTITION, 1, error=error))
+        self._ledger.release(record.size)
+        self._ledger.leave(record.generation)
