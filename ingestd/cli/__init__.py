@@ -1,1 +1,1 @@
-"""The `ingestd` command: thin verbs over functions that a Python user could call."""
+"""The `ingestd` command. Thin: each verb calls a function that a Python user could call as well."""

@@ -1,0 +1,62 @@
+"""Configuration for the verbs: which route class each table is, and the brokers that a tool shall talk to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ingestd.daemon.configuration import load, parse_address
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ingestd.daemon.configuration import Configuration
+    from ingestd.daemon.source import Route
+
+__all__ = ["bootstrap_addresses", "load_configuration", "route_kinds"]
+
+
+def route_kinds() -> Mapping[str, type[Route]]:
+    """The tables of routes that a configuration file may have, and what each is made into."""
+    from ingestd.tail.route import TailRoute  # noqa: PLC0415 - tools that need no configuration do without the tails
+
+    kinds: dict[str, Any] = {"tails": TailRoute}
+    return kinds
+
+
+def load_configuration(path: Path) -> Configuration:
+    """The daemon's configuration in a file, all route kinds known. Raises `FaultyConfiguration`."""
+    return load(path, route_kinds())
+
+
+def bootstrap_addresses(brokers: Sequence[str], configuration: Path | None, cluster: str | None) -> list[str]:
+    """The brokers that a tool was told: `HOST:PORT[,HOST:PORT…]`, or a cluster of a configuration file.
+
+    `cluster` may be None where the file has one cluster only. Raises `ConfigurationError` for anything else.
+    """
+    if configuration is None:
+        if cluster is not None:
+            raise ConfigurationError("--cluster NAME: expected --config FILE as well")
+        return _addresses(brokers)
+    if brokers:
+        raise ConfigurationError("--brokers and --config: expected one of them")
+    loaded = load_configuration(configuration)
+    if cluster is None:
+        if len(loaded.clusters) != 1:
+            known = ", ".join(loaded.clusters) or "none"
+            raise ConfigurationError(f"{configuration}: expected --cluster NAME, one of its clusters: {known}")
+        (cluster,) = loaded.clusters
+    return list(loaded.bootstrap(cluster))
+
+
+def _addresses(brokers: Sequence[str]) -> list[str]:
+    addresses = [address for text in brokers for address in text.split(",") if address]
+    if not addresses:
+        raise ConfigurationError("no brokers: expected --brokers HOST:PORT, or --config FILE")
+    for address in addresses:
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ConfigurationError(f"--brokers: {error}") from None
+    return addresses

@@ -1,0 +1,110 @@
+"""`ingestd consume`: partitions of a topic, as bytes, to a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from ingestd.cli.rendering import RawValues
+from ingestd.cli.starts import BeforeEnd
+from ingestd.client.client import Client
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation, TopicPartition
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.cli.rendering import Rendering
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.settings import Start
+    from ingestd.records.columns import Columns
+
+__all__ = ["Consumption", "consume", "consumer_settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What to read of a topic."""
+
+    topic: str
+    partitions: Sequence[int] = ()
+    """Empty: all."""
+    start: Start | BeforeEnd = Edge.oldest
+    count: int | None = None
+    """End after so many records, over all partitions; None: do not."""
+    exit_at_end: bool = False
+    """End at the end that each partition has at the start."""
+
+
+def consumer_settings(*, committed: bool) -> ConsumerSettings:
+    """Settings of a consumer that sees everything, or what is committed only."""
+    return ConsumerSettings(isolation=Isolation.read_committed if committed else Isolation.read_uncommitted)
+
+
+async def consume(
+    bootstrap: Sequence[str],
+    consumption: Consumption,
+    out: BinaryIO,
+    rendering: Rendering | None = None,
+    settings: ConsumerSettings | None = None,
+) -> int:
+    """Write a topic's records to `out`, in order within each partition; how many.
+
+    Raises `KafkaError` (no such topic, offset out of range), `DeadlineExceeded` when no broker answers.
+    """
+    async with Client(bootstrap) as client, Consumer(client, settings) as consumer:
+        topic = consumption.topic
+        known = await consumer.partitions(topic)
+        partitions = consumption.partitions or known
+        for partition in partitions:
+            if partition not in known:
+                raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")
+        writer = _Writer(out, rendering or RawValues(), consumption.count)
+        end = Edge.newest if consumption.exit_at_end else None
+        starts = await _starts(consumer, consumption, partitions)
+        if consumption.count == 0:
+            return 0
+        opened = [await consumer.consume_partition(topic, number, start, end) for number, start in starts.items()]
+        async with asyncio.TaskGroup() as group:
+            for partition_consumer in opened:
+                group.create_task(_copy(partition_consumer, writer, opened))
+        return writer.written
+
+
+async def _starts(consumer: Consumer, consumption: Consumption, partitions: Sequence[int]) -> dict[int, Start]:
+    start = consumption.start
+    if not isinstance(start, BeforeEnd):
+        return dict.fromkeys(partitions, start)
+    keys = [TopicPartition(consumption.topic, partition) for partition in partitions]
+    oldest = await consumer.offsets(dict.fromkeys(keys, Edge.oldest))
+    newest = await consumer.offsets(dict.fromkeys(keys, Edge.newest))
+    return {key.partition: max(oldest[key], newest[key] - start.records) for key in keys}
+
+
+async def _copy(source: PartitionConsumer, writer: _Writer, everyone: Sequence[PartitionConsumer]) -> None:
+    async for columns in source.columns():
+        if writer.write(source.topic, source.partition, columns):
+            for other in everyone:
+                other.close()
+            return
+
+
+class _Writer:
+    """Writes records up to a count."""
+
+    def __init__(self, out: BinaryIO, rendering: Rendering, limit: int | None) -> None:
+        self._out = out
+        self._rendering = rendering
+        self._limit = limit
+        self.written = 0
+
+    def write(self, topic: str, partition: int, columns: Columns) -> bool:
+        """Write what there is room for; whether that was the last."""
+        count = columns.count if self._limit is None else min(columns.count, self._limit - self.written)
+        if count > 0:
+            self._out.write(self._rendering.render(topic, partition, columns, count))
+            self._out.flush()
+            self.written += count
+        return self._limit is not None and self.written >= self._limit

@@ -1,0 +1,64 @@
+"""Entry of the `ingestd` command: runs a verb, turns what went wrong into one clear line and an exit code.
+
+Exit codes: 0 done; 1 it could not be done; 2 the command line or the configuration is wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ConfigurationError, IngestdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["main"]
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (None: this process's); the exit code."""
+    from ingestd.cli.app import app  # noqa: PLC0415 - a process that only imports this module does without typer
+
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="ingestd")
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except (IngestdError, OSError, ExceptionGroup) as error:
+        return _report(error)
+    return 0
+
+
+def _report(error: Exception) -> int:
+    causes = list(_causes(error))
+    unexpected = [cause for cause in causes if not isinstance(cause, (IngestdError, OSError))]
+    if unexpected:
+        raise error
+    for cause in causes:
+        for line in (str(cause) or type(cause).__name__).splitlines():
+            print(f"ingestd: {line}", file=sys.stderr)
+    return MISUSED if any(isinstance(cause, ConfigurationError) for cause in causes) else FAILED
+
+
+def _causes(error: Exception) -> Iterator[Exception]:
+    """The errors that a group of tasks ended with, each once."""
+    if isinstance(error, ExceptionGroup):
+        for part in error.exceptions:
+            yield from _causes(part)
+    else:
+        yield error
+
+
+def _reader_gone() -> int:
+    """Whoever read our output has enough (`| head`): no fault of ours, and nothing more can be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,160 @@
+"""`ingestd produce`: lines of a stream, as records, to a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from ingestd.client.client import Client
+from ingestd.errors import BufferFull, ConfigurationError, IngestdError
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.settings import ProducerSettings
+from ingestd.records.codecs import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from ingestd.producer.delivery import Delivery
+
+__all__ = ["Produced", "Production", "open_input", "produce", "producer_settings"]
+
+_READ_BYTES = 1024 * 1024
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """Where lines go and what of them is the key."""
+
+    topic: str
+    partition: int | None = None
+    """None: by the key's hash, as Kafka's own clients do; without a key, wherever the producer likes."""
+    delimiter: bytes = b"\n"
+    key_delimiter: bytes | None = None
+    """What stands between a line's key and its value; None: a line is all value. A line without it has no key."""
+
+    def __post_init__(self) -> None:
+        if not self.delimiter:
+            raise ConfigurationError("delimiter: empty; expected at least one byte")
+        if self.key_delimiter == b"":
+            raise ConfigurationError("key delimiter: empty; expected at least one byte")
+
+
+@dataclass(slots=True)
+class Produced:
+    """What became of the lines."""
+
+    accepted: int = 0
+    delivered: int = 0
+    error: IngestdError | None = None
+    """Why the first of those that were not delivered was not."""
+
+    def done(self, delivery: Delivery) -> None:
+        """Count one delivery."""
+        if delivery.error is None:
+            self.delivered += delivery.records
+        elif self.error is None:
+            self.error = delivery.error
+
+
+def producer_settings(compression: str, acks: int, linger: float) -> ProducerSettings:
+    """Settings from `CODEC[:LEVEL]`, acks (-1, 1, 0) and seconds. Raises `ConfigurationError`, `UnsupportedCodec`."""
+    codec, colon, level = compression.partition(":")
+    if colon and not level.removeprefix("-").isdecimal():
+        raise ConfigurationError(f"compression {compression!r}: expected CODEC or CODEC:LEVEL, as in zstd:3")
+    return ProducerSettings(
+        acks=acks, linger=linger, compression=Compression.parse(codec, int(level) if colon else None)
+    )
+
+
+def open_input(path: Path | None) -> BinaryIO:
+    """A file, or standard input for None or `-`; unbuffered: a read gives what has come. Raises `OSError`."""
+    if path is None or str(path) == "-":
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    return path.open("rb", buffering=0)
+
+
+async def produce(
+    bootstrap: Sequence[str], production: Production, source: BinaryIO, settings: ProducerSettings | None = None
+) -> Produced:
+    """Send each line of `source` until its end, or until one can not be delivered; returns when all are decided.
+
+    Raises what opening the producer raises; what becomes of a line is in the value returned.
+    """
+    produced = Produced()
+    async with Client(bootstrap) as client:
+        producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
+        async with producer:
+            async for lines in _lines(source, production.delimiter):
+                await _send(producer, production, lines, produced)
+                if produced.error is not None:
+                    break
+            timeout = 120.0 if settings is None else settings.delivery_timeout + settings.request_timeout
+            await producer.flush(timeout)
+    return produced
+
+
+async def _send(producer: AsyncProducer, production: Production, lines: list[bytes], produced: Produced) -> None:
+    topic, partition, separator, done = production.topic, production.partition, production.key_delimiter, produced.done
+    for line in lines:
+        key: bytes | None = None
+        value = line
+        if separator is not None:
+            before, found, after = line.partition(separator)
+            if found:
+                key, value = before, after
+        while True:
+            try:
+                producer.send(topic, value, key=key, partition=partition, done=done)
+            except BufferFull:
+                await producer.room()
+            else:
+                break
+        produced.accepted += 1
+        if produced.error is not None:
+            return
+
+
+async def _lines(source: BinaryIO, delimiter: bytes) -> AsyncIterator[list[bytes]]:
+    """Lines as they come in, without their delimiter; the last needs none. Raises `IngestdError` for an endless one."""
+    read = getattr(source, "read1", source.read)
+    rest = b""
+    while piece := await _in_thread(read, _READ_BYTES):
+        lines = (rest + piece).split(delimiter)
+        rest = lines.pop()
+        if len(rest) > _LONGEST_LINE:
+            raise IngestdError(f"a line is longer than {_LONGEST_LINE} bytes; nothing of it was sent")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _in_thread(read: Callable[[int], bytes], size: int) -> bytes:
+    """What `read` gives, which may block for ever: its thread holds up neither the loop nor the process's end."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bytes] = loop.create_future()
+
+    def work() -> None:
+        try:
+            piece, error = read(size), None
+        except OSError as failed:
+            piece, error = b"", failed
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(finish, piece, error)
+
+    def finish(piece: bytes, error: OSError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(piece)
+        else:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="input", daemon=True).start()
+    return await answer
