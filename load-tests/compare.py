@@ -158,15 +158,12 @@ def report(runs: Sequence[Run], contenders: Sequence[Contender], size: int, core
         "broker_cores": cores[1],
         "runs": "in alternation; medians, memory: largest",
     }
-    caption = "\n".join(
-        [
-            f"{size / 1e9:.2f} GB, {runs[0].delivered:,} lines, {PARTITIONS} partitions, acks=all, linger {LINGER_MS} ms, "
-            f"zstd level 1, Kafka 4.3.1 without fsync on core {cores[1]}, client on core {cores[0]}; CPU and memory (PSS) "
-            "of the whole process tree, start-up included; medians",
-            *(f"{name}: {text}" for name, text in delivery.items()),
-            *verdicts(rows),
-        ]
+    conditions = (
+        f"{size / 1e9:.2f} GB, {runs[0].delivered:,} lines, {PARTITIONS} partitions, acks=all, linger {LINGER_MS} ms, "
+        f"zstd level 1, Kafka 4.3.1 without fsync on core {cores[1]}, client on core {cores[0]}; "
+        "CPU and memory (PSS) of the whole process tree, start-up included; medians"
     )
+    caption = "\n".join([conditions, *(f"{name}: {text}" for name, text in delivery.items()), *verdicts(rows)])
     columns = ["codec", "program", "runs", "wall s", "MB/s", "CPU-s/GB", "of kcat", "peak MB", "delivered"]
     kept = ["codec", "contender", "runs", "wall", "megabytes_per_second", "cpu_seconds_per_gb", "cpu_of_kcat"]
     kept += ["peak_memory_mb", "delivered"]
