@@ -1,5 +1,3 @@
-"""The hot loops in C. `_plain` has the same names with the same types, and says what they do."""
-
 from ingestd.records._plain import BUDGET_SPENT as BUDGET_SPENT
 from ingestd.records._plain import FINISHED as FINISHED
 from ingestd.records._plain import NAME as NAME
