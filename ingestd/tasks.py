@@ -61,7 +61,7 @@ class TaskOwner:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self) -> None:
-        """Wait for the end of what still runs, without cancelling it, and start nothing more. For work that ends by itself."""
+        """Wait for the end of what still runs, without cancelling it: work that ends by itself. Starts nothing more."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

@@ -100,7 +100,7 @@ def merge(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
 
 
 def keep_newer_leaders(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
-    """A complete new snapshot, but for leaders of which a newer epoch is known already; its version grows in any case."""
+    """A complete new snapshot, but for leaders of which a newer epoch is known; its version grows in any case."""
     topics = {name: _newer(known.topics.get(name), topic) for name, topic in news.topics.items()}
     return replace(news, topics=topics, version=max(known.version + 1, news.version))
 

@@ -1,4 +1,4 @@
-"""One broker as a client sees it: its address, and one connection that is opened when needed and opened again when lost."""
+"""One broker as a client sees it: an address, and one connection, opened when needed and again when lost."""
 
 from __future__ import annotations
 

@@ -62,8 +62,10 @@ class Brokers:
         return self._of(node, purpose)
 
     def candidates(self) -> Iterator[Broker]:
-        """Whom to ask what any broker can answer: connected nodes first, the least busy before others, then the other
-        nodes in random order, then the seeds. Evaluated as it goes: what fails meanwhile is passed over.
+        """Whom to ask what any broker can answer.
+
+        Connected nodes first, the least busy before others, then the other nodes in random order, then the seeds.
+        Evaluated as it goes: what fails meanwhile is passed over.
         """
         nodes = [node for node in self._nodes.values() if node.id not in self._failed]
         random.shuffle(nodes)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ingestd.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
 __all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata"]
@@ -99,5 +98,8 @@ class MetadataSource(Protocol):
         ...
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
-        """Refresh (None: every topic known) and return the new snapshot. Raises `DeadlineExceeded` when no broker answered."""
+        """Refresh (None: every topic known) and return the new snapshot.
+
+        Raises `DeadlineExceeded` when no broker answered.
+        """
         ...

@@ -21,7 +21,7 @@ class ClientSettings:
     metadata_timeout: for a role to be found, retries included, where the caller gives no timeout.
     metadata_max_age: known metadata is refreshed after this long without another reason; 0: never.
     metadata_minimum_interval: the least time between two metadata requests that nobody waits for.
-    metadata_attempts: how often metadata with partial errors (no leader yet, unknown topic) is asked for in one refresh.
+    metadata_attempts: how often one refresh asks, where answers have partial errors (no leader yet, unknown topic).
     retry_initial, retry_maximum: backoff between attempts at metadata and roles.
     reconnect_initial, reconnect_maximum: backoff between attempts to connect to one broker.
     allow_auto_topic_creation: whether asking for a missing topic's metadata may create it (the broker must agree).

@@ -124,7 +124,7 @@ _FIRST_FLEXIBLE: Final = {
 
 
 def is_flexible(api: int, version: int) -> bool:
-    """Whether this version has tagged fields and compact lengths, in its body and (but for ApiVersions answers) its header."""
+    """Whether this version has tagged fields and compact lengths, in body and header (but for ApiVersions answers)."""
     return version >= _FIRST_FLEXIBLE.get(api, 0)  # type: ignore[call-overload,no-any-return]  # an IntEnum key equals its int
 
 

@@ -1,4 +1,4 @@
-"""One TCP connection to one broker: pipelined requests in order of calls, answers checked and handed out, one deadline each."""
+"""One TCP connection to one broker: requests pipelined in order of calls, answers checked, a deadline for each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ingestd.errors import BufferFull, Closed, ConnectionLost, DeadlineExceeded, IngestdError, ProtocolError
 from ingestd.retry import Deadline
 from ingestd.wire.apis import api_name
+from ingestd.wire.buffers import AnswerBuffers
 from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
 from ingestd.wire.negotiation import negotiate
 from ingestd.wire.sockets import connect, end_socket
@@ -39,6 +40,7 @@ class ConnectionSettings:
 
     client_id: what brokers put in their request logs and quotas.
     answer_limit: bytes; an answer announced larger than this is a `ProtocolError`. Must exceed what fetches ask for.
+    answer_memory: bytes kept for the next large answers when the last ones are done with.
     in_flight_limit: unanswered requests that `send` allows; 0 for no limit.
     send_buffer, receive_buffer: bytes of the kernel's socket buffers; 0 leaves them to the kernel, which adapts them.
     security: TLS and SASL; None is plaintext, the only kind there is so far.
@@ -46,6 +48,7 @@ class ConnectionSettings:
 
     client_id: str = "ingestd"
     answer_limit: int = 128 * 1024 * 1024
+    answer_memory: int = 64 * 1024 * 1024
     in_flight_limit: int = 0
     send_buffer: int = 0
     receive_buffer: int = 0
@@ -82,8 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         correlation id is that of the oldest request in flight; anything else ends the connection.
         Every future that `send` returned ends: with its answer, or with an error when the connection does.
         An answer up to 16 KiB is received into a buffer that all share and copied out, because that is cheaper than a
-        second receive call. A larger one gets a buffer of exactly its size: what came with its first bytes is copied
-        there, all the rest is received straight into it.
+        second receive call. A larger one gets memory of its own: what came with its first bytes is copied there, all
+        the rest is received straight into it.
         The memory of `body` belongs to the caller again once the future is done. Under uvloop the transport sends from
         that very memory; so when the connection is aborted, the socket is shut down first, in the same call: from then
         on no byte can leave it, whatever the transport still holds for the moment until the loop comes round.
@@ -108,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._inbox = memoryview(bytearray(_INBOX_BYTES))
         self._inbox_filled = 0
+        self._buffers = AnswerBuffers(settings.answer_memory)
         self._large: memoryview | None = None
         self._large_filled = 0
 
@@ -188,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         The future gives the answer's body, behind its header, in a buffer of its own that lives as long as the view.
         It fails with `ConnectionLost` when the connection ends first, and with `DeadlineExceeded` when `timeout`
         seconds pass; a missed deadline also ends the connection, because the broker that answers nothing to one request
-        answers nothing behind it. Without `expect_answer` (acks=0) it gives an empty view when the kernel has taken all.
+        answers nothing behind it. Without `expect_answer` (acks=0) it gives an empty view once the kernel took it all.
         Raises what ended the connection, and `BufferFull` beyond the in-flight limit.
         """
         if self._error is not None:
@@ -324,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 continue
             if 4 + size > _INBOX_BYTES:
-                self._large = memoryview(bytearray(size))
+                self._large = self._buffers.take(size)
                 self._large_filled = filled - start
                 self._large[: self._large_filled] = inbox[start:filled]
                 position = filled

@@ -1,4 +1,4 @@
-"""The first exchange on a connection: what does this broker speak? (KIP-35, KIP-511)"""
+"""The first exchange on a connection: asks what this broker speaks (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 

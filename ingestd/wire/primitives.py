@@ -63,8 +63,10 @@ def error_code(code: int) -> ErrorCode:
 
 
 class BodyReader:
-    """Reads one message body from front to back, without copying. Everything here raises `ProtocolError` on bytes
-    that do not follow the protocol: a length beyond the end is found before anything is allocated for it.
+    """Reads one message body from front to back, without copying.
+
+    Everything here raises `ProtocolError` on bytes that do not follow the protocol: a length beyond the end is found
+    before anything is allocated for it.
     """
 
     __slots__ = ("_end", "_position", "_view", "flexible")

@@ -10,7 +10,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.nodes import NodeEndpoint, read_node_endpoints
 from ingestd.wire.primitives import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from ingestd.errors import ErrorCode
     from ingestd.wire.codec import Buffer
 
 __all__ = [

@@ -6,7 +6,6 @@ broker's versions cannot express what is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -15,7 +14,7 @@ from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from kio.static.protocol import RequestPayload
@@ -43,7 +42,7 @@ __all__ = [
 Build: TypeAlias = "Callable[[ApiVersions], RequestPayload]"
 
 LATEST: Final = -1
-"""`OffsetAt.timestamp_ms`: the offset behind the last record (of the last stable one, where only committed ones are read)."""
+"""`OffsetAt.timestamp_ms`: the offset behind the last record, or the last stable offset where `read_committed`."""
 EARLIEST: Final = -2
 """`OffsetAt.timestamp_ms`: the first offset there still is."""
 _MAX_TIMESTAMP: Final = -3
@@ -66,7 +65,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic's new number of partitions, and the replicas of those that are new where they are not left to the broker."""
+    """A topic's new number of partitions, and replicas for the new ones where they are not left to the broker."""
 
     topic: str
     total: int

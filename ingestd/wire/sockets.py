@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +40,12 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int, d
             failures.append(error)
     if failures and all(isinstance(error, DeadlineExceeded) for error in failures):
         raise DeadlineExceeded(f"{host}:{port}: not connected within {deadline.seconds:g} s") from failures[-1]
-    reasons = "; ".join(dict.fromkeys(error.strerror or str(error) for error in failures))
+    reasons = "; ".join(dict.fromkeys(_reason(error) for error in failures))
     raise ConnectionLost(f"{host}:{port}: {reasons or 'no address'}") from (failures[-1] if failures else None)
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def _resolve(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:
@@ -65,13 +71,17 @@ async def _connect_to(
         made.setblocking(False)  # noqa: FBT003 - the standard library's signature
         _tune(made, send_buffer, receive_buffer)
         await deadline.wait_for(asyncio.get_running_loop().sock_connect(made, target), f"{name}: connecting")
-        if made.getsockname() == made.getpeername():
-            # Linux connects a socket to itself when the kernel happens to pick the very port nobody listens on.
-            raise ConnectionRefusedError("Connection refused (nobody listens)")
+        _refuse_itself(made)
     except BaseException:
         made.close()
         raise
     return made
+
+
+def _refuse_itself(made: socket.socket) -> None:
+    """Linux connects a socket to itself when the kernel happens to pick the very port on which nobody listens."""
+    if made.getsockname() == made.getpeername():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
 
 def _tune(made: socket.socket, send_buffer: int, receive_buffer: int) -> None:

@@ -1,4 +1,4 @@
-"""What one broker speaks: its API version ranges and finalized features, from its ApiVersions answer (KIP-35, KIP-511)."""
+"""What one broker speaks: API version ranges and finalized features, as its ApiVersions answer has them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class ApiVersions:
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):
             raise UnsupportedVersion(
-                f"{api_name(api)}: this broker speaks versions {offered[0]} to {offered[1]}, needed is one of {lowest} to {highest}"
+                f"{api_name(api)}: this broker speaks versions {offered[0]} to {offered[1]}, "
+                f"needed is one of {lowest} to {highest}"
             )
         return version
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 from importlib import import_module
 from io import BytesIO
@@ -34,8 +34,8 @@ def joined(parts: Sequence[bytes | bytearray | memoryview]) -> bytes:
     return b"".join(bytes(part) for part in parts)
 
 
-def milliseconds(count: int) -> datetime.timedelta:
-    return datetime.timedelta(milliseconds=count)
+def milliseconds(count: int) -> dt.timedelta:
+    return dt.timedelta(milliseconds=count)
 
 
 def module(api: str, version: int, side: str) -> Any:
@@ -94,7 +94,7 @@ def kio_produce_response(version: int) -> bytes:
         "index": 7,
         "error_code": ErrorCode.not_leader_or_follower,
         "base_offset": 1 << 40,
-        "log_append_time": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        "log_append_time": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
     }
     if version >= 5:
         fields["log_start_offset"] = 12

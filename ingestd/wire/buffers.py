@@ -1,0 +1,53 @@
+"""Memory for large answers: handed out, and used again once nobody holds a view of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+__all__ = ["AnswerBuffers"]
+
+SMALLEST_KEPT: Final = 64 * 1024
+"""Bytes; below this, fresh memory costs nothing worth saving."""
+
+_MOST_KEPT: Final = 4
+_WASTE: Final = 4
+_ROUNDING: Final = 64 * 1024
+_REFERENCES_WHEN_FREE: Final = 3  # our list, the loop variable, the argument of getrefcount
+
+
+class AnswerBuffers:
+    """The buffers of one connection.
+
+    Fresh memory costs more than receiving into it: the allocator clears it and the kernel maps it page by page
+    (measured on fetches of 20 MiB over loopback: 0.25 to 0.7 CPU seconds per GB, against 0.13 with memory used again).
+
+    Invariants
+        A buffer is handed out only while nobody else refers to it: every view, of any kind, holds a reference to the
+        buffer that it shows, so that the reference count says whether there is one left.
+        At most `limit` bytes are kept; what is larger is handed out all the same, and freed with its last view.
+        A view never keeps more than a few times its own size alive.
+    """
+
+    __slots__ = ("_kept", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """A view of exactly `size` bytes, whose content is whatever was there before."""
+        if not SMALLEST_KEPT <= size <= self._limit:
+            return memoryview(bytearray(size))
+        for kept in self._kept:
+            if size <= len(kept) <= size * _WASTE and sys.getrefcount(kept) == _REFERENCES_WHEN_FREE:
+                return memoryview(kept)[:size]
+        fresh = bytearray(min(self._limit, -(-size // _ROUNDING) * _ROUNDING))
+        self._keep(fresh)
+        return memoryview(fresh)[:size]
+
+    def _keep(self, fresh: bytearray) -> None:
+        """Keep it for later in place of the oldest ones; these live on as long as somebody holds views of them."""
+        self._kept.append(fresh)
+        while len(self._kept) > _MOST_KEPT or sum(map(len, self._kept)) > self._limit:
+            del self._kept[0]
