@@ -24,12 +24,16 @@ from ingestd.tail.identity import (
     HEAD_BYTES,
     Fingerprint,
     Identity,
+    birth_of,
     find_again,
     is_rotation_of,
     name_source,
     opened,
+    possible_originals,
+    regular_files,
     same_content,
 )
+from ingestd.tail.source import RENAMED, TAKEN
 from ingestd.tail.watch import DIRECTORY_EVENTS, Inotify, WatchLimit
 
 if TYPE_CHECKING:
@@ -111,7 +115,8 @@ class TailFinder:
         self._known: dict[File, _Known] = {}
         self._by_source: dict[str, File] = {}
         self._done: dict[File, _Done] = {}
-        self._copies: dict[File, tuple[str, float]] = {}
+        self._by_path: dict[str, _Known] = {}
+        self._copies: dict[File, tuple[int, float]] = {}
         self._paths_stored: set[str] = set()
         self._directories: set[str] = set()
         self._told: dict[str, str] = {}
@@ -146,10 +151,13 @@ class TailFinder:
 
     def ended(self, source: str, reason: str) -> None:
         """See `ingestd.daemon.source.Finder.ended`."""
+        if reason.startswith(TAKEN):
+            return  # still there, and known
         file = self._by_source.pop(source, None)
         if file is None:
             return
         known = self._known.pop(file, None)
+        self._by_path.pop("" if known is None else known.path, None)
         if known is None:
             return
         self._keep_done(file, known, reason)
@@ -169,7 +177,7 @@ class TailFinder:
                 return
             file = (status.st_dev, status.st_ino)
             identity = known.identity.at(copy[1], status)
-        elif reason.startswith(("renamed", "taken")):
+        elif reason.startswith(RENAMED):
             identity = known.identity
         else:
             return
@@ -250,7 +258,10 @@ class TailFinder:
             seen.add(file)
             known = self._known.get(file)
             if known is not None:
-                known.path = entry.path
+                if known.path != entry.path:
+                    self._by_path.pop(known.path, None)
+                    known.path = entry.path
+                self._by_path[known.path] = known
                 continue
             candidate = self._examine(entry.path, status)
             if candidate is not None:
@@ -287,7 +298,7 @@ class TailFinder:
     def _know_again(self, candidates: dict[File, _Candidate], sources: Sources) -> None:
         """Give each stored position to the file with its content, wherever that is now; the newest of an inode first."""
         missing = []
-        for position in sorted(self._stored.values(), key=lambda stored: stored.source, reverse=True):
+        for position in sorted(self._stored.values(), key=lambda stored: birth_of(stored.source), reverse=True):
             try:
                 identity = Identity.from_detail(position.detail)
             except (KeyError, ValueError, TypeError) as error:
@@ -313,19 +324,42 @@ class TailFinder:
             path, status = found
             candidates.pop((status.st_dev, status.st_ino), None)
             self._resume(position, identity.at(path, status), sources)
+            if not self._globs.matches(path):
+                self._take_successors(identity, status, candidates, sources)
             return
         compressed = compressed_copy(identity)
         if compressed is None:
-            self._trouble(
-                identity.path,
-                f"not found again: what stood in it behind byte {position.position} when this tail stopped was not delivered",
-            )
+            if identity.size > position.position:
+                self._trouble(
+                    identity.path,
+                    f"not found again; at least {identity.size - position.position} bytes, behind byte "
+                    f"{position.position}, were not delivered",
+                )
         elif compressed.size > position.position:
             self._trouble(
                 compressed.path,
                 f"holds {compressed.size - position.position} bytes of {identity.path} that were not delivered before it "
                 "was compressed; compressed files are not read",
             )
+
+    def _take_successors(
+        self, identity: Identity, status: os.stat_result, candidates: dict[File, _Candidate], sources: Sources
+    ) -> None:
+        """Files that were created and rotated away, under names that no glob matches, since this one was."""
+        directory, original = os.path.split(identity.origin)
+        rotated = []
+        for entry in regular_files(directory):
+            if is_rotation_of(entry.name, original) and not self._globs.excludes(entry.path):
+                with suppress(FileNotFoundError):
+                    rotated.append((entry.stat().st_mtime_ns, entry.path))
+        for modified, path in sorted(rotated):
+            found = os.stat(path)
+            file = (found.st_dev, found.st_ino)
+            if modified <= status.st_mtime_ns or file in self._known or file in candidates:
+                continue
+            candidate = self._examine(path, found)
+            if candidate is not None:
+                self._start(candidate, identity.origin, 0, sources)
 
     @staticmethod
     def _moved_as_a_whole(
@@ -347,22 +381,21 @@ class TailFinder:
         if candidate.file in self._known or self._is_copy(candidate):
             return
         start = self._start_of(candidate)
+        done = self._done.pop(candidate.file, None)
+        if done is not None and _holds(candidate.path, done.identity, done.position):
+            start = done.position
+        self._start(candidate, candidate.path, start, sources)
+
+    def _start(self, candidate: _Candidate, origin: str, position: int, sources: Sources) -> None:
         fingerprint = Fingerprint.of(candidate.head)
-        identity = Identity(
-            candidate.path, candidate.path, candidate.status.st_dev, candidate.status.st_ino, fingerprint
-        )
-        done = self._done.get(candidate.file)
-        if done is not None:
-            if _holds(candidate.path, done.identity, done.position):
-                if candidate.status.st_size == done.position:
-                    return
-                start = done.position
-            del self._done[candidate.file]
-        self._appear(name_source(candidate.status, fingerprint), start, identity, sources)
+        device, inode = candidate.file
+        size = candidate.status.st_size
+        identity = Identity(candidate.path, origin, device, inode, fingerprint, size=size)
+        self._appear(name_source(candidate.status, fingerprint), position, identity, sources)
 
     def _appear(self, source: str, position: int, identity: Identity, sources: Sources) -> None:
         file = (identity.device, identity.inode)
-        self._known[file] = _Known(source, identity, identity.path)
+        self._known[file] = self._by_path[identity.path] = _Known(source, identity, identity.path)
         self._by_source[source] = file
         self._claims.claim(file, self._route.name)
         until = None
@@ -387,30 +420,34 @@ class TailFinder:
     # Copies: `copytruncate` leaves a second file with the content of the first.
 
     def _is_copy(self, candidate: _Candidate) -> bool:
-        """Whether a file that looks like a rotation of a known one only repeats it, or may (its reader will say)."""
-        name = os.path.basename(candidate.path)
-        for known in self._known.values():
-            directory, original = os.path.split(known.path)
-            if directory != os.path.dirname(candidate.path) or not is_rotation_of(name, original):
-                continue
-            verdict = self._compare(candidate, known)
-            if verdict is not None:
-                return verdict
+        """Whether a file repeats the known one whose rotation its name says it is; then it waits.
+
+        If the known file is truncated, its reader goes on in the copy, and its end says so (`ended`). If nothing of the
+        kind comes, it is a file of its own after all.
+        """
+        if self._once or candidate.file in self._done:
+            return False
+        directory, name = os.path.split(candidate.path)
+        for original in possible_originals(name):
+            known = self._by_path.get(f"{directory}/{original}")
+            if known is not None and _may_repeat(candidate, known):
+                size, since = self._copies.get(candidate.file, (-1, 0.0))
+                if size != candidate.status.st_size:
+                    since = time.monotonic()
+                    self._copies[candidate.file] = (candidate.status.st_size, since)
+                return time.monotonic() - since < COPY_PATIENCE
         return False
 
-    def _compare(self, candidate: _Candidate, known: _Known) -> bool | None:
-        if not known.identity.fingerprint.fits(candidate.head):
-            return None
-        with suppress(OSError), opened(candidate.path) as copy, opened(known.path) as original:
-            if same_content(copy, original):
-                return True
-            if known.identity.is_in(original, 0):
-                return None
-        # The original holds something else by now: if this is its copy, the reader, who read both, will say so.
-        source, since = self._copies.setdefault(candidate.file, (known.source, time.monotonic()))
-        if source == known.source and time.monotonic() - since < COPY_PATIENCE:
-            return True
-        return None
+
+def _may_repeat(candidate: _Candidate, known: _Known) -> bool:
+    """Whether a file has the content of the known one, or has its fingerprint and the known one has other content by now."""
+    if not known.identity.fingerprint.fits(candidate.head):
+        return False
+    try:
+        with opened(candidate.path) as copy, opened(known.path) as original:
+            return same_content(copy, original) or not known.identity.is_in(original, 0)
+    except OSError:
+        return False
 
 
 def _holds(path: str, identity: Identity, position: int) -> bool:

@@ -24,10 +24,12 @@ __all__ = [
     "Fingerprint",
     "Identity",
     "Witness",
+    "birth_of",
     "find_again",
     "is_rotation_of",
     "name_source",
     "opened",
+    "possible_originals",
     "regular_files",
     "same_content",
 ]
@@ -37,8 +39,6 @@ HEAD_BYTES: Final = 1024
 
 WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before a place in a file."""
-
-COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z", ".zip")
 
 _births = itertools.count(time.time_ns())
 
@@ -86,7 +86,10 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is stored of a file so that it is known again. `origin` is the path it was found under first."""
+    """What is stored of a file so that it is known again.
+
+    `origin` is the path it was found under first; `size` its bytes when last looked at.
+    """
 
     path: str
     origin: str
@@ -94,6 +97,7 @@ class Identity:
     inode: int
     fingerprint: Fingerprint
     witness: Witness | None = None
+    size: int = 0
 
     def to_detail(self) -> dict[str, Any]:
         """As JSON values, for `Found.detail`."""
@@ -104,6 +108,7 @@ class Identity:
             "inode": self.inode,
             "fingerprint": self.fingerprint.digest,
             "fingerprint_bytes": self.fingerprint.length,
+            "size": self.size,
         }
         if self.witness is not None:
             detail["witness"] = self.witness.digest
@@ -125,6 +130,7 @@ class Identity:
             inode=int(detail["inode"]),
             fingerprint=Fingerprint(int(detail["fingerprint_bytes"]), str(detail["fingerprint"])),
             witness=witness,
+            size=int(detail.get("size", 0)),
         )
 
     def at(self, path: str, status: os.stat_result) -> Identity:
@@ -159,6 +165,14 @@ def opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def birth_of(source: str) -> int:
+    """A number that is larger for sources named later; 0 for a name that is not of `name_source`."""
+    try:
+        return int(source.rpartition("-")[2], 16)
+    except ValueError:
+        return 0
+
+
 def is_rotation_of(name: str, original: str) -> bool:
     """Whether a file name looks like a rotated `original`: access.log.1, access.log-20260101, access-20260101.log."""
     if name == original:
@@ -169,6 +183,15 @@ def is_rotation_of(name: str, original: str) -> bool:
     return (
         bool(dot and stem) and name.startswith((stem + "-", stem + ".", stem + "_")) and name.endswith(dot + extension)
     )
+
+
+def possible_originals(name: str) -> Iterator[str]:
+    """All names that `is_rotation_of(name, …)` holds for, and some more."""
+    stem, dot, extension = name.rpartition(".")
+    for end in range(len(name) - 1, 0, -1):
+        yield name[:end]
+        if dot and end < len(stem) and name[end] in "-._":
+            yield name[:end] + dot + extension
 
 
 def regular_files(directory: str) -> list[os.DirEntry[str]]:

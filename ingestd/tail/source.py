@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.source import Piece
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from ingestd.tail.identity import Identity
     from ingestd.tail.route import TailRoute
 
-__all__ = ["Owner", "TailSource"]
+__all__ = ["RENAMED", "TAKEN", "Owner", "TailSource"]
 
-_RENAMED: Final = "renamed to "
+RENAMED: Final = "renamed to "
+TAKEN: Final = "taken to its present end"
+"""How reasons for an end begin; all end with ", read to " and the position."""
 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
@@ -68,7 +71,7 @@ class TailSource:
         self._until = assignment.found.until
         self._head = b""
         self._tail = b""
-        self._size = self._position
+        self._size = max(identity.size, self._position)
         self._scanned = 0
         self._within_split = False
         self._leaving: str | None = None
@@ -79,6 +82,7 @@ class TailSource:
         if descriptor is not None:
             self._head = os.pread(descriptor, HEAD_BYTES, 0)
             self._tail = _before(descriptor, self._position)
+            self._follow_to(identity.path, os.fstat(descriptor), left=identity.origin)
 
     # What the owner asks.
 
@@ -110,7 +114,7 @@ class TailSource:
         known = self._identity
         head = Fingerprint.of(self._head) if self._head else known.fingerprint
         witness = Witness.of(self._position, self._tail) if self._tail else known.witness
-        return type(known)(known.path, known.origin, known.device, known.inode, head, witness)
+        return replace(known, fingerprint=head, witness=witness, size=self._size)
 
     def close(self) -> None:
         """Release the descriptor and the watch. Safe to call twice."""
@@ -156,7 +160,7 @@ class TailSource:
 
     def _moved(self) -> None:
         """The file is no longer at its path: follow it to one that the globs match, else it is leaving."""
-        if self._leaving is not None and not self._leaving.startswith(_RENAMED):
+        if self._leaving is not None and not self._leaving.startswith(RENAMED):
             return
         if self._descriptor is None:
             self._find_moved()
@@ -165,12 +169,13 @@ class TailSource:
         else:
             self._follow_to(os.readlink(f"/proc/self/fd/{self._descriptor}"), os.fstat(self._descriptor))
 
-    def _follow_to(self, path: str, status: os.stat_result) -> None:
-        left, self._identity = self.path, self._identity.at(path, status)
+    def _follow_to(self, path: str, status: os.stat_result, *, left: str | None = None) -> None:
+        left = self.path if left is None else left
+        self._identity = self._identity.at(path, status)
         if self._owner.globs.matches(path):
             self._leaving = None
         elif self._leaving is None:
-            self._leave(_RENAMED + path)
+            self._leave(RENAMED + path)
             self._left_path = left
 
     def _find_moved(self) -> None:
@@ -224,7 +229,7 @@ class TailSource:
         if not self._complete():
             return None
         if not length:
-            self._finish(self._leaving or "taken to its present end")
+            self._finish(self._leaving or TAKEN)
             return None
         if length + 1 > len(into):
             return self._postpone()
@@ -270,15 +275,16 @@ class TailSource:
             self._owner.wake(self, self._leave_at - now)
             return False
         # A writer that has not opened a new file yet may still write to this one.
-        waits = self._leaving.startswith(_RENAMED) and not os.path.exists(self._left_path)
+        waits = self._leaving.startswith(RENAMED) and not os.path.exists(self._left_path)
         if waits and now - self._news_at < self._owner.route.release_after:
             self._owner.wake(self, self._owner.route.leave_after)
             return False
         return True
 
-    def _postpone(self) -> None:
+    def _postpone(self) -> Piece | None:
         """A line does not fit in what is left of a slab; there is room in a fresh one."""
         self._owner.wake(self, 0)
+        return None
 
     # What was read.
 
@@ -358,8 +364,8 @@ class TailSource:
         own = {(self._identity.device, self._identity.inode)}
         found = find_again(self._identity_now(), self._position, besides=own)
         if found is None:
-            lost = self._size - self._position
-            self._finish(f"truncated with {lost} bytes unread" if lost > 0 else "truncated")
+            lost = self._scanned  # seen, and without a newline yet
+            self._finish(f"truncated with at least {lost} bytes unread" if lost > 0 else "truncated")
             return None
         path, status = found
         descriptor = self._owner.reopen(path)
