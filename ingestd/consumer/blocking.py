@@ -10,7 +10,8 @@ import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ingestd.client.client import Client, ClientSettings
+from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.decoding import columns_of
 from ingestd.consumer.settings import ConsumerSettings
@@ -60,15 +61,15 @@ class BlockingConsumer:
 
     def topics(self) -> list[str]:
         """See `Consumer.topics`."""
-        return self._call(self._consumer.topics(), self._patience)
+        return self._call(self._consumer.topics(), "listing topics")
 
     def partitions(self, topic: str) -> list[int]:
         """See `Consumer.partitions`."""
-        return self._call(self._consumer.partitions(topic), self._patience)
+        return self._call(self._consumer.partitions(topic), f"partitions of {topic}")
 
     def offsets(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
         """See `Consumer.offsets`."""
-        return self._call(self._consumer.offsets(wanted), self._patience)
+        return self._call(self._consumer.offsets(wanted), "offsets")
 
     def batches(self, topic: str, partition: int, start: Start, end: End) -> Iterator[FetchedBatch]:
         """Record batches of one partition, not decoded, from `start` up to `end` (for ever where it is None).
@@ -76,9 +77,10 @@ class BlockingConsumer:
         Raises what `Consumer.consume_partition` and `PartitionConsumer.take` raise; `DeadlineExceeded` beyond `patience`,
         which for a read without end means that nothing was produced for so long. Close the iterator to end early.
         """
-        consumer = self._call(self._consumer.consume_partition(topic, partition, start, end), self._patience)
+        reading = f"reading {topic}-{partition}"
+        consumer = self._call(self._consumer.consume_partition(topic, partition, start, end), reading)
         try:
-            while (fetched := self._call(consumer.take(), self._patience)) is not None:
+            while (fetched := self._call(consumer.take(), reading)) is not None:
                 yield from fetched.batches
         finally:
             self._release(consumer)
@@ -121,18 +123,18 @@ class BlockingConsumer:
             self._ready.set_result((asyncio.get_running_loop(), stop, consumer))
             await stop.wait()
 
-    def _call(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
         if self._closed:
             work.close()
             raise Closed("the consumer is closed")
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return running.result(timeout)
+            return running.result(self._patience)
         except concurrent.futures.TimeoutError as error:
             if running.done():
                 raise
             running.cancel()
-            raise DeadlineExceeded(f"{work.__qualname__}: no answer within {timeout:g} s") from error
+            raise DeadlineExceeded(f"{doing}: nothing came for {self._patience:g} s") from error
         except concurrent.futures.CancelledError as error:
             raise Closed("the consumer was closed meanwhile") from error
 
@@ -141,7 +143,7 @@ class BlockingConsumer:
             consumer.close()
 
         if not self._closed:
-            self._call(close(), self._patience)
+            self._call(close(), f"closing {consumer.key}")
 
 
 def read_range(

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
-from ingestd.errors import ConnectionLost, CorruptBatch, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.consumer.settings import Isolation, TopicPartition
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff
-from ingestd.wire.fetch import FETCH, FetchAnswer, FetchedPartition, fetch_request, read_fetch_response
+from ingestd.wire.apis import Api
+from ingestd.wire.fetch import HIGHEST, HIGHEST_BY_NAME, LOWEST, FetchPartition, fetch_request, read_fetch_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import PartitionMetadata
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.consumer.partition_consumer import PartitionConsumer
-    from ingestd.consumer.settings import ConsumerSettings, TopicPartition
+    from ingestd.consumer.settings import ConsumerSettings
+    from ingestd.retry import Deadline
     from ingestd.tasks import TaskOwner
+    from ingestd.wire.codec import Buffer
+    from ingestd.wire.fetch import FetchAnswer, FetchedPartition
 
-__all__ = ["BrokerConsumer"]
+__all__ = ["BrokerConsumer", "Refusal"]
+
+_log = logging.getLogger(__name__)
 
 PURPOSE: Final = "fetch"
 """A fetch may be held back by the broker, and answers come in order: nothing else shares its connection."""
@@ -29,6 +39,21 @@ PURPOSE: Final = "fetch"
 _FIRST_WAIT: Final = 0.01
 """Seconds. The wait doubles with every answer without records, so that a partition that gets room is not kept waiting long."""
 _EMPTY_ANSWERS_AT_END: Final = 2
+"""A read up to an end is done, although no batch reached it, after so many answers with nothing at all before that end."""
+_GIVE_BACK_TIMEOUT: Final = 1.0
+
+
+_PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
+"""Errors of a whole fetch that pass although the protocol does not call them retriable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not serve a partition, and who does where the answer says so (-1 where it does not)."""
+
+    error: IngestdError
+    leader: int = -1
+    leader_epoch: int = -1
 
 
 class BrokerConsumer:
@@ -36,7 +61,7 @@ class BrokerConsumer:
 
     Invariants
         The loop runs only while a partition here is fetchable, and at most one request is under way.
-        An answer for a partition that was moved, closed or repositioned meanwhile is dropped.
+        An answer for a partition that was paused, moved, closed or repositioned meanwhile is dropped.
     """
 
     def __init__(
@@ -47,7 +72,7 @@ class BrokerConsumer:
         tasks: TaskOwner,
         events: ConsumerEvents,
         *,
-        refused: Callable[[PartitionConsumer, FetchedPartition | IngestdError], None],
+        refused: Callable[[PartitionConsumer, Refusal], None],
     ) -> None:
         self._client = client
         self._node_id = node_id
@@ -60,7 +85,7 @@ class BrokerConsumer:
         self._session = FetchSession()
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
-        self._empty_answers = 0
+        self._under_way = False
         self._loop: asyncio.Task[None] | None = None
 
     def add(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
@@ -68,7 +93,6 @@ class BrokerConsumer:
         self._partitions[consumer.key] = consumer
         self._leader_epochs[consumer.key] = leader.leader_epoch
         self._wait = _FIRST_WAIT
-        self._empty_answers = 0
         self.wake()
 
     def remove(self, consumer: PartitionConsumer) -> None:
@@ -81,6 +105,20 @@ class BrokerConsumer:
         """A partition may have become fetchable: see to it that the loop runs."""
         if (self._loop is None or self._loop.done()) and any(one.fetchable for one in self._partitions.values()):
             self._loop = self._tasks.start(self._run(), f"fetch from broker {self._node_id}")
+
+    async def give_back(self, deadline: Deadline) -> None:
+        """Tell the broker that its fetch session is no longer needed, if that is quickly done. For after the loop's end."""
+        if not self._session.established or self._under_way:
+            return  # behind a request that the broker holds back; it drops an idle session by itself
+        try:
+            broker = self._client.broker(self._node_id, PURPOSE)
+            if broker.connected:
+                connection = await broker.connection(deadline.remaining)
+                version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST)
+                body = self._request(version, self._session.final_fetch(), 0.0)
+                await connection.send(Api.fetch, version, body, timeout=min(_GIVE_BACK_TIMEOUT, deadline.remaining))
+        except IngestdError as error:
+            _log.debug("broker %d keeps a fetch session until it expires: %s", self._node_id, error)
 
     async def _run(self) -> None:
         await asyncio.sleep(0)  # partitions that are added together go into one request
@@ -98,8 +136,10 @@ class BrokerConsumer:
     async def _wait_after(self, error: IngestdError, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
         for one in ready.values():
             self._events.retried(one.topic, one.partition, error)
-        self._client.metadata.wanted({one.topic for one in ready.values()}, f"fetch from broker {self._node_id}: {error}")
-        if isinstance(error, KafkaError) and not error.retriable and error.code is not ErrorCode.broker_not_available:
+        self._client.metadata.wanted(
+            {one.topic for one in ready.values()}, f"fetch from broker {self._node_id}: {error}"
+        )
+        if isinstance(error, KafkaError) and not error.retriable and error.code not in _PASSING:
             for one in ready.values():
                 one.fail(error)
             return
@@ -114,9 +154,11 @@ class BrokerConsumer:
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if by_id else HIGHEST_BY_NAME)
         fetch = self._session.next_fetch(wanted)
         wait = min(self._wait, settings.fetch_max_wait)
+        self._under_way = True
         body = await connection.send(
             Api.fetch, version, self._request(version, fetch, wait), timeout=settings.request_timeout + wait
         )
+        self._under_way = False
         answer = read_fetch_response(version, body)
         if answer.error is not ErrorCode.none:
             self._session.refused(answer.error)
@@ -124,6 +166,8 @@ class BrokerConsumer:
         self._session.answered(answer.session_id)
         self._backoff.reset()
         self._take(answer, len(body), ready, wanted)
+        if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
+            await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
 
     def _asked(self, consumer: PartitionConsumer) -> PartitionFetch:
         topic = self._client.metadata.snapshot.topics.get(consumer.topic)
@@ -133,3 +177,88 @@ class BrokerConsumer:
             leader_epoch=self._leader_epochs[consumer.key],
             max_bytes=max(1, min(self._settings.partition_max_bytes, consumer.share // 2)),
         )
+
+    def _request(self, version: int, fetch: SessionFetch, wait: float) -> list[Buffer]:
+        settings = self._settings
+        topics: dict[tuple[str, UUID | None], list[FetchPartition]] = {}
+        for key, asked in fetch.named.items():
+            topics.setdefault((key.topic, asked.topic_id), []).append(
+                FetchPartition(key.partition, asked.offset, asked.max_bytes, asked.leader_epoch)
+            )
+        forgotten: dict[tuple[str, UUID | None], list[int]] = {}
+        for key, topic_id in fetch.forgotten.items():
+            forgotten.setdefault((key.topic, topic_id), []).append(key.partition)
+        return fetch_request(
+            version,
+            [(*topic, partitions) for topic, partitions in topics.items()],
+            max_wait_ms=int(wait * 1000),
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            read_committed=settings.isolation is Isolation.read_committed,
+            session_id=fetch.session_id,
+            session_epoch=fetch.session_epoch,
+            forgotten=[(*topic, partitions) for topic, partitions in forgotten.items()],
+            rack=settings.rack,
+        )
+
+    def _take(
+        self,
+        answer: FetchAnswer,
+        answer_bytes: int,
+        ready: Mapping[TopicPartition, PartitionConsumer],
+        wanted: Mapping[TopicPartition, PartitionFetch],
+    ) -> None:
+        names = {fetch.topic_id: key.topic for key, fetch in wanted.items()}
+        refused = set()
+        anything = False
+        for part in answer.partitions:
+            anything = anything or len(part.records) > 0
+            key = TopicPartition(part.topic or names.get(part.topic_id, ""), part.partition)
+            consumer = ready.get(key)
+            if consumer is None or not self._still_asked(consumer, wanted[key]):
+                continue
+            if part.error is not ErrorCode.none:
+                refused.add(key)
+                detail = f"{key}, offset {consumer.position}, broker {self._node_id}"
+                self._refused(consumer, Refusal(KafkaError(part.error, detail), part.leader_id, part.leader_epoch))
+                continue
+            consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
+            if len(part.records):
+                self._offer(consumer, part, answer_bytes)
+        if anything:
+            self._wait = _FIRST_WAIT
+            return
+        self._wait = min(self._wait * 2, self._settings.fetch_max_wait)
+        if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
+            for key, consumer in ready.items():
+                if key not in refused and self._still_asked(consumer, wanted[key]):
+                    self._found_nothing(consumer)
+
+    def _still_asked(self, consumer: PartitionConsumer, fetch: PartitionFetch) -> bool:
+        if consumer.paused or not consumer.live:
+            return False
+        return self._partitions.get(consumer.key) is consumer and consumer.position == fetch.offset
+
+    def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int) -> None:
+        try:
+            fetched = cut(
+                part.records,
+                answer_bytes,
+                position=consumer.position,
+                end=consumer.end,
+                isolation=self._settings.isolation,
+                aborted=[(one.producer_id, one.first_offset) for one in part.aborted_transactions],
+            )
+        except IngestdError as error:
+            consumer.fail(type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
+            return
+        self._events.fetched(consumer.topic, consumer.partition, fetched.size)
+        consumer.offer(fetched)
+
+    def _found_nothing(self, consumer: PartitionConsumer) -> None:
+        """Nothing is where something should be: compaction took the end of the log, if it stays so."""
+        committed = self._settings.isolation is Isolation.read_committed
+        known = consumer.last_stable_offset if committed else consumer.high_watermark
+        consumer.empty_answers += 1
+        if consumer.end is not None and known >= consumer.end and consumer.empty_answers >= _EMPTY_ANSWERS_AT_END:
+            consumer.move(consumer.end)

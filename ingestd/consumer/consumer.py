@@ -82,9 +82,7 @@ class Consumer:
         """The offsets that these starts mean now. Raises `KafkaError` for a partition that does not exist, `DeadlineExceeded`."""
         return await resolve_offsets(self._client, wanted, self._settings.isolation, self._settings.metadata_timeout)
 
-    async def consume_partition(
-        self, topic: str, partition: int, start: Start, end: End = None
-    ) -> PartitionConsumer:
+    async def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> PartitionConsumer:
         """Read a partition from `start` on, up to but without `end`; both are resolved to offsets before this returns.
 
         Raises `Closed`; `IngestdError` when the partition is being read already; `KafkaError` when it does not exist;

@@ -25,7 +25,11 @@ def records_of(batch: FetchedBatch, *, check_crc: bool) -> list[Record]:
     records = decode_records(batch.data)
     if batch.whole:
         return records
-    return [record for record in records if record.offset >= batch.first and (batch.end is None or record.offset < batch.end)]
+    return [
+        record
+        for record in records
+        if record.offset >= batch.first and (batch.end is None or record.offset < batch.end)
+    ]
 
 
 def columns_of(batch: FetchedBatch, *, check_crc: bool) -> Columns:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.consumer.aborted import AbortedFilter
 from ingestd.consumer.settings import Isolation
+from ingestd.errors import IngestdError
 from ingestd.records.batch import read_header, split_batches
 
 if TYPE_CHECKING:
@@ -69,10 +70,15 @@ def cut(
     hidden = AbortedFilter(aborted if isolation is Isolation.read_committed else ())
     batches = []
     next_offset = position
-    for data in split_batches(records):
-        header = read_header(data)
-        wanted = header.last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
-        if not hidden.hides(header, data) and wanted:
-            batches.append(FetchedBatch(header, data, position, end))
-        next_offset = max(next_offset, header.last_offset + 1)
+    try:
+        for data in split_batches(records):
+            header = read_header(data)
+            wanted = header.last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
+            if not hidden.hides(header, data) and wanted:
+                batches.append(FetchedBatch(header, data, position, end))
+            next_offset = max(next_offset, header.last_offset + 1)
+    except IngestdError:
+        if next_offset == position:
+            raise
+        # What came before is good; the next fetch begins with what is not, and says so.
     return Fetched(batches, len(records), next_offset)

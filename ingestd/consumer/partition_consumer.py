@@ -49,6 +49,7 @@ class PartitionConsumer:
         self.share = 0
         self.backoff = Backoff()
         self.failing_since: float | None = None
+        self.empty_answers = 0
         self.refused_by: tuple[int, int] | None = None
         self._position = position
         self._next_offset = position
@@ -201,6 +202,7 @@ class PartitionConsumer:
     def offer(self, fetched: Fetched) -> None:
         """Queue what an answer brought for `position`, and move on."""
         self._position = fetched.next_offset
+        self.empty_answers = 0
         self.failing_since = None
         self.backoff.reset()
         if fetched.batches:
@@ -215,7 +217,7 @@ class PartitionConsumer:
         self._log_start_offset = log_start_offset
 
     def move(self, offset: int) -> None:
-        """Go on at another offset, as the out-of-range policy says."""
+        """Go on at another offset: the out-of-range policy's, or the end where nothing is left before it."""
         self._position = offset
         self._notify()
 

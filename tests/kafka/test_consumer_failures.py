@@ -1,0 +1,88 @@
+"""The consumer on real Kafka whose nodes are killed, stopped and brought back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from ingestd.client.client import Client
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.settings import ConsumerSettings, Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.cluster import KafkaCluster
+
+SETTINGS = ConsumerSettings(request_timeout=5.0)
+
+
+def produce(servers: str, topic: str, first: int, count: int, partition: int = 0) -> None:
+    producer = Producer(
+        {"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "log_level": 2, "linger.ms": 1}
+    )
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(60) == 0
+
+
+async def read_until(consumer: Consumer, topic: str, partition: int, count: int) -> list[int]:
+    reading = await consumer.consume_partition(topic, partition, Edge.oldest)
+    found: list[int] = []
+    async for record in reading:
+        found.append(int(record.value or b"-1"))
+        if len(found) == count:
+            break
+    reading.close()
+    return found
+
+
+@pytest.mark.timeout(300)
+async def test_reading_follows_a_killed_leader_to_the_next_and_loses_nothing(kafka3: KafkaCluster) -> None:
+    name = kafka3.create_topic(partitions=3)
+    for partition in range(3):
+        produce(kafka3.servers, name, 0, 500, partition)
+    async with Client(kafka3.bootstrap) as client, Consumer(client, SETTINGS) as consumer:
+        reading = [asyncio.create_task(read_until(consumer, name, partition, 1_000)) for partition in range(3)]
+        victim = kafka3.leader(name, 0)
+        while len(consumer._placed) < 3 or any(one.position < 500 for one in consumer._partitions.values()):
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(kafka3.kill, victim)
+        for partition in range(3):
+            await asyncio.to_thread(produce, kafka3.servers, name, 500, 500, partition)
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*reading)
+    assert found == [list(range(1_000))] * 3
+
+
+@pytest.mark.timeout(300)
+async def test_reading_goes_on_after_the_only_broker_restarts(kafka_cluster: Callable[..., KafkaCluster]) -> None:
+    cluster = kafka_cluster()
+    name = cluster.create_topic()
+    produce(cluster.servers, name, 0, 100)
+    async with Client(cluster.bootstrap) as client, Consumer(client, SETTINGS) as consumer:
+        reading = asyncio.create_task(read_until(consumer, name, 0, 200))
+        while not any(one.position == 100 for one in consumer._partitions.values()):
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(cluster.kill, 1)
+        await asyncio.to_thread(cluster.start, 1)
+        await asyncio.to_thread(produce, cluster.servers, name, 100, 100)
+        async with asyncio.timeout(60):
+            assert await reading == list(range(200))
+
+
+async def test_closing_ends_soon_although_every_broker_is_down(kafka_cluster: Callable[..., KafkaCluster]) -> None:
+    cluster = kafka_cluster()
+    name = cluster.create_topic()
+    async with Client(cluster.bootstrap) as client:
+        consumer = Consumer(client, SETTINGS)
+        reading = asyncio.create_task(read_until(consumer, name, 0, 1))
+        while not consumer._placed:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(cluster.kill, 1)
+        async with asyncio.timeout(6):
+            await consumer.close()
+            assert await reading == []
