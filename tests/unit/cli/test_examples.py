@@ -1,0 +1,28 @@
+"""What we tell people to begin with is right."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingestd.cli.configured import load_configuration
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "config").glob("*.toml")), ids=lambda path: path.name)
+def test_an_example_configuration_is_good(example: Path) -> None:
+    configuration = load_configuration(example)
+    assert configuration.routes or configuration.pipelines
+
+
+@pytest.mark.peers
+def test_systemd_is_content_with_the_unit() -> None:
+    analyze = shutil.which("systemd-analyze")
+    assert analyze is not None, "systemd-analyze is in Debian's package `systemd`"
+    unit = ROOT / "systemd" / "ingestd.service"
+    answer = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False, timeout=60)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
