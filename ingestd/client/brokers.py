@@ -42,8 +42,6 @@ class Brokers:
     """
 
     def __init__(self, bootstrap: Sequence[str], settings: ClientSettings) -> None:
-        if not bootstrap:
-            raise ValueError("bootstrap: at least one host:port is needed")
         addresses = list(dict.fromkeys(parse_address(address) for address in bootstrap))
         random.shuffle(addresses)  # so that many clients do not all begin with the same broker
         self._settings = settings

@@ -54,8 +54,10 @@ class Client:
     ) -> None:
         """Take bootstrap addresses, each "host:port". Raises `ValueError`, naming the address that is wrong.
 
-        With `metadata` injected the client makes no metadata request of its own.
+        With `metadata` injected the client makes no metadata request of its own, and needs no address.
         """
+        if not bootstrap and metadata is None:
+            raise ValueError("bootstrap: at least one host:port is needed")
         self.settings = settings or ClientSettings()
         self._brokers = Brokers(bootstrap, self.settings)
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
