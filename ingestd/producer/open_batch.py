@@ -52,14 +52,22 @@ class OpenBatch:
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int,
         done: Delivered | None,
+        generation: int | None = None,
     ) -> None:
-        """Add a record. Raises `ValueError` or `TypeError` for one that cannot be encoded; then nothing was added."""
+        """Add a record. Raises `ValueError` or `TypeError` for one that cannot be encoded; then nothing was added.
+
+        `generation` is that of a record which is in the ledger already: a flush that waits for it waits for the batch.
+        """
         size = self._append(key, value, headers, timestamp_ms)
         if size < 0:
             self.close()
             size = self._append(key, value, headers, timestamp_ms)
         if not self._dones:
             self._open()
+        if generation is not None and generation < self._generation:
+            self._ledger.enter_again(generation)
+            self._ledger.leave(self._generation)
+            self._generation = generation
         self._dones.append(done)
         self._ledger.reserve(size - self._size)
         self._size = size

@@ -98,9 +98,7 @@ class TopicProducer:
                 self._hold(key, value, headers, timestamp_ms, done)
                 return
             partition = self._choose(key, value)
-        open_batch = self._open.get(partition)
-        if open_batch is None:
-            open_batch = self._open_batch(partition)
+        open_batch = self._open.get(partition) or self._open_batch(partition)
         open_batch.append(key, value, headers, timestamp_ms, done)
 
     def producer_of(self, partition: int) -> PartitionProducer:
@@ -169,6 +167,9 @@ class TopicProducer:
         return producer
 
     def _open_batch(self, partition: int) -> OpenBatch:
+        existing = self._open.get(partition)
+        if existing is not None:
+            return existing
         producer = self._producer(partition)
 
         def closed(batch: Batch) -> None:
@@ -231,7 +232,10 @@ class TopicProducer:
         refused: list[tuple[OutgoingRecord, IngestdError]] = []
         for record in waiting:
             try:
-                self.send(record.key, record.value, None, record.headers, record.timestamp_ms, record.done)
+                open_batch = self._open_batch(self._choose(record.key, record.value))
+                open_batch.append(
+                    record.key, record.value, record.headers, record.timestamp_ms, record.done, record.generation
+                )
             except (IngestdError, ValueError, TypeError) as error:
                 refused.append((record, error if isinstance(error, IngestdError) else IngestdError(str(error))))
                 continue

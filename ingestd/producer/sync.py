@@ -1,0 +1,257 @@
+"""The synchronous producer: blocks until acknowledged, usable from plain threads. Owns a thread with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
+from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError
+from ingestd.producer.delivery import Delivery
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+__all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SyncProducer"]
+
+T = TypeVar("T")
+
+_START_SECONDS: Final = 30.0
+_CLOSE_MARGIN: Final = 10.0
+"""Seconds beyond the drain for connections and the loop to end; none of that waits for the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One record to send."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """Where a record is now. The offset is -1 with acks=0, and where the broker did not say."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """A record that failed: its place in what was given to `send_many`, and why."""
+
+    index: int
+    message: OutgoingMessage
+    error: IngestdError
+
+
+class SendFailed(IngestdError):
+    """Some records of a `send_many` failed. `failures` says which; the others are in the log."""
+
+    def __init__(self, failures: Sequence[NotSent], total: int) -> None:
+        super().__init__(f"{len(failures)} of {total} records failed, the first with: {failures[0].error}")
+        self.failures = tuple(failures)
+
+
+class SyncProducer:
+    """Sends and waits. Thread-safe: any number of threads share it, and their records share batches.
+
+    Invariants
+        Its thread, client and connections end with `close`; one that is dropped unclosed says so (ResourceWarning) and
+        takes its thread down.
+        A call returns when each of its records has succeeded or failed.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        settings: ProducerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+        *,
+        make_client: Callable[[], Client] | None = None,
+    ) -> None:
+        """Start the thread; nothing is connected before the first `send`. `make_client` is called on the loop.
+
+        Without `settings` nothing lingers: who waits for each record gains nothing from it.
+        """
+        self._closed = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        loop = self._loop
+        self._thread = threading.Thread(target=_run, args=(loop,), name="ingestd sync producer", daemon=True)
+        self._thread.start()
+        settings = ProducerSettings(linger=0.0) if settings is None else settings
+        build = make_client or (lambda: Client(bootstrap, client_settings or ClientSettings()))
+        try:
+            self._client, self._producer = self._call(_build(build, settings), _START_SECONDS, "starting")
+        except BaseException:
+            self._closed = True
+            self._stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        loop = self._loop
+        self._submit(_end(self._client, self._producer, 0.0)).add_done_callback(lambda _: loop.stop())
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> SentMessage:
+        """Send one record and wait for its end. Raises what it failed with: `KafkaError`, `DeadlineExceeded`, `Closed`."""
+        try:
+            (sent,) = self.send_many([OutgoingMessage(topic, value, key, partition, headers, timestamp_ms)])
+        except SendFailed as failed:
+            raise failed.failures[0].error from None
+        return sent
+
+    def send_many(self, messages: Iterable[OutgoingMessage]) -> list[SentMessage]:
+        """Send records and wait until each has succeeded or failed; where they are, in the order given.
+
+        Raises `SendFailed`, which names those that failed, after all others have succeeded; `Closed`.
+        """
+        given = list(messages)
+        if not given:
+            return []
+        deliveries = self._call(_send_many(self._producer, given), None, "sending")
+        failures = [
+            NotSent(index, message, delivery.error)
+            for index, (message, delivery) in enumerate(zip(given, deliveries, strict=True))
+            if delivery.error is not None
+        ]
+        if failures:
+            raise SendFailed(failures, len(given))
+        return [SentMessage(delivery.partition, delivery.base_offset) for delivery in deliveries]
+
+    def flush(self, timeout: float) -> None:
+        """Send at once what other threads have under way, and wait for it. Raises `DeadlineExceeded`, `Closed`."""
+        self._call(self._producer.flush(timeout), timeout + _CLOSE_MARGIN, "flushing")
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        # Calls of other threads that are under way end with the records they wait for.
+        try:
+            self._submit(_end(self._client, self._producer, timeout)).result(timeout + _CLOSE_MARGIN)
+        finally:
+            self._stop()
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout: float | None, doing: str) -> T:
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise Closed("the producer is closed")
+            future = self._submit(work)
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            raise Closed(f"{doing}: the producer was closed meanwhile") from None
+        except TimeoutError as error:
+            if isinstance(error, IngestdError):
+                raise
+            future.cancel()
+            raise DeadlineExceeded(f"{doing}: not done within {timeout:g} s") from None
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread: run the loop until it is stopped, then end what is left of it."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    finally:
+        loop.close()
+
+
+async def _build(make_client: Callable[[], Client], settings: ProducerSettings) -> tuple[Client, AsyncProducer]:
+    client = make_client()
+    return client, AsyncProducer(client, settings)
+
+
+async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
+    await producer.close(timeout)
+    await client.close()
+
+
+async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage]) -> list[Delivery]:
+    """Hand over every message, waiting for room as needed; their deliveries, once all are there."""
+    deliveries: dict[int, Delivery] = {}
+    all_there = asyncio.get_running_loop().create_future()
+
+    def expect(index: int) -> Callable[[Delivery], None]:
+        def done(delivery: Delivery) -> None:
+            deliveries[index] = delivery
+            if len(deliveries) == len(messages) and not all_there.done():
+                all_there.set_result(None)
+
+        return done
+
+    for index, message in enumerate(messages):
+        done = expect(index)
+        try:
+            await _send(producer, message, done)
+        except IngestdError as error:
+            done(Delivery(message.topic, -1 if message.partition is None else message.partition, 1, error=error))
+    await all_there
+    return [deliveries[index] for index in range(len(messages))]
+
+
+async def _send(producer: AsyncProducer, message: OutgoingMessage, done: Callable[[Delivery], None]) -> None:
+    while True:
+        try:
+            producer.send(
+                message.topic,
+                message.value,
+                key=message.key,
+                partition=message.partition,
+                headers=message.headers,
+                timestamp_ms=message.timestamp_ms,
+                done=done,
+            )
+        except BufferFull:
+            await producer.room()
+        else:
+            return
