@@ -1,0 +1,96 @@
+"""`python -m ingestd.broker`: the embedded broker as a child process.
+
+Says `ready HOST PORT` on standard output, or on the descriptor that `--ready-fd` names, once it listens. Ends with 0 on
+SIGTERM and SIGINT, and when the pipe whose reading end `--parent-fd` names is closed by its last writer: so it never
+outlives whoever started it, however that one ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from ingestd.broker.server import serve
+from ingestd.broker.settings import BrokerSettings, Flush
+from ingestd.errors import IngestdError
+
+
+def main() -> int:
+    """Run until told to end; 2 and a message on standard error when the broker can not start."""
+    arguments = _arguments()
+    # Standard output is for the announcement.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    host, _, port = arguments.listen.rpartition(":")
+    try:
+        settings = BrokerSettings(
+            data=arguments.data,
+            host=host.strip("[]"),
+            port=int(port),
+            auto_create_topics=not arguments.no_auto_create_topics,
+            default_partitions=arguments.default_partitions,
+            flush=Flush(arguments.flush),
+            topic_defaults=dict(entry.split("=", 1) for entry in arguments.topic_default),
+            request_log=arguments.request_log,
+        )
+        _run(settings, arguments.ready_fd, arguments.parent_fd)
+    except (IngestdError, OSError, ValueError) as error:
+        sys.stderr.write(f"ingestd broker: {error}\n")
+        return 2
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m ingestd.broker", description="The embedded broker.")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the topics, made when missing")
+    parser.add_argument("--listen", default="127.0.0.1:9092", help="HOST:PORT; port 0 takes a free one")
+    parser.add_argument("--default-partitions", type=int, default=1, help="partitions of a topic made on demand")
+    parser.add_argument("--no-auto-create-topics", action="store_true", help="make no topics on demand")
+    parser.add_argument("--flush", choices=[flush.value for flush in Flush], default=Flush.os.value)
+    parser.add_argument(
+        "--topic-default",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a topic configuration for all topics",
+    )
+    parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
+    parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
+    parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
+    return parser.parse_args()
+
+
+def _run(settings: BrokerSettings, ready_fd: int, parent_fd: int | None) -> None:
+    import uvloop  # noqa: PLC0415 - Linux and macOS only; this module must import elsewhere
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, ready_fd, parent_fd))
+
+
+async def _serve(settings: BrokerSettings, ready_fd: int, parent_fd: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if parent_fd is not None:
+        loop.add_reader(parent_fd, _parent_says, parent_fd, stop)
+    await serve(settings, lambda host, port: _announce(ready_fd, host, port), stop)
+
+
+def _announce(descriptor: int, host: str, port: int) -> None:
+    os.write(descriptor, f"ready {host} {port}\n".encode())
+
+
+def _parent_says(descriptor: int, stop: asyncio.Event) -> None:
+    if not os.read(descriptor, 1):
+        asyncio.get_running_loop().remove_reader(descriptor)
+        stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""ApiVersions: what this broker speaks (KIP-35), said in a form that a client newer than us can read (KIP-511)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingestd.broker.messages import NO_THROTTLE, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import ErrorCode
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Request
+
+API: Final = Api.api_versions
+VERSIONS: Final = range(5)
+
+PRODUCE_SAID_FROM: Final = 0
+"""librdkafka takes a broker without Produce v0 for one that knows no compression (KAFKA-18659); Kafka 4 says 0 too."""
+
+
+class ApiVersionsHandler:
+    """Answers with the table of handlers, which it is given once that table is complete."""
+
+    def __init__(self, ranges: Mapping[int, range]) -> None:
+        self._ranges = ranges
+
+    def __call__(self, broker: Broker, request: Request) -> Answer:
+        """Answer; a version that is not ours gets an answer in version 0 that says what is."""
+        del broker
+        known = request.version in VERSIONS
+        schema = messages(API, request.version if known else 0)
+        error = ErrorCode.none if known else ErrorCode.unsupported_version
+        if known:
+            schema.decode(request.body)
+        body = schema.encode(
+            error_code=error,
+            api_keys=tuple(
+                schema.make(
+                    "ApiVersion",
+                    api_key=key,
+                    min_version=PRODUCE_SAID_FROM if key == Api.produce else versions.start,
+                    max_version=versions.stop - 1,
+                )
+                for key, versions in sorted(self._ranges.items())
+            ),
+            throttle_time=NO_THROTTLE,
+        )
+        return Answer([body], error, old_header=True)

@@ -1,0 +1,119 @@
+"""CreateTopics: checks every topic by itself, and creates those that pass in one durable step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.broker.messages import NO_THROTTLE, messages
+from ingestd.broker.request import Answer
+from ingestd.broker.storage import NewTopic
+from ingestd.broker.topic_config import CONFIGURATIONS
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.messages import Messages
+    from ingestd.broker.request import Request
+    from ingestd.broker.topics import Topic
+
+API: Final = Api.create_topics
+VERSIONS: Final = range(2, 8)
+
+_SET_FOR_TOPIC: Final = 1
+_DEFAULT: Final = 5
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """Topics that are there, or asked for twice, or wrong in any way, are refused without harm to the others."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    twice = {name for name, times in Counter(topic.name for topic in asked.topics).items() if times > 1}
+    new: dict[str, NewTopic] = {}
+    errors: dict[str, KafkaError] = {}
+    for topic in asked.topics:
+        try:
+            if topic.name in twice:
+                raise KafkaError(ErrorCode.invalid_request, "named twice in one request")
+            new[topic.name] = _check(broker, topic)
+        except KafkaError as error:
+            errors[topic.name] = error
+    if new and not asked.validate_only:
+        try:
+            broker.storage.create(new.values())
+        except KafkaError as error:
+            errors.update(dict.fromkeys(new, error))
+    results = [
+        _refused(schema, name, errors[name])
+        if name in errors
+        else _created(schema, new[name].topic, validate_only=asked.validate_only)
+        for name in dict.fromkeys(topic.name for topic in asked.topics)
+    ]
+    first = next((error.code for error in errors.values()), ErrorCode.none)
+    return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=tuple(results))], first)
+
+
+def _check(broker: Broker, topic: Any) -> NewTopic:
+    if broker.storage.topics.named(topic.name) is not None:
+        raise KafkaError(ErrorCode.topic_already_exists, f"topic {topic.name!r} exists")
+    partitions = topic.num_partitions
+    if topic.assignments:
+        partitions = _partitions_assigned(broker, topic)
+    elif topic.replication_factor not in {-1, 1}:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor, f"replication factor {topic.replication_factor}: there is one node"
+        )
+    config = {entry.name: entry.value for entry in topic.configs}
+    if partitions == -1:
+        partitions = broker.settings.default_partitions
+    return NewTopic(topic.name, partitions, config, broker.settings.topic_defaults)
+
+
+def _partitions_assigned(broker: Broker, topic: Any) -> int:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise KafkaError(ErrorCode.invalid_request, "both an assignment and a number of partitions or replicas")
+    numbers = sorted(assignment.partition_index for assignment in topic.assignments)
+    if numbers != list(range(len(numbers))):
+        raise KafkaError(ErrorCode.invalid_replica_assignment, f"partitions {numbers} are not 0 to {len(numbers) - 1}")
+    if any(tuple(assignment.broker_ids) != (broker.node_id,) for assignment in topic.assignments):
+        raise KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node_id}")
+    return len(numbers)
+
+
+def _refused(schema: Messages, name: str, error: KafkaError) -> Any:
+    return schema.make(
+        "CreatableTopicResult",
+        name=name,
+        topic_id=None,
+        error_code=error.code,
+        error_message=error.detail,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
+def _created(schema: Messages, topic: Topic, *, validate_only: bool) -> Any:
+    return schema.make(
+        "CreatableTopicResult",
+        name=topic.name,
+        topic_id=None if validate_only else topic.topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=1,
+        configs=tuple(
+            schema.make(
+                "CreatableTopicConfigs",
+                name=name,
+                value=topic.config.get(name, configuration.default),
+                read_only=False,
+                config_source=_SET_FOR_TOPIC if name in topic.config else _DEFAULT,
+                is_sensitive=False,
+            )
+            for name, configuration in CONFIGURATIONS.items()
+        )
+        if schema.has("CreatableTopicConfigs")
+        else (),
+    )

@@ -1,0 +1,57 @@
+"""DeleteRecords (KIP-107): moves the start of logs forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingestd.broker.messages import NO_THROTTLE, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Request
+
+API: Final = Api.delete_records
+VERSIONS: Final = range(3)
+
+_HIGH_WATERMARK: Final = -1
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """Each partition by itself; offset -1 stands for the high watermark."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    first = ErrorCode.none
+    topics = []
+    for topic in asked.topics:
+        results = []
+        for partition in topic.partitions:
+            low_watermark, error = _delete(broker, topic.name, partition.partition_index, partition.offset)
+            first = first or error
+            results.append(
+                schema.make(
+                    "DeleteRecordsPartitionResult",
+                    partition_index=partition.partition_index,
+                    low_watermark=low_watermark,
+                    error_code=error,
+                )
+            )
+        topics.append(schema.make("DeleteRecordsTopicResult", name=topic.name, partitions=tuple(results)))
+    return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=tuple(topics))], first)
+
+
+def _delete(broker: Broker, topic: str, partition: int, offset: int) -> tuple[int, ErrorCode]:
+    try:
+        log = broker.partition(topic, partition).log
+        if offset == _HIGH_WATERMARK:
+            offset = log.end_offset
+        if not 0 <= offset <= log.end_offset:
+            return -1, ErrorCode.offset_out_of_range
+        log.delete_before(offset)
+    except KafkaError as error:
+        return -1, error.code
+    except OSError:
+        return -1, ErrorCode.kafka_storage_error
+    return log.start_offset, ErrorCode.none

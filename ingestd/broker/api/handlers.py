@@ -1,0 +1,86 @@
+"""Which handler answers which API in which versions: the one table that dispatch and ApiVersions read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.broker.api import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Handled, Request
+
+__all__ = ["HANDLERS", "Handler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Answers one API. `versions` are those it takes; ApiVersions takes any, to say which it has."""
+
+    versions: range
+    handle: Callable[[Broker, Request], Handled]
+
+    def takes(self, version: int) -> bool:
+        """Whether a request of this version may be handed to it."""
+        return version in self.versions
+
+
+_RANGES: Final = {
+    module.API: module.VERSIONS
+    for module in (
+        produce,
+        fetch,
+        list_offsets,
+        metadata,
+        find_coordinator,
+        api_versions,
+        create_topics,
+        delete_topics,
+        delete_records,
+        init_producer_id,
+        offset_for_leader_epoch,
+        describe_configs,
+        create_partitions,
+        describe_cluster,
+    )
+}
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    **{
+        module.API: Handler(module.VERSIONS, module.handle)
+        for module in (
+            produce,
+            fetch,
+            list_offsets,
+            metadata,
+            find_coordinator,
+            create_topics,
+            delete_topics,
+            delete_records,
+            init_producer_id,
+            offset_for_leader_epoch,
+            describe_configs,
+            create_partitions,
+            describe_cluster,
+        )
+    },
+    api_versions.API: Handler(range(1 << 15), api_versions.ApiVersionsHandler(_RANGES)),
+}

@@ -1,0 +1,39 @@
+"""InitProducerId: a new producer id for every idempotent producer (KIP-98); transactions are not offered yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ingestd.broker.messages import NO_THROTTLE, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import ErrorCode
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Request
+
+API: Final = Api.init_producer_id
+VERSIONS: Final = range(6)
+
+_log = structlog.get_logger(__name__)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """A producer that names its previous id gets a new one too, as from Kafka: only transactions keep theirs."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    error, producer_id, epoch = ErrorCode.none, -1, -1
+    if asked.transactional_id is not None:
+        # Fatal to the client, with a message of its own that names the feature.
+        error = ErrorCode.unsupported_version
+    else:
+        try:
+            producer_id, epoch = broker.storage.producer_ids.take(), 0
+        except OSError as failure:
+            _log.error("no producer id", error=str(failure))
+            error = ErrorCode.kafka_storage_error
+    body = schema.encode(throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch)
+    return Answer([body], error)

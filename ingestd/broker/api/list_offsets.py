@@ -1,0 +1,110 @@
+"""ListOffsets: the ends of a log, and offsets by timestamp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from ingestd.broker.messages import NO_THROTTLE, Messages, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
+from ingestd.records.decode import decode_records
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.log.partition_log import PartitionLog
+    from ingestd.broker.request import Request
+    from ingestd.records.decode import Record
+
+API: Final = Api.list_offsets
+VERSIONS: Final = range(1, 12)
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_LARGEST_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_NOT_TIERED: Final = -6
+"""Of tiered storage (KIP-405) there is none: all is local."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    offset: int = -1
+    timestamp: int = -1
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """Each partition by itself."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    topics = tuple(
+        schema.make(
+            "ListOffsetsTopicResponse",
+            name=topic.name,
+            partitions=tuple(_partition(broker, schema, topic.name, partition) for partition in topic.partitions),
+        )
+        for topic in asked.topics
+    )
+    first = next((p.error_code for topic in topics for p in topic.partitions if p.error_code), ErrorCode.none)
+    return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
+
+
+def _partition(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
+    found, epoch = _Found(), -1
+    error = broker.leader_error(getattr(asked, "current_leader_epoch", -1))
+    if error is ErrorCode.none:
+        try:
+            log = broker.partition(topic, asked.partition_index).log
+            found = _find(log, asked.timestamp)
+            if found.offset >= 0:
+                epoch = log.epochs.at(found.offset)
+        except KafkaError as refused:
+            error = refused.code
+        except (OSError, CorruptBatch) as failure:
+            _log.error("log can not be read", partition=f"{topic}-{asked.partition_index}", error=str(failure))
+            error = ErrorCode.kafka_storage_error
+    return schema.make(
+        "ListOffsetsPartitionResponse",
+        partition_index=asked.partition_index,
+        error_code=error,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=epoch,
+    )
+
+
+def _find(log: PartitionLog, timestamp: int) -> _Found:
+    if timestamp == _LATEST:
+        return _Found(log.end_offset)
+    if timestamp in {_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_NOT_TIERED}:
+        return _Found(log.start_offset)
+    if timestamp == _LATEST_TIERED:
+        return _Found()
+    if timestamp == _LARGEST_TIMESTAMP:
+        return _largest(log)
+    if timestamp < 0:
+        raise KafkaError(ErrorCode.invalid_request, f"timestamp {timestamp}")
+    for header, batch in log.batches_from_timestamp(timestamp):
+        if header.base_timestamp >= timestamp and header.base_offset >= log.start_offset and header.records == 1:
+            return _Found(header.base_offset, header.base_timestamp)
+        for record in decode_records(batch.read()):
+            if record.timestamp_ms >= timestamp and record.offset >= log.start_offset:
+                return _Found(record.offset, record.timestamp_ms)
+    return _Found()
+
+
+def _largest(log: PartitionLog) -> _Found:
+    newest = log.batch_of_largest_timestamp()
+    if newest is None:
+        return _Found()
+    header, batch = newest
+    if header.max_timestamp < 0:
+        return _Found()
+    record: Record = max(decode_records(batch.read()), key=lambda record: record.timestamp_ms)
+    return _Found(record.offset, record.timestamp_ms)

@@ -1,0 +1,90 @@
+"""Metadata: this node, and topics with their partitions, which it leads all; topics are created here on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.broker.messages import NO_THROTTLE, Messages, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import ErrorCode
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Request
+    from ingestd.broker.topics import Topic
+
+API: Final = Api.metadata
+VERSIONS: Final = range(14)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """Answer at once, topics just created included."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    topics = _topics(broker, schema, asked, request.version)
+    host, port = broker.address(request)
+    body = schema.encode(
+        throttle_time=NO_THROTTLE,
+        brokers=(schema.make("MetadataResponseBroker", node_id=broker.node_id, host=host, port=port, rack=None),),
+        cluster_id=broker.storage.topics.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        error_code=ErrorCode.none,
+    )
+    return Answer([body], next((topic.error_code for topic in topics if topic.error_code), ErrorCode.none))
+
+
+def _topics(broker: Broker, schema: Messages, asked: Any, version: int) -> tuple[Any, ...]:
+    # Version 0 had no null: there, no topics meant all of them.
+    if asked.topics is None or (version == 0 and not asked.topics):
+        return tuple(_known(broker, schema, topic) for topic in broker.storage.topics)
+    errors = {}
+    if broker.settings.auto_create_topics and getattr(asked, "allow_auto_topic_creation", True):
+        errors = broker.create_on_demand(topic.name for topic in asked.topics if topic.name is not None)
+    topics = []
+    for topic in asked.topics:
+        topic_id = getattr(topic, "topic_id", None)
+        by_id = topic.name is None
+        found = broker.storage.topics.identified(topic_id) if by_id else broker.storage.topics.named(topic.name)
+        if found is not None:
+            topics.append(_known(broker, schema, found))
+        elif by_id:
+            topics.append(_unknown(schema, ErrorCode.unknown_topic_id, None, topic_id))
+        else:
+            error = errors.get(topic.name)
+            code = error.code if error else ErrorCode.unknown_topic_or_partition
+            topics.append(_unknown(schema, code, topic.name, None))
+    return tuple(topics)
+
+
+def _known(broker: Broker, schema: Messages, topic: Topic) -> Any:
+    here = (broker.node_id,)
+    return schema.make(
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=False,
+        partitions=tuple(
+            schema.make(
+                "MetadataResponsePartition",
+                error_code=ErrorCode.none,
+                partition_index=partition,
+                leader_id=broker.node_id,
+                leader_epoch=broker.storage.leader_epoch,
+                replica_nodes=here,
+                isr_nodes=here,
+                offline_replicas=(),
+            )
+            for partition in range(topic.partitions)
+        ),
+    )
+
+
+def _unknown(schema: Messages, error: ErrorCode, name: str | None, topic_id: UUID | None) -> Any:
+    return schema.make(
+        "MetadataResponseTopic", error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=()
+    )

@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch (KIP-320): where an epoch ended, by which a consumer tells that what it read is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.broker.messages import NO_THROTTLE, Messages, messages
+from ingestd.broker.request import Answer
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Request
+
+API: Final = Api.offset_for_leader_epoch
+VERSIONS: Final = range(2, 5)
+
+
+def handle(broker: Broker, request: Request) -> Answer:
+    """Each partition by itself."""
+    schema = messages(API, request.version)
+    asked = schema.decode(request.body)
+    topics = tuple(
+        schema.make(
+            "OffsetForLeaderTopicResult",
+            topic=topic.topic,
+            partitions=tuple(_end_of_epoch(broker, schema, topic.topic, partition) for partition in topic.partitions),
+        )
+        for topic in asked.topics
+    )
+    first = next((p.error_code for topic in topics for p in topic.partitions if p.error_code), ErrorCode.none)
+    return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
+
+
+def _end_of_epoch(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
+    epoch, end_offset = -1, -1
+    error = broker.leader_error(asked.current_leader_epoch)
+    if error is ErrorCode.none:
+        try:
+            log = broker.partition(topic, asked.partition).log
+            epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
+        except KafkaError as unknown:
+            error = unknown.code
+    return schema.make(
+        "EpochEndOffset", error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )

@@ -1,0 +1,159 @@
+"""Produce: every batch is checked by its header and CRC, patched where it lies, and appended as it came.
+
+The request is read by hand, so that the batches stay where they were received: no record is looked at and no byte is
+copied before the write. Layout: https://kafka.apache.org/protocol#The_Messages_Produce
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from ingestd.broker.log.validation import check_batch
+from ingestd.broker.request import Answer
+from ingestd.broker.settings import Flush
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.wire.apis import Api, is_flexible
+from ingestd.wire.primitives import BodyReader, array_length, nullable_string, string, uuid_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.log.group_commit import GroupCommit
+    from ingestd.broker.request import Handled, Request
+
+API: Final = Api.produce
+VERSIONS: Final = range(3, 14)
+
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_TOPIC_ID: Final = 13
+_ACKS_AND_TIMEOUT: Final = Struct(">hi")
+_PARTITION_ANSWER: Final = Struct(">ihqq")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What became of one partition's batch. `commit`: what has yet to bring it to the disk."""
+
+    partition: int
+    error: KafkaError | None = None
+    base_offset: int = -1
+    log_start_offset: int = -1
+    commit: GroupCommit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicResult:
+    name: str
+    topic_id: UUID | None
+    partitions: list[_Result]
+
+
+def handle(broker: Broker, request: Request) -> Handled:
+    """Answered at once, or after the fsync where the broker is told to flush always."""
+    reader = BodyReader(request.body, flexible=is_flexible(API, request.version))
+    transactional_id = reader.nullable_string()
+    acks, _timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
+    refusal = _refusal(transactional_id, acks)
+    topics = []
+    for _ in range(reader.array_length(2)):
+        by_id = request.version >= _FIRST_WITH_TOPIC_ID
+        topic_id = reader.uuid() if by_id else None
+        name = "" if by_id else reader.string()
+        topic, unknown = _topic(broker, name, topic_id)
+        results = []
+        for _ in range(reader.array_length(5)):
+            partition = reader.int32()
+            records = reader.nullable_bytes()
+            reader.skip_tagged_fields()
+            error = refusal or unknown
+            if error is None:
+                results.append(_append(broker, request.version, topic, partition, records))
+            else:
+                results.append(_Result(partition, error))
+        reader.skip_tagged_fields()
+        topics.append(_TopicResult(name, topic_id, results))
+    if broker.settings.flush is Flush.always and acks != 0:
+        return _flush(request.version, topics)
+    return _answer(request.version, topics, silent=acks == 0)
+
+
+def _refusal(transactional_id: str | None, acks: int) -> KafkaError | None:
+    if transactional_id is not None:
+        return KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
+    if acks not in {-1, 0, 1}:
+        return KafkaError(ErrorCode.invalid_required_acks, f"acks {acks}: expected -1, 0 or 1")
+    return None
+
+
+def _topic(broker: Broker, name: str, topic_id: UUID | None) -> tuple[str, KafkaError | None]:
+    if topic_id is None and name:
+        return name, None
+    try:
+        return broker.topic_with_id(topic_id).name, None
+    except KafkaError as error:
+        return "", error
+
+
+def _append(broker: Broker, version: int, topic: str, number: int, records: memoryview | None) -> _Result:
+    try:
+        partition = broker.partition(topic, number)
+        log = partition.log
+        batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
+        appended = log.append(batch, header)
+    except KafkaError as error:
+        return _Result(number, error)
+    # A batch that was there before may be on its way to the disk still.
+    return _Result(number, None, appended.base_offset, log.start_offset, partition.commit)
+
+
+async def _flush(version: int, topics: list[_TopicResult]) -> Answer:
+    commits = {result.commit for topic in topics for result in topic.partitions if result.commit is not None}
+    waits = [(commit, commit.flushed()) for commit in commits]
+    errors = {}
+    for commit, flushed in waits:
+        try:
+            # Others wait for the same flush; this connection's end must not be theirs.
+            await asyncio.shield(flushed)
+        except KafkaError as error:
+            errors[commit] = error
+    for topic in topics:
+        topic.partitions[:] = [
+            replace(result, error=errors[result.commit], base_offset=-1) if result.commit in errors else result
+            for result in topic.partitions
+        ]
+    return _answer(version, topics, silent=False)
+
+
+def _answer(version: int, topics: list[_TopicResult], *, silent: bool) -> Answer:
+    first = next(_errors(topics), ErrorCode.none)
+    if silent:
+        return Answer(None, first)
+    flexible = is_flexible(API, version)
+    end = b"\x00" if flexible else b""
+    body = bytearray(array_length(len(topics), flexible=flexible))
+    for topic in topics:
+        body += uuid_bytes(topic.topic_id) if version >= _FIRST_WITH_TOPIC_ID else string(topic.name, flexible=flexible)
+        body += array_length(len(topic.partitions), flexible=flexible)
+        for result in topic.partitions:
+            code = ErrorCode.none if result.error is None else result.error.code
+            body += _PARTITION_ANSWER.pack(result.partition, code, result.base_offset, -1)
+            if version >= 5:
+                body += _INT64.pack(result.log_start_offset)
+            if version >= 8:
+                body += array_length(0, flexible=flexible)
+                body += nullable_string(None if result.error is None else result.error.detail, flexible=flexible)
+            body += end
+        body += end
+    body += _INT32.pack(0) + end
+    return Answer([bytes(body)], first)
+
+
+def _errors(topics: list[_TopicResult]) -> Iterator[ErrorCode]:
+    return (result.error.code for topic in topics for result in topic.partitions if result.error is not None)

@@ -1,0 +1,295 @@
+"""One client's connection: frames in, requests to their handlers as they come, answers out in the order of requests.
+
+A frame is received into a buffer of its own size and handed on as it is. Small frames come through a scratch buffer
+several at a time, so that pipelined small requests cost one system call together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from ingestd.broker.request import Answer, Request, read_request
+from ingestd.errors import ErrorCode, IngestdError, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from ingestd.broker.api.handlers import Handler
+    from ingestd.broker.broker import Broker
+    from ingestd.tasks import TaskOwner
+
+__all__ = ["Connection"]
+
+_SCRATCH_BYTES: Final = 16 * 1024
+_SIZE_BYTES: Final = 4
+_LARGEST_PIPELINE: Final = 32
+"""Requests of one connection that are being answered; beyond it, nothing more is read from that connection."""
+_FRAME_TIMEOUT: Final = 60.0
+"""Seconds without a byte after which a half-sent frame ends its connection: its buffer is other clients' room."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Slot:
+    """A request's place in the line of answers."""
+
+    __slots__ = ("answer", "held", "request", "task")
+
+    def __init__(self, request: Request, held: int) -> None:
+        self.request = request
+        self.held = held
+        self.answer: Answer | None = None
+        self.task: asyncio.Task[Answer] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Invariants
+    Handlers are called in the order of requests, and answers leave in that order.
+    Bytes counted in the memory budget are given back when the request is answered and the answer is with the
+    kernel, or when the connection ends.
+    What a client sends can end its connection, with a line in the log, and nothing else.
+    """  # noqa: D205 - the class is what the module says
+
+    def __init__(
+        self, broker: Broker, handlers: Mapping[int, Handler], tasks: TaskOwner, connections: set[Connection]
+    ) -> None:
+        self._broker = broker
+        self._handlers = handlers
+        self._tasks = tasks
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._local = ("", 0)
+        self._peer_port = 0
+        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._filled = 0
+        self._frame: bytearray | None = None
+        self._received = 0
+        self._slots: deque[_Slot] = deque()
+        self._unsent = 0
+        self._write_paused = False
+        self._waiting_for_room = False
+        self._ending = False
+        self._last_byte = time.monotonic()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, unless there are too many already."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._local = tuple(transport.get_extra_info("sockname")[:2])
+        self._peer_port = transport.get_extra_info("peername")[1]
+        # Zero: whatever the kernel does not take at once is noticed, and the next answer waits for it.
+        self._transport.set_write_buffer_limits(high=0)
+        if len(self._connections) >= self._broker.settings.max_connections:
+            self._end("too many connections")
+            return
+        self._connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        del sizehint
+        if self._frame is not None:
+            return memoryview(self._frame)[self._received :]
+        return memoryview(self._scratch)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take `nbytes` more, and all requests that are whole with them."""
+        self._last_byte = time.monotonic()
+        if self._frame is None:
+            self._filled += nbytes
+            self._take_from_scratch()
+            return
+        self._received += nbytes
+        if self._received == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._take(memoryview(frame), held=len(frame))
+
+    def eof_received(self) -> bool:
+        """A client that closes its side gets no more answers."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop everything that was done for this client."""
+        del exc
+        self._ending = True
+        self._connections.discard(self)
+        for slot in self._slots:
+            if slot.task is not None:
+                slot.task.cancel()
+            self._broker.memory.give_back(slot.held)
+        self._slots.clear()
+        if self._frame is not None:
+            if not self._broker.memory.stop_waiting(self._room_made):
+                self._broker.memory.give_back(len(self._frame))
+            self._frame = None
+        self._broker.memory.give_back(self._unsent)
+        self._unsent = 0
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it asks."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """All that was written is with the kernel."""
+        self._write_paused = False
+        self._broker.memory.give_back(self._unsent)
+        self._unsent = 0
+        self._send_answers()
+
+    # Frames.
+
+    def _take_from_scratch(self) -> None:
+        scratch = memoryview(self._scratch)
+        at = 0
+        while not self._ending and len(self._slots) < _LARGEST_PIPELINE and self._filled - at >= _SIZE_BYTES:
+            size = int.from_bytes(scratch[at : at + _SIZE_BYTES], "big", signed=True)
+            if not 8 <= size <= self._broker.settings.max_request_bytes:
+                self._end(f"a request of {size} bytes: expected 8 to {self._broker.settings.max_request_bytes}")
+                return
+            start, end = at + _SIZE_BYTES, at + _SIZE_BYTES + size
+            if end <= self._filled:
+                self._take(memoryview(bytearray(scratch[start:end])), held=0)
+            elif end - at > len(scratch):
+                self._begin_frame(size, scratch[start : self._filled])
+                self._filled = 0
+                return
+            else:
+                break
+            at = end
+        if at:
+            scratch[: self._filled - at] = scratch[at : self._filled]
+            self._filled -= at
+        self._watch_pipeline()
+
+    def _begin_frame(self, size: int, begun: memoryview) -> None:
+        self._frame = bytearray(size)
+        self._frame[: len(begun)] = begun
+        self._received = len(begun)
+        if not self._broker.memory.take_or_wait(size, self._room_made):
+            self._waiting_for_room = True
+            self._reading(wanted=False)
+
+    def _room_made(self) -> None:
+        self._waiting_for_room = False
+        self._last_byte = time.monotonic()
+        self._watch_pipeline()
+
+    def _watch_pipeline(self) -> None:
+        self._reading(wanted=not self._waiting_for_room and len(self._slots) < _LARGEST_PIPELINE)
+
+    def _reading(self, *, wanted: bool) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing() or self._transport.is_reading() == wanted:
+            return
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # Requests.
+
+    def _take(self, frame: memoryview, held: int) -> None:
+        try:
+            request = read_request(frame, self._local, self._peer_port)
+            handler = self._handlers.get(request.api)
+            if handler is None or not handler.takes(request.version):
+                raise ProtocolError(f"API {request.api} version {request.version} is not served here")
+        except IngestdError as error:
+            self._broker.memory.give_back(held)
+            self._end(str(error))
+            return
+        slot = _Slot(request, held)
+        self._slots.append(slot)
+        try:
+            handled = handler.handle(self._broker, request)
+        except IngestdError as error:
+            self._end(f"API {request.api} version {request.version}: {error}")
+            return
+        except Exception:
+            _log.exception("request failed", api=request.api, version=request.version)
+            self._end("request failed")
+            return
+        if isinstance(handled, Answer):
+            self._answered(slot, handled)
+        else:
+            self._start(slot, handled)
+        self._send_answers()
+
+    def _start(self, slot: _Slot, work: Coroutine[Any, Any, Answer]) -> None:
+        slot.task = self._tasks.start(work, f"api {slot.request.api} for port {self._peer_port}")
+        slot.task.add_done_callback(lambda task: self._done(slot, task))
+
+    def _done(self, slot: _Slot, task: asyncio.Task[Answer]) -> None:
+        slot.task = None
+        if self._ending or task.cancelled():
+            return
+        if task.exception() is not None:
+            # The owner of the task has it in the log.
+            self._end("request failed")
+            return
+        self._answered(slot, task.result())
+        self._send_answers()
+
+    def _answered(self, slot: _Slot, answer: Answer) -> None:
+        """The request's memory is free from here on, but for what the answer holds."""
+        memory = self._broker.memory
+        memory.give_back(slot.held)
+        slot.held = answer.size
+        memory.take(slot.held)
+        slot.answer = answer
+
+    def _send_answers(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        while self._slots and self._slots[0].answer is not None and not self._write_paused and not self._ending:
+            slot = self._slots.popleft()
+            answer = slot.answer
+            assert answer is not None
+            self._broker.request_log.answered(slot.request, answer.error)
+            self._unsent += slot.held
+            if answer.parts is not None:
+                transport.writelines(answer.frame(slot.request))
+            elif answer.error is not ErrorCode.none:
+                self._end(f"acks=0 and {answer.error.name}")
+                return
+            if not self._write_paused:
+                self._broker.memory.give_back(self._unsent)
+                self._unsent = 0
+        if self._filled and self._frame is None and not self._ending and not transport.is_reading():
+            # Requests were left in the scratch buffer when the pipeline was full.
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        if not self._ending and self._frame is None:
+            self._take_from_scratch()
+
+    def sweep(self, now: float, idle_timeout: float) -> None:
+        """End the connection when its client stopped in the middle of a frame, or asked for nothing for long."""
+        quiet = now - self._last_byte
+        if self._frame is not None and not self._waiting_for_room and quiet > _FRAME_TIMEOUT and self._reading_now():
+            self._end(f"nothing for {quiet:.0f} s in the middle of a request")
+        elif not self._slots and quiet > idle_timeout:
+            self._close()
+
+    def _reading_now(self) -> bool:
+        return self._transport is not None and self._transport.is_reading()
+
+    def _end(self, reason: str) -> None:
+        _log.warning("connection closed", peer=self._peer_port, reason=reason)
+        self._close()
+
+    def _close(self) -> None:
+        self._ending = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now, whatever has not been sent."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.abort()

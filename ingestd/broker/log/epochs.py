@@ -1,0 +1,70 @@
+"""At which offset each leader epoch of a partition began (KIP-101), so that clients can tell a log that was cut short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ingestd.broker.log.files import write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["LeaderEpochs"]
+
+_FILE: Final = "leader-epochs.json"
+
+
+class LeaderEpochs:
+    """Pairs (epoch, first offset), both rising. Kept in one small file of the partition's directory.
+
+    A log with batches and no file was begun in epoch 0: a file for that alone would cost every new partition an fsync.
+    """
+
+    __slots__ = ("_entries", "_path")
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _FILE
+        self._entries: list[tuple[int, int]] = []
+
+    def load(self, end_offset: int) -> None:
+        """Read the file; epochs that begin at or behind the log's end were cut off with it. Raises `OSError`."""
+        if self._path.exists():
+            entries = orjson.loads(self._path.read_bytes())
+            self._entries = [(epoch, start) for epoch, start in entries if start < end_offset]
+        elif end_offset > 0:
+            self._entries = [(0, 0)]
+
+    @property
+    def latest(self) -> int:
+        """The epoch of the newest batch, -1 in an empty log."""
+        return self._entries[-1][0] if self._entries else -1
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """Note that `epoch` begins at `offset`; the file is written before the batch is. Raises `OSError`."""
+        if epoch <= self.latest:
+            return
+        entries = [*self._entries, (epoch, offset)]
+        if entries != [(0, 0)]:
+            write_atomically(self._path, orjson.dumps(entries))
+        self._entries = entries
+
+    def at(self, offset: int) -> int:
+        """The epoch that the batch at `offset` was written in, -1 when not known."""
+        found = -1
+        for epoch, start in self._entries:
+            if start > offset:
+                break
+            found = epoch
+        return found
+
+    def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
+        """The largest known epoch not beyond `epoch`, and the offset at which it ended; (-1, -1) when none is known."""
+        found = -1, -1
+        for at, (known, _start) in enumerate(self._entries):
+            if known > epoch:
+                break
+            end = self._entries[at + 1][1] if at + 1 < len(self._entries) else end_offset
+            found = known, end
+        return found

@@ -1,0 +1,81 @@
+"""One fsync for all the produce requests that wait for a partition's bytes to be on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ingestd.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ingestd.broker.log.partition_log import PartitionLog
+
+__all__ = ["GroupCommit"]
+
+_log = structlog.get_logger(__name__)
+
+
+class GroupCommit:
+    """Flushes one log. While one fsync runs, those who come wait together for the next.
+
+    Invariants
+        A waiter is answered by an fsync that began after it came.
+        At most one fsync of a log runs at a time.
+    """
+
+    def __init__(self, log: PartitionLog, disk: Executor) -> None:
+        self._partition_log = log
+        self._disk = disk
+        self._next: asyncio.Future[None] | None = None
+        self._running: asyncio.Future[None] | None = None
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when all that is in the log now is on the disk; fails with `KafkaError` (KAFKA_STORAGE_ERROR)."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        waiting = self._next
+        if self._running is None:
+            self._start()
+        return waiting
+
+    def _start(self) -> None:
+        group, self._next = self._next, None
+        assert group is not None
+        try:
+            descriptors = self._partition_log.take_unflushed()
+        except OSError as error:
+            self._failed(group, error)
+            return
+        self._running = asyncio.get_running_loop().run_in_executor(self._disk, _sync, descriptors)
+        self._running.add_done_callback(lambda done: self._done(group, done))
+
+    def _done(self, group: asyncio.Future[None], done: asyncio.Future[None]) -> None:
+        self._running = None
+        error = done.exception()
+        if error is not None:
+            self._failed(group, error)
+        elif not group.done():
+            group.set_result(None)
+        if self._next is not None:
+            self._start()
+
+    def _failed(self, group: asyncio.Future[None], error: BaseException) -> None:
+        directory = self._partition_log.directory.name
+        _log.error("fsync failed; the partition takes no more batches", partition=directory, error=str(error))
+        self._partition_log.fail()
+        if not group.done():
+            group.set_exception(KafkaError(ErrorCode.kafka_storage_error, f"{directory}: {error}"))
+
+
+def _sync(descriptors: list[int]) -> None:
+    try:
+        for descriptor in descriptors:
+            os.fdatasync(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

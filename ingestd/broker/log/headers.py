@@ -1,0 +1,69 @@
+"""Walks the batch headers of a segment file without reading the records between them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from ingestd.errors import CorruptBatch
+from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["scan_headers", "scan_whole_batches"]
+
+_CHUNK: Final = 64 * 1024
+_CRC_PIECE: Final = 4 << 20
+_CRC_COVERS_FROM: Final = 21
+
+
+def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every batch that starts in [start, end), in order.
+
+    Ends before a batch that is not wholly before `end`. Raises `CorruptBatch` where no header can be.
+    """
+    position = start
+    chunk = b""
+    chunk_at = start
+    while end - position >= HEADER_BYTES:
+        inside = position - chunk_at
+        if inside + HEADER_BYTES > len(chunk):
+            chunk = os.pread(descriptor, min(_CHUNK, end - position), position)
+            chunk_at, inside = position, 0
+        header = read_header(chunk, inside)
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def scan_whole_batches(descriptor: int, end: int, first_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every batch that is beyond doubt, from the start of the file; ends at the first that is not.
+
+    Beyond doubt: a header that can be, all its bytes there, the CRC right, and the offset that follows the batch before.
+    """
+    expected = first_offset
+    try:
+        for position, header in scan_headers(descriptor, 0, end):
+            if header.base_offset != expected or header.records != header.last_offset_delta + 1:
+                return
+            if _crc(descriptor, position + _CRC_COVERS_FROM, position + header.size) != header.crc:
+                return
+            yield position, header
+            expected = header.last_offset + 1
+    except CorruptBatch:
+        return
+
+
+def _crc(descriptor: int, start: int, end: int) -> int:
+    checksum = 0
+    while start < end:
+        piece = os.pread(descriptor, min(_CRC_PIECE, end - start), start)
+        if not piece:
+            return -1
+        checksum = crc32c(piece, checksum)
+        start += len(piece)
+    return checksum

@@ -1,0 +1,365 @@
+"""One partition's log: appends batches, finds them by offset and by time, and lets go of what is beyond retention.
+
+Everything here runs on the broker's event loop but for `GroupCommit`'s fsync and the sealing of full segments, which
+run on its disk threads and touch nothing that changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ingestd.broker.log.epochs import LeaderEpochs
+from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
+from ingestd.broker.log.producer_state import ProducerStates
+from ingestd.broker.log.segment import LOG_SUFFIX, Segment
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
+    from pathlib import Path
+    from typing import Protocol
+
+    from ingestd.broker.log.files import OpenFiles
+    from ingestd.broker.topic_config import TopicConfig
+    from ingestd.records.batch import BatchHeader
+
+    class Watcher(Protocol):
+        """Waits for a log to change."""
+
+        def grew(self, size: int) -> None:
+            """A batch of `size` bytes was appended."""
+
+        def gone(self) -> None:
+            """The log was deleted or closed."""
+
+
+__all__ = ["Appended", "LogSlice", "PartitionLog"]
+
+_LOG_START_FILE: Final = "log-start-offset"
+_PRODUCERS_SUFFIX: Final = ".producers"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch stands in the log. `duplicate`: it was there before, and nothing was written."""
+
+    base_offset: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """A run of whole batches in one segment: [position, position + length). `first` is the size of the first batch."""
+
+    segment: Segment
+    position: int
+    length: int
+    first: int
+
+    def read(self) -> bytes:
+        """The bytes. Raises `OSError`."""
+        return self.segment.read(self.position, self.length)
+
+
+class PartitionLog:
+    """The log of one partition.
+
+    Invariants
+        Offsets [start_offset, end_offset) are readable; batches follow each other without a gap.
+        What was appended is in the file (the kernel's page cache at least) when `append` returns.
+        A failed write changes nothing: the next append goes to the same offset.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: TopicConfig,
+        files: OpenFiles,
+        disk: Executor,
+        *,
+        leader_epoch: int,
+        producer_expiry: float,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.leader_epoch = leader_epoch
+        self.start_offset = 0
+        self.epochs = LeaderEpochs(directory)
+        self.watchers: set[Watcher] = set()
+        self._files = files
+        self._disk = disk
+        self._producers = ProducerStates(producer_expiry)
+        self._segments: list[Segment] = []
+        self._failed = False
+        self._closed = False
+
+    def open(self) -> None:
+        """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
+        make_directory(self.directory)
+        self._load_segments()
+        self._load_start_offset()
+        self.epochs.load(self.end_offset)
+        self._load_producers()
+
+    def _load_segments(self) -> None:
+        bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
+        for base_offset in bases:
+            segment = self._segment(base_offset)
+            if self._segments and base_offset != self.end_offset:
+                _log.warning(
+                    "segment does not follow the log, removed", segment=str(segment.path), expected=self.end_offset
+                )
+                segment.delete()
+                continue
+            segment.load()
+            self._segments.append(segment)
+        if not self._segments:
+            self._segments.append(self._segment(0))
+        known = {segment.base_offset for segment in self._segments}
+        for path in self.directory.glob("*.index"):
+            if int(path.stem) not in known:
+                path.unlink()
+
+    def _load_start_offset(self) -> None:
+        self.start_offset = self._segments[0].base_offset
+        path = self.directory / _LOG_START_FILE
+        if path.exists():
+            self.start_offset = min(max(self.start_offset, int(path.read_text("ascii"))), self.end_offset)
+
+    def _load_producers(self) -> None:
+        replay_from = self._segments[0].base_offset
+        for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"), reverse=True):
+            if int(path.stem) <= self.end_offset and self._producers.read(path):
+                replay_from = int(path.stem)
+                break
+            path.unlink()
+        for segment in self._segments:
+            if segment.next_offset <= replay_from:
+                continue
+            for _position, header in segment.headers(max(replay_from, segment.base_offset)):
+                if header.producer_id != NO_PRODUCER_ID and header.base_offset >= replay_from:
+                    self._producers.appended(header, header.base_offset, segment.created)
+        self._producers.expire()
+
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment(self._files, self.directory, base_offset, self.config.index_interval)
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets; the high watermark too, since there is one replica."""
+        return self._segments[-1].next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def append(self, batch: memoryview, header: BatchHeader) -> Appended:
+        """Append a valid batch: its base offset and leader epoch are written into `batch` itself.
+
+        Raises `KafkaError`: for a sequence or epoch that the producer may not use, and KAFKA_STORAGE_ERROR when the
+        disk does not take it.
+        """
+        if self._closed:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.directory.name} is closed")
+        if self._failed:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error, f"{self.directory.name}: an fsync failed; restart the broker"
+            )
+        idempotent = header.producer_id != NO_PRODUCER_ID
+        if idempotent:
+            before = self._producers.check(header)
+            if before is not None:
+                return Appended(before, duplicate=True)
+        try:
+            base_offset = self._write(batch, header)
+        except OSError as error:
+            _log.error("append failed", partition=self.directory.name, error=str(error))
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
+        if idempotent:
+            self._producers.appended(header, base_offset, time.time())
+        # A watcher that has enough leaves the set while it is told.
+        for watcher in tuple(self.watchers):
+            watcher.grew(len(batch))
+        return Appended(base_offset, duplicate=False)
+
+    def _write(self, batch: memoryview, header: BatchHeader) -> int:
+        if self._segment_full(len(batch)):
+            self._roll()
+        base_offset = self.end_offset
+        self.epochs.begin(self.leader_epoch, base_offset)
+        patch_offset(batch, base_offset, self.leader_epoch)
+        self._active.append(batch, header, base_offset)
+        return base_offset
+
+    def _segment_full(self, size: int) -> bool:
+        active = self._active
+        if active.size == 0:
+            return False
+        too_old = time.time() - active.created > self.config.segment_ms / 1000
+        return too_old or active.size + size > self.config.segment_bytes
+
+    def _roll(self) -> None:
+        full = self._active
+        successor = self._segment(full.next_offset)
+        # Made now, so that a log whose older segments all go still knows its end after a restart.
+        successor.path.touch(mode=0o600)
+        self._segments.append(successor)
+        self._write_producers()
+        self._disk.submit(self._seal, full, os.dup(full.descriptor))
+
+    def _write_producers(self) -> None:
+        self._producers.expire()
+        if not len(self._producers):
+            return
+        try:
+            self._producers.write(self.directory / f"{self.end_offset:020d}{_PRODUCERS_SUFFIX}")
+        except OSError as error:
+            # The next start replays from an older snapshot instead.
+            _log.warning("producer snapshot not written", partition=self.directory.name, error=str(error))
+            return
+        for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"))[:-2]:
+            path.unlink()
+
+    def _seal(self, segment: Segment, descriptor: int) -> None:
+        try:
+            os.fsync(descriptor)
+            segment.seal()
+            segment.unflushed = False
+        except OSError as error:
+            # The next start finds no index and reads the segment as a whole.
+            _log.warning("segment not sealed", segment=str(segment.path), error=str(error))
+        finally:
+            os.close(descriptor)
+
+    def take_unflushed(self) -> list[int]:
+        """Descriptors, to be closed by the caller, of the files whose bytes may not be on the disk. Raises `OSError`."""
+        descriptors = []
+        for segment in reversed(self._segments):
+            if not segment.unflushed:
+                break
+            descriptors.append(os.dup(segment.descriptor))
+            segment.unflushed = False
+        return descriptors
+
+    def fail(self) -> None:
+        """Take no more batches: after a failed fsync nobody knows what the disk has."""
+        self._failed = True
+
+    def slice(self, offset: int, max_bytes: int) -> LogSlice | None:
+        """Whole batches from `offset` on, at least one even beyond `max_bytes`; None at the end of the log.
+
+        Raises `KafkaError` (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.directory.name}: {offset} is not within {self.start_offset} to {self.end_offset}",
+            )
+        if offset == self.end_offset:
+            return None
+        segment = self._segments[bisect_right(self._segments, offset, key=_base_offset) - 1]
+        try:
+            position, length, first = segment.slice(offset, max_bytes)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
+        return LogSlice(segment, position, length, first)
+
+    def batches_from_timestamp(self, timestamp: int) -> Iterator[tuple[BatchHeader, LogSlice]]:
+        """Batches with a record at or after `timestamp` (ms), in order of offsets. Raises `OSError`."""
+        for segment in self._segments:
+            if segment.index.largest_timestamp < timestamp:
+                continue
+            for position, header in segment.headers_from_timestamp(timestamp):
+                if header.last_offset >= self.start_offset:
+                    yield header, LogSlice(segment, position, header.size, header.size)
+
+    def batch_of_largest_timestamp(self) -> tuple[BatchHeader, LogSlice] | None:
+        """The first batch with the largest timestamp of all; None in an empty log. Raises `OSError`."""
+        newest = max(self._segments, key=lambda segment: segment.index.largest_timestamp)
+        offset = newest.index.largest_timestamp_batch
+        if offset < self.start_offset:
+            # Deleted records may have held the largest timestamp: look through what is left.
+            left = [found for found in self.batches_from_timestamp(0) if found[0].base_offset >= self.start_offset]
+            return max(left, key=lambda found: found[0].max_timestamp, default=None)
+        position, header = next(newest.headers(offset))
+        return header, LogSlice(newest, position, header.size, header.size)
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log's start to `offset` and remove the segments before it. Raises `OSError`."""
+        if offset > self.start_offset:
+            write_atomically(self.directory / _LOG_START_FILE, str(offset).encode("ascii"))
+            self.start_offset = offset
+        while len(self._segments) > 1 and self._segments[0].next_offset <= self.start_offset:
+            self._segments[0].delete()
+            del self._segments[0]
+
+    def enforce_retention(self, now: float) -> None:
+        """Remove segments that are older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`."""
+        if not self.config.deletes:
+            return
+        if self.config.retention_ms >= 0 and self._expired(self._active, now):
+            self._roll()
+        size = self.size
+        keep_from = self.start_offset
+        for segment in self._segments[:-1]:
+            over = 0 <= self.config.retention_bytes <= size - segment.size
+            if not over and not self._expired(segment, now):
+                break
+            size -= segment.size
+            keep_from = segment.next_offset
+        if keep_from > self.start_offset:
+            _log.info("segments beyond retention removed", partition=self.directory.name, log_start_offset=keep_from)
+            self.delete_before(keep_from)
+
+    def _expired(self, segment: Segment, now: float) -> bool:
+        if self.config.retention_ms < 0 or segment.size == 0:
+            return False
+        newest = segment.index.largest_timestamp
+        newest_seconds = newest / 1000 if newest >= 0 else segment.created
+        return newest_seconds < now - self.config.retention_ms / 1000
+
+    def close(self) -> None:
+        """Bring everything to the disk, so that the next start need not look. Raises `OSError`."""
+        if self._closed:
+            return
+        self._stop()
+        for descriptor in self.take_unflushed():
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for segment in self._segments:
+            if segment.size and not segment.index_path.exists():
+                segment.seal()
+        self._write_producers()
+        sync_directory(self.directory)
+
+    def delete(self, grave: Path) -> None:
+        """Take the log away: its directory becomes `grave`, to be removed at leisure. Raises `OSError`."""
+        self._stop()
+        for segment in self._segments:
+            self._files.close(segment.path)
+        self.directory.rename(grave)
+
+    def _stop(self) -> None:
+        self._closed = True
+        for watcher in tuple(self.watchers):
+            watcher.gone()
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

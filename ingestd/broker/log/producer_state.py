@@ -1,0 +1,136 @@
+"""What a partition remembers of the producers that write to it (KIP-98): their epoch and last five batches."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from crc32c import crc32c
+
+from ingestd.broker.log.files import write_atomically
+from ingestd.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ingestd.records.batch import BatchHeader
+
+__all__ = ["ProducerStates"]
+
+BATCHES_REMEMBERED: Final = 5
+_SEQUENCES: Final = 1 << 31
+_CRC_DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    appended: deque[_Appended] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    written: float = 0.0
+
+
+class ProducerStates:
+    """The producers of one partition, by producer id.
+
+    Invariants
+        Sequences of one producer id and epoch follow each other without a gap, from 2³¹-1 to 0 again.
+        What is remembered is a function of the batches in the log, so that replaying the log gives it again.
+    """
+
+    __slots__ = ("_expiry", "_producers")
+
+    def __init__(self, expiry: float) -> None:
+        self._expiry = expiry
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> int | None:
+        """The base offset that the same batch got before, or None when the batch is new and may be appended.
+
+        Raises `KafkaError`: INVALID_PRODUCER_EPOCH for an older epoch than the newest seen,
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow. A producer that is not known may start
+        anywhere: what it wrote may be beyond retention.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id}: epoch {header.producer_epoch} is older than {producer.epoch}",
+            )
+        if header.producer_epoch > producer.epoch:
+            if header.base_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {header.producer_id}: sequence {header.base_sequence} is the first of epoch {header.producer_epoch}",
+                )
+            return None
+        last_sequence = _last_sequence(header)
+        for appended in producer.appended:
+            if appended.base_sequence == header.base_sequence and appended.last_sequence == last_sequence:
+                return appended.base_offset
+        expected = (producer.appended[-1].last_sequence + 1) % _SEQUENCES if producer.appended else header.base_sequence
+        if header.base_sequence != expected:
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id}: sequence {header.base_sequence} where {expected} is next",
+            )
+        return None
+
+    def appended(self, header: BatchHeader, base_offset: int, written: float) -> None:
+        """Remember a batch that is in the log. `written` is seconds since the epoch."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
+        producer.written = written
+
+    def expire(self) -> None:
+        """Forget producers that wrote nothing for as long as the expiry says."""
+        oldest = time.time() - self._expiry
+        for producer_id in [known for known, producer in self._producers.items() if producer.written < oldest]:
+            del self._producers[producer_id]
+
+    def write(self, path: Path) -> None:
+        """Write a snapshot, whole or not at all. Raises `OSError`."""
+        content = orjson.dumps(
+            [
+                [
+                    producer_id,
+                    producer.epoch,
+                    producer.written,
+                    [[batch.base_sequence, batch.last_sequence, batch.base_offset] for batch in producer.appended],
+                ]
+                for producer_id, producer in self._producers.items()
+            ]
+        )
+        write_atomically(path, f"{crc32c(content):08x}".encode() + content)
+
+    def read(self, path: Path) -> bool:
+        """Take over a snapshot; False, and nothing is changed, when it is damaged. Raises `OSError`."""
+        content = path.read_bytes()
+        body = content[_CRC_DIGITS:]
+        if content[:_CRC_DIGITS] != f"{crc32c(body):08x}".encode():
+            return False
+        for producer_id, epoch, written, batches in orjson.loads(body):
+            producer = _Producer(epoch, written=written)
+            producer.appended.extend(_Appended(*batch) for batch in batches)
+            self._producers[producer_id] = producer
+        return True
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCES

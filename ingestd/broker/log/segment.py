@@ -1,0 +1,135 @@
+"""One segment: a file of record batches as they came, named after its first offset, and its index."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from ingestd.broker.log.files import OpenFiles, write_all
+from ingestd.broker.log.headers import scan_headers, scan_whole_batches
+from ingestd.broker.log.index import SegmentIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ingestd.records.batch import BatchHeader
+
+__all__ = ["LOG_SUFFIX", "Segment"]
+
+LOG_SUFFIX: Final = ".log"
+
+
+class Segment:
+    """A run of offsets [base_offset, next_offset) and their bytes [0, size).
+
+    Invariants
+        Bytes up to `size` are whole batches; what a failed write left behind them is cut off before the next write.
+        Batches follow each other without a gap of offsets.
+    """
+
+    __slots__ = ("_files", "_torn", "base_offset", "created", "index", "next_offset", "path", "size", "unflushed")
+
+    def __init__(self, files: OpenFiles, directory: Path, base_offset: int, index_interval: int) -> None:
+        self._files = files
+        self._torn = False
+        self.path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.index = SegmentIndex(index_interval)
+        self.created = time.time()
+        self.unflushed = False
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index stands once the segment is sealed."""
+        return self.path.with_suffix(".index")
+
+    @property
+    def descriptor(self) -> int:
+        """The file, opened when it is not. Good until another file is used. Raises `OSError`."""
+        return self._files.get(self.path)
+
+    def append(self, batch: memoryview, header: BatchHeader, base_offset: int) -> None:
+        """Write a batch, patched for `base_offset`, at the end. Raises `OSError`; then nothing has changed."""
+        descriptor = self.descriptor
+        if self._torn:
+            os.ftruncate(descriptor, self.size)
+            self._torn = False
+        try:
+            write_all(descriptor, batch, self.size)
+        except OSError:
+            self._torn = True
+            raise
+        if self.size == 0:
+            self.created = time.time()
+        self.index.add(base_offset, self.size, header.max_timestamp)
+        self.size += len(batch)
+        self.next_offset = base_offset + header.last_offset_delta + 1
+        self.unflushed = True
+
+    def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches from the one that holds `offset` on. Raises `OSError`, `CorruptBatch`."""
+        for position, header in scan_headers(self.descriptor, self.index.position_of_offset(offset), self.size):
+            if header.last_offset >= offset:
+                yield position, header
+
+    def headers_from_timestamp(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches from the first with a record at or after `timestamp` (ms) on."""
+        for position, header in scan_headers(self.descriptor, self.index.position_of_timestamp(timestamp), self.size):
+            if header.max_timestamp >= timestamp:
+                yield position, header
+
+    def slice(self, offset: int, max_bytes: int) -> tuple[int, int, int]:
+        """Whole batches from the one that holds `offset` on: position, bytes, and bytes of the first batch alone.
+
+        As many as fit `max_bytes` as far as the index knows their borders, and always one; (0, 0, 0) at the end.
+        """
+        found = next(self.headers(offset), None)
+        if found is None:
+            return 0, 0, 0
+        start, header = found
+        first = header.size
+        if start + max_bytes >= self.size:
+            end = self.size
+        else:
+            end = max(self.index.last_start_until(start + max_bytes), start + first)
+        return start, end - start, first
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes of the file. Raises `OSError`."""
+        return os.pread(self.descriptor, length, position)
+
+    def seal(self) -> None:
+        """Write the index. The segment's bytes must be on the disk. Raises `OSError`."""
+        self.index.write(self.index_path, self.size, self.next_offset)
+
+    def load(self) -> None:
+        """Take the file as the index describes it; without an index that fits, keep the batches beyond doubt.
+
+        What follows the last batch beyond doubt is cut off. Raises `OSError`.
+        """
+        status = os.fstat(self.descriptor)
+        self.created = status.st_mtime
+        known = SegmentIndex.read(self.index_path, self.index.interval, status.st_size)
+        if known is not None:
+            self.index, self.next_offset = known
+            self.size = status.st_size
+            return
+        self.index_path.unlink(missing_ok=True)
+        self.index = SegmentIndex(self.index.interval)
+        self.unflushed = True
+        for position, header in scan_whole_batches(self.descriptor, status.st_size, self.base_offset):
+            self.index.add(header.base_offset, position, header.max_timestamp)
+            self.size = position + header.size
+            self.next_offset = header.last_offset + 1
+        if self.size < status.st_size:
+            os.ftruncate(self.descriptor, self.size)
+
+    def delete(self) -> None:
+        """Remove the files. Raises `OSError`."""
+        self._files.close(self.path)
+        self.index_path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)

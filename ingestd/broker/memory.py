@@ -1,0 +1,57 @@
+"""Bounds the bytes of requests being received and of answers being sent, over all connections."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MemoryBudget"]
+
+
+class MemoryBudget:
+    """A count of bytes with a limit. Requests wait for room; answers, which free what their request took, do not.
+
+    Invariants
+        Those who wait are served in the order they came.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self.used = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether answers should be kept as small as they can be."""
+        return self.used >= self._limit
+
+    def take(self, size: int) -> None:
+        """Count bytes that are there already."""
+        self.used += size
+
+    def take_or_wait(self, size: int, taken: Callable[[], None]) -> bool:
+        """Count `size` bytes if there is room; otherwise False, and `taken` is called once they have been counted."""
+        if not self._waiting and self.used + size <= self._limit:
+            self.used += size
+            return True
+        self._waiting.append((size, taken))
+        return False
+
+    def stop_waiting(self, taken: Callable[[], None]) -> bool:
+        """Withdraw; False when nobody waits by that name (any more)."""
+        for entry in self._waiting:
+            if entry[1] == taken:
+                self._waiting.remove(entry)
+                return True
+        return False
+
+    def give_back(self, size: int) -> None:
+        """Count bytes as free, and serve who waits for them."""
+        self.used -= size
+        while self._waiting and self.used + self._waiting[0][0] <= self._limit:
+            waited_for, taken = self._waiting.popleft()
+            self.used += waited_for
+            taken()

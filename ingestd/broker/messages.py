@@ -1,0 +1,61 @@
+"""kio's messages of one API in one version: read the request, make the response without regard to versions."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.wire.codec import decode_entity, encode_entity
+
+if TYPE_CHECKING:
+    from ingestd.wire.apis import Api
+
+__all__ = ["NO_THROTTLE", "Messages", "messages"]
+
+NO_THROTTLE: Final = timedelta(0)
+
+
+class Messages:
+    """The request and response schemas of one API version.
+
+    This is where versions differ: `make` and `encode` leave out the fields that the version does not have.
+    """
+
+    __slots__ = ("_fields", "_request", "_response_module", "_response_name")
+
+    def __init__(self, api: Api, version: int) -> None:
+        stem = "".join(word.capitalize() for word in api.name.split("_"))
+        self._request: type[Any] = getattr(import_module(f"kio.schema.{api.name}.v{version}.request"), f"{stem}Request")
+        self._response_module = import_module(f"kio.schema.{api.name}.v{version}.response")
+        self._response_name = f"{stem}Response"
+        self._fields: dict[str, frozenset[str]] = {}
+
+    def decode(self, body: memoryview) -> Any:
+        """The request in `body`. Raises `ProtocolError`."""
+        # kio reads only what can not change under it.
+        return decode_entity(self._request, bytes(body))
+
+    def has(self, entity: str) -> bool:
+        """Whether this version's response has such a part."""
+        return hasattr(self._response_module, entity)
+
+    def make(self, entity: str, /, **fields: Any) -> Any:
+        """A part of the response, by its schema's name, with those of `fields` that this version has."""
+        entity_type: type[Any] = getattr(self._response_module, entity)
+        known = self._fields.get(entity)
+        if known is None:
+            known = self._fields[entity] = frozenset(field.name for field in dataclasses.fields(entity_type))
+        return entity_type(**{name: value for name, value in fields.items() if name in known})
+
+    def encode(self, **fields: Any) -> bytes:
+        """The response's bytes, without a header."""
+        return encode_entity(self.make(self._response_name, **fields))
+
+
+@lru_cache(maxsize=512)
+def messages(api: Api, version: int) -> Messages:
+    """The schemas of one API version, imported when first asked for: there are hundreds."""
+    return Messages(api, version)

@@ -1,0 +1,114 @@
+"""The broker as a whole: opens the data directory, listens, and takes everything down again in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from ingestd.broker.api.handlers import HANDLERS
+from ingestd.broker.broker import Broker
+from ingestd.broker.connection import Connection
+from ingestd.errors import ConfigurationError
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from ingestd.broker.settings import BrokerSettings
+
+__all__ = ["BrokerServer", "serve"]
+
+_BACKLOG: Final = 1024
+_SWEEP_INTERVAL: Final = 10.0
+_log = structlog.get_logger(__name__)
+
+
+class BrokerServer:
+    """A running broker; async context manager.
+
+    `host` and `port` are where it listens once it was entered. On leaving, connections end, then logs are brought to
+    the disk and closed.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._broker = Broker(settings)
+        self._tasks = TaskOwner(self._crashed)
+        self._connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self.host = settings.host
+        self.port = settings.port
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port`, as clients want it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def requests(self) -> Counter[tuple[str, str]]:
+        """Requests answered so far by (API name, client id)."""
+        return self._broker.request_log.counts
+
+    async def __aenter__(self) -> Self:
+        """Open and recover the data directory, then listen. Raises `ConfigurationError`, `OSError`."""
+        self._broker.storage.open()
+        try:
+            await self._listen()
+        except BaseException:
+            self._broker.storage.close()
+            raise
+        self._tasks.start(self._enforce_retention(), "retention")
+        self._tasks.start(self._sweep(), "sweep")
+        _log.info("broker listening", address=self.bootstrap)
+        return self
+
+    async def _listen(self) -> None:
+        make = partial(Connection, self._broker, HANDLERS, self._tasks, self._connections)
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                make, self._settings.host, self._settings.port, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise ConfigurationError(f"can not listen on {self.bootstrap}: {error.strerror or error}") from error
+        self.host, self.port = self._listener.sockets[0].getsockname()[:2]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take everything down in order; safe to cancel nowhere, but bounded by the disk alone."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._tasks.close()
+        self._broker.storage.close()
+        self._broker.request_log.close()
+        _log.info("broker closed", address=self.bootstrap)
+
+    async def _enforce_retention(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.retention_check_interval)
+            await self._broker.storage.enforce_retention()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL)
+            now = time.monotonic()
+            for connection in tuple(self._connections):
+                connection.sweep(now, self._settings.idle_timeout)
+
+    def _crashed(self, error: BaseException) -> None:
+        _log.error("task failed", exc_info=error)
+
+
+async def serve(settings: BrokerSettings, ready: Callable[[str, int], None], stop: asyncio.Event) -> None:
+    """Run a broker until `stop` is set; `ready` is told its host and port. Raises `ConfigurationError`, `OSError`."""
+    async with BrokerServer(settings) as server:
+        ready(server.host, server.port)
+        await stop.wait()

@@ -1,0 +1,67 @@
+"""What the embedded broker can be told: one frozen value, with the defaults of Kafka where Kafka has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["BrokerSettings", "Flush"]
+
+MIB: Final = 1 << 20
+
+
+class Flush(Enum):
+    """When appended batches are forced to the disk.
+
+    `os`, as Kafka does by default: the kernel writes them back in its own time. A killed process loses nothing; a
+    machine that loses power may. `always`: before a produce request is acknowledged, one fsync for all that wait.
+    """
+
+    os = "os"
+    always = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Everything a broker is started with.
+
+    `data` is the directory of its topics, made when missing. `port` 0 takes a free one. Clients are told the address
+    that they reached, unless `advertised` names another as (host, port). `topic_defaults` are topic configurations
+    (`retention.ms`, `segment.bytes` …) for topics that do not have their own. `request_log` is a file that gets one
+    JSON line per request. Sizes are bytes, times are seconds.
+    """
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    node_id: int = 1
+    advertised: tuple[str, int] | None = None
+    auto_create_topics: bool = True
+    default_partitions: int = 1
+    flush: Flush = Flush.os
+    topic_defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    request_log: Path | None = None
+    retention_check_interval: float = 300.0
+    producer_expiry: float = 86_400.0
+    max_request_bytes: int = 100 * MIB
+    max_in_flight_bytes: int = 512 * MIB
+    max_fetch_bytes: int = 55 * MIB
+    max_connections: int = 10_000
+    idle_timeout: float = 600.0
+    shutdown_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.default_partitions < 1:
+            raise ConfigurationError(f"default_partitions: {self.default_partitions} is not a number of partitions")
+        if not 0 <= self.port < 1 << 16:
+            raise ConfigurationError(f"port: {self.port} is not a TCP port")
+        if self.node_id < 0:
+            raise ConfigurationError(f"node_id: {self.node_id} is negative")

@@ -1,0 +1,243 @@
+"""A broker's data directory: its topics and their logs, opened and recovered, created, deleted and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from ingestd.broker.log.files import (
+    DirectoryLock,
+    OpenFiles,
+    make_directory,
+    sync_directory,
+    write_atomically,
+)
+from ingestd.broker.log.group_commit import GroupCommit
+from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.producer_ids import ProducerIds
+from ingestd.broker.topic_config import TopicConfig
+from ingestd.broker.topics import Topic, TopicStore, check_topic_name
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from ingestd.broker.settings import BrokerSettings
+
+__all__ = ["NewTopic", "Partition", "Storage"]
+
+_CLEAN: Final = ".clean-shutdown"
+_BOOT: Final = "leader-epoch"
+_GRAVEYARD: Final = "deleted"
+_TOPIC_ID: Final = "topic-id"
+_OPEN_FILES: Final = 4096
+_DESCRIPTORS_FOR_OTHERS: Final = 512
+MAX_PARTITIONS: Final = 10_000
+"""Of one topic; more is taken for a mistake."""
+
+_log = structlog.get_logger(__name__)
+
+
+class NewTopic:
+    """A topic to be created: checked when made."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, name: str, partitions: int, config: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """Raises `KafkaError`: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG."""
+        check_topic_name(name)
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise KafkaError(ErrorCode.invalid_partitions, f"{partitions} partitions: expected 1 to {MAX_PARTITIONS}")
+        TopicConfig.of(config, defaults)
+        self.topic = Topic(name, uuid.uuid4(), partitions, dict(config))
+
+
+class Partition:
+    """One partition's log and what brings it to the disk."""
+
+    __slots__ = ("commit", "log")
+
+    def __init__(self, log: PartitionLog, commit: GroupCommit) -> None:
+        self.log = log
+        self.commit = commit
+
+
+class Storage:
+    """All that a broker keeps, under one directory.
+
+    Invariants
+        One process has the directory at a time.
+        The list of topics is the truth: a directory that it does not name is nobody's.
+        Directories come before the list names them, and go after; so every partition of a topic in the list is open.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._directory = settings.data
+        self._graveyard = settings.data / _GRAVEYARD
+        self._disk = ThreadPoolExecutor(max_workers=4, thread_name_prefix="broker-disk")
+        self._files = OpenFiles(_descriptor_limit())
+        self._lock: DirectoryLock | None = None
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self.topics = TopicStore(settings.data)
+        self.producer_ids = ProducerIds(settings.data)
+        self.leader_epoch = 0
+
+    def open(self) -> None:
+        """Lock the directory, and open and recover everything in it. Raises `ConfigurationError`, `OSError`."""
+        make_directory(self._directory)
+        self._lock = DirectoryLock(self._directory)
+        try:
+            self._open_contents()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _open_contents(self) -> None:
+        TopicConfig.of({}, self._settings.topic_defaults)
+        clean = self._directory / _CLEAN
+        was_clean = clean.exists()
+        if not (self._directory / "topics.json").exists() and any(self._directory.glob(f"*/{_TOPIC_ID}")):
+            raise ConfigurationError(f"{self._directory}: holds logs of topics, but topics.json is missing")
+        self.topics.load()
+        self.producer_ids.load()
+        self._begin_epoch(was_clean=was_clean)
+        clean.unlink(missing_ok=True)
+        started = time.monotonic()
+        self._bury_strays()
+        for topic in self.topics:
+            for partition in range(topic.partitions):
+                self._partitions[topic.name, partition] = self._open_partition(topic, partition)
+        _log.info(
+            "storage open",
+            data=str(self._directory),
+            topics=len(self.topics),
+            partitions=len(self._partitions),
+            clean=was_clean,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _begin_epoch(self, *, was_clean: bool) -> None:
+        """A new leader epoch after a crash: what clients saw of the end of a log may be gone (KIP-320)."""
+        path = self._directory / _BOOT
+        if path.exists():
+            self.leader_epoch = int(path.read_text("ascii")) + (0 if was_clean else 1)
+        write_atomically(path, str(self.leader_epoch).encode("ascii"))
+
+    def _bury_strays(self) -> None:
+        make_directory(self._graveyard)
+        known = {str(topic.topic_id) for topic in self.topics}
+        for path in self._directory.glob(f"*/{_TOPIC_ID}"):
+            if path.read_text("ascii") not in known:
+                _log.info("log of a deleted topic removed", directory=str(path.parent))
+                path.parent.rename(self._grave())
+        shutil.rmtree(self._graveyard)
+        make_directory(self._graveyard)
+
+    def _grave(self) -> Path:
+        return self._graveyard / uuid.uuid4().hex
+
+    def _open_partition(self, topic: Topic, partition: int) -> Partition:
+        directory = self._directory / f"{topic.name}-{partition}"
+        marker = directory / _TOPIC_ID
+        if marker.exists() and marker.read_text("ascii") != str(topic.topic_id):
+            directory.rename(self._grave())
+        make_directory(directory)
+        if not marker.exists():
+            write_atomically(marker, str(topic.topic_id).encode("ascii"))
+        log = PartitionLog(
+            directory,
+            self.config(topic),
+            self._files,
+            self._disk,
+            leader_epoch=self.leader_epoch,
+            producer_expiry=self._settings.producer_expiry,
+        )
+        log.open()
+        return Partition(log, GroupCommit(log, self._disk))
+
+    def config(self, topic: Topic) -> TopicConfig:
+        """What the topic's logs go by."""
+        return TopicConfig.of(topic.config, self._settings.topic_defaults)
+
+    def partition(self, topic: str, partition: int) -> Partition | None:
+        """The partition, or None where there is none."""
+        return self._partitions.get((topic, partition))
+
+    def create(self, new: Iterable[NewTopic]) -> None:
+        """Create topics that are not there. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then none was created."""
+        topics = [topic.topic for topic in new]
+        self._add([(topic, partition) for topic in topics for partition in range(topic.partitions)], topics)
+
+    def add_partitions(self, topic: Topic, count: int) -> None:
+        """Make `count` partitions out of fewer. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then nothing has changed."""
+        grown = replace(topic, partitions=count)
+        self._add([(grown, partition) for partition in range(topic.partitions, count)], [grown])
+
+    def _add(self, partitions: Iterable[tuple[Topic, int]], topics: Iterable[Topic]) -> None:
+        opened: dict[tuple[str, int], Partition] = {}
+        try:
+            for topic, partition in partitions:
+                opened[topic.name, partition] = self._open_partition(topic, partition)
+            sync_directory(self._directory)
+            self.topics.put(topics)
+        except OSError as error:
+            # What is left of the directories belongs to no topic of the list: the next to use the name, or the next
+            # start, takes it away.
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._partitions.update(opened)
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""
+        try:
+            self.topics.remove([topic.name])
+            for partition in range(topic.partitions):
+                self._partitions.pop((topic.name, partition)).log.delete(grave := self._grave())
+                self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    async def enforce_retention(self) -> None:
+        """Let every log remove what is beyond its topic's retention; other work goes on between two logs."""
+        for partition in tuple(self._partitions.values()):
+            try:
+                partition.log.enforce_retention(time.time())
+            except OSError as error:
+                _log.error("retention failed", partition=partition.log.directory.name, error=str(error))
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Bring everything to the disk, say so with a marker, and let go of the directory."""
+        if self._lock is None:
+            return
+        self._disk.shutdown(wait=True)
+        clean = True
+        for partition in self._partitions.values():
+            try:
+                partition.log.close()
+            except OSError as error:
+                _log.error("log not closed cleanly", partition=partition.log.directory.name, error=str(error))
+                clean = False
+        self._files.close_all()
+        if clean:
+            (self._directory / _CLEAN).touch(mode=0o600)
+            sync_directory(self._directory)
+        self._lock.close()
+        self._lock = None
+
+
+def _descriptor_limit() -> int:
+    """Descriptors for segments: what the process may have, up to a bound, less what connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(16, min(_OPEN_FILES, hard - _DESCRIPTORS_FOR_OTHERS))

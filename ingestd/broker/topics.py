@@ -1,0 +1,119 @@
+"""The durable list of topics: ids, partition counts and configurations, in one file that is replaced as a whole."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ingestd.broker.log.files import write_atomically
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["Topic", "TopicStore", "check_topic_name"]
+
+_FILE: Final = "topics.json"
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. `config` holds what was set for it alone."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow; what it allows is a safe file name."""
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"{name!r}: a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..'",
+        )
+
+
+class TopicStore:
+    """Topics by name and by id, with the cluster's id.
+
+    Invariants
+        The file is written before a change shows; a change that can not be written did not happen.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _FILE
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self.cluster_id = ""
+
+    def load(self) -> None:
+        """Read the file, or begin a new cluster. Raises `ConfigurationError` for a file that is not ours, `OSError`."""
+        if not self._path.exists():
+            self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
+            self._write(())
+            return
+        try:
+            content = orjson.loads(self._path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise ConfigurationError(f"{self._path}: format {content['format']}, expected {_FORMAT}")
+            self.cluster_id = content["cluster_id"]
+            topics = [
+                Topic(name, uuid.UUID(value["id"]), value["partitions"], value["config"])
+                for name, value in content["topics"].items()
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(f"{self._path}: not a list of topics of this broker ({error!r})") from error
+        self._take(topics)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def named(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._by_name.get(name)
+
+    def identified(self, topic_id: uuid.UUID | None) -> Topic | None:
+        """The topic with that id."""
+        return None if topic_id is None else self._by_id.get(topic_id)
+
+    def put(self, topics: Iterable[Topic]) -> None:
+        """Add topics or replace those of the same name, all or none. Raises `OSError`."""
+        self._replace({**self._by_name, **{topic.name: topic for topic in topics}}.values())
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Forget topics, all or none. Raises `OSError`."""
+        gone = set(names)
+        self._replace(topic for name, topic in self._by_name.items() if name not in gone)
+
+    def _replace(self, topics: Iterable[Topic]) -> None:
+        topics = tuple(topics)
+        self._write(topics)
+        self._take(topics)
+
+    def _take(self, topics: Iterable[Topic]) -> None:
+        self._by_name = {topic.name: topic for topic in topics}
+        self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+
+    def _write(self, topics: Iterable[Topic]) -> None:
+        content = {
+            "format": _FORMAT,
+            "cluster_id": self.cluster_id,
+            "topics": {
+                topic.name: {"id": str(topic.topic_id), "partitions": topic.partitions, "config": dict(topic.config)}
+                for topic in topics
+            },
+        }
+        write_atomically(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
