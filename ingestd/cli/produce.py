@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from ingestd.client.client import Client
-from ingestd.errors import BufferFull, ConfigurationError, IngestdError
+from ingestd.errors import BufferFull, ConfigurationError, IngestdError, UnsupportedCodec
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Compression
@@ -63,13 +63,15 @@ class Produced:
 
 
 def producer_settings(compression: str, acks: int, linger: float) -> ProducerSettings:
-    """Settings from `CODEC[:LEVEL]`, acks (-1, 1, 0) and seconds. Raises `ConfigurationError`, `UnsupportedCodec`."""
+    """Settings from `CODEC[:LEVEL]`, acks (-1, 1, 0) and seconds. Raises `ConfigurationError`."""
     codec, colon, level = compression.partition(":")
     if colon and not level.removeprefix("-").isdecimal():
         raise ConfigurationError(f"compression {compression!r}: expected CODEC or CODEC:LEVEL, as in zstd:3")
-    return ProducerSettings(
-        acks=acks, linger=linger, compression=Compression.parse(codec, int(level) if colon else None)
-    )
+    try:
+        parsed = Compression.parse(codec, int(level) if colon else None)
+    except UnsupportedCodec as error:
+        raise ConfigurationError(str(error)) from None
+    return ProducerSettings(acks=acks, linger=linger, compression=parsed)
 
 
 def open_input(path: Path | None) -> BinaryIO:

@@ -107,9 +107,7 @@ def summary_lines(summary: Summary) -> Sequence[str]:
         + (f" ({summary.cpu_seconds / size * 1e9:.2f} per GB)" if size else "")
     )
     if summary.unacknowledged:
-        lines.append(
-            f"{summary.unacknowledged} files have lines that were not acknowledged; they are read again next time"
-        )
+        lines.append(f"files with lines not acknowledged, which are read again next time: {summary.unacknowledged}")
     lines.extend(f"failed: {failure}" for failure in summary.failures)
     return lines
 

@@ -1,0 +1,381 @@
+"""Demo: a log is written, rotated and truncated while ingestd tails it; then every line is read back and compared.
+
+Everything is real but the visitors: `ingestd run` in processes of its own with its embedded broker, a file on disk, and
+our own consumer at the end. Exit code 0 means that no line is missing, none is damaged, and all are in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import create_server
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from accesslog import AccessLog, parse_size
+
+from ingestd.cli.configured import load_configuration
+from ingestd.cli.figures import in_bytes, in_count, in_rate
+from ingestd.cli.rendering import values_of
+from ingestd.consumer.blocking import BlockingConsumer
+from ingestd.consumer.settings import Edge
+from ingestd.errors import IngestdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOPIC = "access"
+PARTITIONS = 2
+START_TIMEOUT = 60.0
+CATCH_UP_TIMEOUT = 60.0
+STOP_TIMEOUT = 60.0
+
+CONFIGURATION = """\
+[daemon]
+state = {state}
+http = "127.0.0.1:{port}"
+
+[clusters.local]
+embedded = true
+partitions = {partitions}
+
+[tails.access]
+paths = [{paths}]
+cluster = "local"
+topic = "{topic}"
+compression = "zstd"
+"""
+
+
+class DemoFailedError(Exception):
+    """The demo can not go on; the message says why."""
+
+
+# The log that is tailed
+
+
+@dataclass
+class RotatedLog:
+    """Writes an access log at a pace, and rotates it on the way: twice by rename, then by copy and truncate."""
+
+    path: Path
+    size: int
+    rate: int
+    written: int = 0
+    lines: int = 0
+    generations: list[int] = field(default_factory=lambda: [0])
+    """How many lines had been written when each file was begun."""
+    events: list[str] = field(default_factory=list)
+    error: OSError | None = None
+
+    def write(self) -> None:
+        """Write it all. Runs in a thread of its own; `error` says what kept it from its end."""
+        try:
+            self._write()
+        except OSError as error:
+            self.error = error
+
+    def _write(self) -> None:
+        rotations = iter((self._rename, self._rename, self._copy_and_truncate, None))
+        rotation = next(rotations)
+        turns = iter((1, 2, 3, 4))
+        turn = next(turns)
+        started = time.monotonic()
+        out = self.path.open("ab", buffering=0)
+        for block in AccessLog().blocks(self.size):
+            out.write(block)
+            self.written += len(block)
+            self.lines += block.count(b"\n")
+            if rotation is not None and self.written >= turn * self.size // 4:
+                out.close()
+                rotation(turn)
+                self.generations.append(self.lines)
+                out = self.path.open("ab", buffering=0)
+                rotation, turn = next(rotations), next(turns)
+            time.sleep(max(0.0, started + self.written / self.rate - time.monotonic()))
+        out.close()
+
+    def _rename(self, turn: int) -> None:
+        old = self.path.with_name(f"{self.path.name}.{turn}")
+        self.path.rename(old)
+        self.events.append(f"rotated: {self.path.name} renamed to {old.name}")
+
+    def _copy_and_truncate(self, turn: int) -> None:
+        old = self.path.with_name(f"{self.path.name}.{turn}")
+        shutil.copyfile(self.path, old)
+        os.truncate(self.path, 0)
+        self.events.append(f"rotated: {self.path.name} copied to {old.name} and truncated")
+
+
+# The daemon
+
+
+class Daemon:
+    """`ingestd run`, as a user would start it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.configuration = directory / "ingestd.toml"
+        self.log = directory / "access.log"
+        self.configuration.write_text(
+            CONFIGURATION.format(
+                state=json.dumps(str(directory / "state")),
+                port=self._port,
+                partitions=PARTITIONS,
+                paths=json.dumps(str(directory / "access.log*")),
+                topic=TOPIC,
+            )
+        )
+        self._messages = (directory / "ingestd.log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ingestd", "run", str(self.configuration)],
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            text=True,
+        )
+
+    def get(self, path: str) -> bytes | None:
+        """What the daemon's HTTP endpoint answers; None when it does not, or not well."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
+                body: bytes = answer.read()
+                return body
+        except (URLError, TimeoutError, ConnectionError):
+            return None
+
+    def wait_until_ready(self) -> None:
+        """Return once its first assignment is done."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while self.get("/readyz") is None:
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoFailedError(f"ingestd is not ready after {START_TIMEOUT:g} s; see {self._messages.name}")
+            time.sleep(0.05)
+
+    def status(self) -> dict[str, Any] | None:
+        """What /status says."""
+        body = self.get("/status")
+        return None if body is None else json.loads(body)
+
+    def check(self) -> None:
+        """Raise when it is gone."""
+        if self._process.poll() is not None:
+            said = Path(self._messages.name).read_text(errors="replace").strip().splitlines()[-5:]
+            raise DemoFailedError(f"ingestd ended with exit code {self._process.returncode}:\n" + "\n".join(said))
+
+    def stop(self) -> str:
+        """Have it drain and end; what it printed."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            printed, _ = self._process.communicate(timeout=STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise DemoFailedError(f"ingestd does not stop within {STOP_TIMEOUT:g} s") from None
+        if self._process.returncode != 0:
+            raise DemoFailedError(f"ingestd stopped with exit code {self._process.returncode}:\n{printed}")
+        return printed.strip()
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+        self._messages.close()
+
+
+# What is seen while it runs
+
+
+class Screen:
+    """Progress on one line of a terminal, or a line a second where it is none."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._shown = 0.0
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        print(f"\r\033[K{text}" if self._terminal else text, flush=True)
+
+    def progress(self, text: str) -> None:
+        """A line that the next one replaces."""
+        if self._terminal:
+            print(f"\r\033[K{text}", end="", flush=True)
+        elif time.monotonic() >= self._shown + 1:
+            self._shown = time.monotonic()
+            print(text, flush=True)
+
+
+def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
+    """Show what happens until all that was written is acknowledged; the seconds that took."""
+    writer = threading.Thread(target=log.write, name="log", daemon=True)
+    started = time.monotonic()
+    writer.start()
+    told = 0
+    caught_up_by = float("inf")
+    while True:
+        daemon.check()
+        while told < len(log.events):
+            screen.say(f"  {log.events[told]}")
+            told += 1
+        status = daemon.status()
+        if status is not None:
+            route = status["routes"][0]
+            elapsed = time.monotonic() - started
+            screen.progress(_progress(route, log, elapsed))
+            if not writer.is_alive() and route["records"] >= log.lines:
+                screen.progress("")
+                return elapsed
+        if log.error is not None:
+            raise DemoFailedError(f"the log can not be written: {log.error}")
+        if not writer.is_alive():
+            caught_up_by = min(caught_up_by, time.monotonic() + CATCH_UP_TIMEOUT)
+        if time.monotonic() > caught_up_by:
+            raise DemoFailedError(f"not everything is acknowledged {CATCH_UP_TIMEOUT:g} s after the last line")
+        time.sleep(0.1)
+
+
+def _progress(route: dict[str, Any], log: RotatedLog, elapsed: float) -> str:
+    acknowledged = route["bytes_acknowledged"]
+    return (
+        f"  {elapsed:5.1f} s  written {in_bytes(log.written):>8}  "
+        f"acknowledged {in_count(route['records']):>9} lines, {in_bytes(acknowledged):>8}, "
+        f"{in_rate(acknowledged, elapsed):>9}  lag {in_bytes(max(0, log.written - acknowledged)):>8}"
+    )
+
+
+# What is compared
+
+
+@dataclass
+class Verdict:
+    """What came back, against what was written."""
+
+    expected: int
+    found: int = 0
+    missing: int = 0
+    twice: int = 0
+    unknown: int = 0
+    out_of_order: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Whether every line is there, as it was and in order; at least once, so one may be there twice."""
+        return not (self.missing or self.unknown or self.out_of_order)
+
+
+def compare(log: RotatedLog, partitions: Iterator[Iterator[list[bytes | None]]]) -> Verdict:
+    """Compare what each partition has with the log, which is made once more.
+
+    Order is that of first occurrences, within a file and partition.
+    """
+    expected = b"".join(AccessLog().blocks(log.size)).split(b"\n")
+    expected.pop()
+    places = {line: place for place, line in enumerate(expected)}
+    verdict = Verdict(expected=len(expected))
+    seen = bytearray(len(expected))
+    starts = [*log.generations, len(expected)]
+    for partition in partitions:
+        newest = [-1] * len(log.generations)
+        for lines in partition:
+            for line in lines:
+                verdict.found += 1
+                place = places.get(line) if line is not None else None
+                if place is None:
+                    verdict.unknown += 1
+                elif seen[place]:
+                    verdict.twice += 1
+                else:
+                    seen[place] = 1
+                    file = next(number for number in range(len(newest)) if place < starts[number + 1])
+                    verdict.out_of_order += place < newest[file]
+                    newest[file] = place
+    verdict.missing = seen.count(0)
+    return verdict
+
+
+def read_back(bootstrap: list[str]) -> Iterator[Iterator[list[bytes | None]]]:
+    """Every partition's values, from its beginning to its present end."""
+    with BlockingConsumer(bootstrap) as consumer:
+        for partition in consumer.partitions(TOPIC):
+            columns = consumer.columns(TOPIC, partition, Edge.oldest, Edge.newest)
+            yield (values_of(part.values, part.count) for part in columns)
+
+
+# The demo
+
+
+def demo(directory: Path, size: int, rate: int) -> bool:
+    """Run it in an empty directory; whether the verdict is good."""
+    screen = Screen()
+    daemon = Daemon(directory)
+    try:
+        screen.say("ingestd starts, with a broker of its own …")
+        daemon.wait_until_ready()
+        screen.say(f"{in_bytes(size)} of access log are written, at {in_bytes(rate)}/s, and tailed:")
+        log = RotatedLog(daemon.log, size, rate)
+        elapsed = watch(daemon, log, screen)
+        screen.say(f"{in_count(log.lines)} lines written and acknowledged in {elapsed:.1f} s. Reading them back …")
+        started = time.monotonic()
+        verdict = compare(log, read_back(list(load_configuration(daemon.configuration).bootstrap("local"))))
+        took = time.monotonic() - started
+        screen.say(f"{in_count(verdict.found)} lines read and compared in {took:.1f} s. Stopping ingestd, which says:")
+        for line in daemon.stop().splitlines():
+            screen.say(f"  {line}")
+    finally:
+        daemon.close()
+    _print_verdict(screen, verdict)
+    return verdict.good
+
+
+def _print_verdict(screen: Screen, verdict: Verdict) -> None:
+    screen.say(
+        f"{in_count(verdict.expected)} lines written: {in_count(verdict.missing)} missing, "
+        f"{in_count(verdict.unknown)} damaged, {in_count(verdict.out_of_order)} out of order, "
+        f"{in_count(verdict.twice)} twice."
+    )
+    screen.say(
+        "Every line arrived, as written and in order." if verdict.good else "FAILED: ingestd lost or changed lines."
+    )
+
+
+def main() -> int:
+    """The exit code: 0 when every line arrived."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="how much log (200MB)")
+    parser.add_argument("--rate", type=parse_size, default=parse_size("40MB"), help="how much of it a second (40MB)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work there, and leave everything for a look")
+    given = parser.parse_args()
+    began = time.monotonic()
+    try:
+        if given.keep is not None:
+            given.keep.mkdir(parents=True)
+            good = demo(given.keep.absolute(), given.size, given.rate)
+        else:
+            with tempfile.TemporaryDirectory(prefix="ingestd-demo-") as directory:
+                good = demo(Path(directory), given.size, given.rate)
+    except (DemoFailedError, IngestdError, OSError) as error:
+        print(f"\nFAILED: {error}", file=sys.stderr)
+        return 1
+    print(f"({time.monotonic() - began:.0f} s in all)")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

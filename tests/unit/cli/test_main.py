@@ -1,0 +1,120 @@
+"""What a user sees of a verb's end: one clear line and an exit code, never a traceback for what is not a defect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingestd import __version__
+from ingestd.cli.main import main
+
+GOOD = """
+[clusters.local]
+embedded = true
+[tails.access]
+paths = ["/var/log/access*.log"]
+cluster = "local"
+topic = "access"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    def config(text: str = GOOD) -> str:
+        file = tmp_path / "ingestd.toml"
+        file.write_text(f'[daemon]\nstate = "{tmp_path}/state"\n{text}')
+        return str(file)
+
+    return config
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ingestd {__version__}\n"
+
+
+def test_the_module_is_the_command() -> None:
+    answer = subprocess.run([sys.executable, "-m", "ingestd", "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout == f"ingestd {__version__}\n"
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for verb in ("run", "check", "broker", "topics", "produce", "consume", "pipeline"):
+        assert verb in shown
+
+
+def test_an_unknown_verb_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 2
+    assert "rnu" in capsys.readouterr().err
+
+
+def test_check_says_what_is_configured(config, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config()
+    assert main(["check", file]) == 0
+    assert capsys.readouterr().out == f"{file}: good (1 cluster, 1 route, 0 pipelines)\n"
+    assert not Path(file).with_name("state").exists()
+
+
+def test_check_shows_every_fault_on_a_line_of_its_own(config, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config(GOOD + "lingr = 1\nlinger = 'x'\n[mirrors.a]\n")
+    assert main(["check", file]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"ingestd: {file}: mirrors: mirrors from topic to topic are not built yet",
+        f"ingestd: {file}: tails.access.lingr = 1: unknown key; did you mean 'linger'?",
+        f'ingestd: {file}: tails.access.linger = "x": expected a valid number',
+    ]
+
+
+def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{tmp_path}/none.toml"]) == 2
+    assert capsys.readouterr().err == f"ingestd: {tmp_path}/none.toml: no such file\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no brokers: expected --brokers HOST:PORT, or --config FILE"),
+        (["-b", "nowhere"], "--brokers: 'nowhere' is not HOST:PORT"),
+        (["--cluster", "x"], "--cluster NAME: expected --config FILE as well"),
+        (["-b", "a:1", "-c", "x.toml"], "--brokers and --config: expected one of them"),
+        (["-b", "a:1", "-o", "soon"], "offset 'soon': expected `beginning`, `end`"),
+        (["-b", "a:1", "-p", "x"], "partitions 'x': expected numbers"),
+        (["-b", "a:1", "-f", "%q"], "format '%q': '%q' is unknown"),
+    ],
+)
+def test_a_consumer_told_wrongly_says_what_was_expected(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("INGESTD_BROKERS", raising=False)
+    assert main(["consume", "-t", "x", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"ingestd: {message}")
+
+
+def test_a_cluster_that_does_not_run_is_named(config, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config()
+    assert main(["consume", "-t", "x", "-c", file]) == 2
+    assert "clusters.local is embedded and does not run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compression", ["zst", "zstd:high", "lz4:", "zstd:99"])
+def test_a_codec_that_is_none_is_refused(compression: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "-t", "x", "-b", "a:1", "-z", compression]) == 2
+    assert compression.split(":")[0] in capsys.readouterr().err
+
+
+def test_input_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "-t", "x", "-b", "a:1", "/nowhere/lines"]) == 1
+    assert capsys.readouterr().err == "ingestd: [Errno 2] No such file or directory: '/nowhere/lines'\n"
+
+
+def test_an_entry_that_is_only_imported_brings_nothing_in() -> None:
+    program = (
+        "import sys, ingestd.cli.main; print([n for n in ('typer', 'rich', 'aiohttp', 'pydantic') if n in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

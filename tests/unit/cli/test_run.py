@@ -1,0 +1,77 @@
+"""What `ingestd run` shows while it runs and says at its end."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from ingestd.cli.figures import in_bytes, in_count, in_rate
+from ingestd.cli.run import Progress, ran_well, summary_lines
+from ingestd.daemon.http import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
+from ingestd.daemon.summary import RouteSummary, Summary
+
+
+def status(records: int, *, unread: int = 0, error: str | None = None) -> DaemonStatus:
+    source = SourceStatus("id", "/a", unread, records * 200)
+    route = RouteStatus("access", "local", "t", records, records * 200 + 50, records * 200, {}, [source])
+    return DaemonStatus("1", 1, 1.0, True, [], [route], [ClusterStatus("local", True, [], error)])
+
+
+def shown(progress: Progress) -> str:
+    console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(progress.table)
+    return capture.get()
+
+
+def test_progress_shows_lines_rate_and_lag() -> None:
+    progress = Progress()
+    progress.take(status(0), now=10.0)
+    progress.take(status(500_000, unread=1950), now=12.0)
+    header, row = shown(progress).splitlines()[:2]
+    assert header.split() == ["route", "sources", "lines", "acknowledged", "bytes", "rate", "lag", "errors"]
+    assert row.split() == ["access", "1", "500,000", "100", "MB", "50.0", "MB/s", "2.0", "kB"]
+
+
+def test_progress_shows_what_is_wrong_with_a_cluster() -> None:
+    progress = Progress()
+    progress.take(status(0, error="no broker answers"))
+    assert "local: no broker answers" in shown(progress)
+
+
+def test_a_summary_has_a_line_a_route_and_the_cost() -> None:
+    summary = Summary((RouteSummary("access", 3, 1000, 2 * 10**9, 10**9),), 4.0, 1.5, 0)
+    assert summary_lines(summary) == [
+        "access  3 files, 1,000 lines, 2.0 GB, 1.0 GB sent",
+        "4.00 s (500 MB/s), 1.50 CPU seconds (0.75 per GB)",
+    ]
+    assert ran_well(summary, once=True)
+
+
+def test_what_failed_is_said_and_is_no_success() -> None:
+    summary = Summary((RouteSummary("access", 1, 0, 0, 0, "MESSAGE_TOO_LARGE"),), 1.0, 0.1, 0, ("local: gone",))
+    lines = summary_lines(summary)
+    assert "access  stopped: MESSAGE_TOO_LARGE" in lines
+    assert "failed: local: gone" in lines
+    assert not ran_well(summary, once=False)
+
+
+def test_lines_left_behind_fail_a_run_with_an_end_but_not_a_stopped_daemon() -> None:
+    summary = Summary((RouteSummary("access", 1, 0, 0, 0),), 1.0, 0.1, 1)
+    assert "files with lines not acknowledged, which are read again next time: 1" in summary_lines(summary)
+    assert not ran_well(summary, once=True)
+    assert ran_well(summary, once=False)
+
+
+def test_figures_have_three_digits_or_four() -> None:
+    assert [in_bytes(size) for size in (0, 999, 1000, 1500, 99_940, 999_600, 2.5e12)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.5 kB",
+        "99.9 kB",
+        "1.0 MB",
+        "2.5 TB",
+    ]
+    assert in_rate(100, 0) == "-"
+    assert in_rate(3e6, 2) == "1.5 MB/s"
+    assert in_count(2540000) == "2,540,000"
