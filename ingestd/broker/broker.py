@@ -40,7 +40,7 @@ class Broker:
 
     def leader_error(self, leader_epoch: int) -> ErrorCode:
         """What a client that believes in `leader_epoch` (-1: none) is told (KIP-320)."""
-        if leader_epoch == -1 or leader_epoch == self.storage.leader_epoch:
+        if leader_epoch in {-1, self.storage.leader_epoch}:
             return ErrorCode.none
         if leader_epoch < self.storage.leader_epoch:
             return ErrorCode.fenced_leader_epoch
@@ -51,6 +51,13 @@ class Broker:
         found = self.storage.partition(topic, partition)
         if found is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
+        return found
+
+    def topic_named(self, name: str) -> Topic:
+        """The topic. Raises `KafkaError` (UNKNOWN_TOPIC_OR_PARTITION)."""
+        found = self.storage.topics.named(name)
+        if found is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, name)
         return found
 
     def topic_with_id(self, topic_id: UUID | None) -> Topic:

@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         except IngestdError as error:
             self._end(f"API {request.api} version {request.version}: {error}")
             return
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request must not take the broker down; it is logged and ends its client
             _log.exception("request failed", api=request.api, version=request.version)
             self._end("request failed")
             return

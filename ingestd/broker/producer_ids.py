@@ -17,7 +17,7 @@ _BLOCK: Final = 1000
 
 
 class ProducerIds:
-    """Gives out producer ids. What the file says was never given out; what is left of a block is lost with the process."""
+    """Gives out producer ids. What the file says was never given out; what is left of a block goes with the process."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _FILE

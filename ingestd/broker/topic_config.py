@@ -68,7 +68,7 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
             "an integer of at least 0", _integer(0, _INT_MAX),
         ),
         Configuration(
-            "max.message.bytes", "1048588", ConfigType.INT, "Largest record batch taken, in bytes, its header included.",
+            "max.message.bytes", "1048588", ConfigType.INT, "Largest record batch taken, in bytes, header included.",
             "an integer of at least 0", _integer(0, _INT_MAX),
         ),
         Configuration(

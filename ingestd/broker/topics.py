@@ -35,11 +35,11 @@ class Topic:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow; what it allows is a safe file name."""
+    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow; what it allows names a file."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
-            f"{name!r}: a topic's name is 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..'",
+            f"{name!r}: a topic's name is 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'",
         )
 
 

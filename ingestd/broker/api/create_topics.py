@@ -34,9 +34,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     errors: dict[str, KafkaError] = {}
     for topic in asked.topics:
         try:
-            if topic.name in twice:
-                raise KafkaError(ErrorCode.invalid_request, "named twice in one request")
-            new[topic.name] = _check(broker, topic)
+            new[topic.name] = _check(broker, topic, twice)
         except KafkaError as error:
             errors[topic.name] = error
     if new and not asked.validate_only:
@@ -54,7 +52,9 @@ def handle(broker: Broker, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=tuple(results))], first)
 
 
-def _check(broker: Broker, topic: Any) -> NewTopic:
+def _check(broker: Broker, topic: Any, twice: set[str]) -> NewTopic:
+    if topic.name in twice:
+        raise KafkaError(ErrorCode.invalid_request, "named twice in one request")
     if broker.storage.topics.named(topic.name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"topic {topic.name!r} exists")
     partitions = topic.num_partitions

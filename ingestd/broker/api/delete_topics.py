@@ -40,14 +40,7 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> KafkaError:
     try:
-        if name is None:
-            topic = broker.topic_with_id(topic_id)
-        else:
-            found = broker.storage.topics.named(name)
-            if found is None:
-                raise KafkaError(ErrorCode.unknown_topic_or_partition, name)
-            topic = found
-        broker.storage.delete(topic)
+        broker.storage.delete(broker.topic_with_id(topic_id) if name is None else broker.topic_named(name))
     except KafkaError as error:
         return error
     return KafkaError(ErrorCode.none)

@@ -64,7 +64,7 @@ def _describe(broker: Broker, schema: Messages, asked: Any, resource: Any) -> It
         # Java's client sends an empty list where others send null for "all".
         if resource.configuration_keys and name not in resource.configuration_keys:
             continue
-        synonyms = ()
+        synonyms: tuple[Any, ...] = ()
         if asked.include_synonyms:
             synonyms = (schema.make("DescribeConfigsSynonym", name=name, value=value, source=source),)
         yield schema.make(
@@ -81,9 +81,7 @@ def _describe(broker: Broker, schema: Messages, asked: Any, resource: Any) -> It
 
 
 def _topic_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
-    topic = broker.storage.topics.named(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.unknown_topic_or_partition, name)
+    topic = broker.topic_named(name)
     defaults = broker.settings.topic_defaults
     for known in CONFIGURATIONS.values():
         if known.name in topic.config:

@@ -80,16 +80,23 @@ def _partition(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
 
 
 def _find(log: PartitionLog, timestamp: int) -> _Found:
-    if timestamp == _LATEST:
-        return _Found(log.end_offset)
-    if timestamp in {_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_NOT_TIERED}:
-        return _Found(log.start_offset)
-    if timestamp == _LATEST_TIERED:
-        return _Found()
+    ends = {
+        _LATEST: log.end_offset,
+        _EARLIEST: log.start_offset,
+        _EARLIEST_LOCAL: log.start_offset,
+        _LATEST_TIERED: -1,
+        _EARLIEST_NOT_TIERED: log.start_offset,
+    }
+    if timestamp in ends:
+        return _Found(ends[timestamp])
     if timestamp == _LARGEST_TIMESTAMP:
         return _largest(log)
     if timestamp < 0:
         raise KafkaError(ErrorCode.invalid_request, f"timestamp {timestamp}")
+    return _first_from(log, timestamp)
+
+
+def _first_from(log: PartitionLog, timestamp: int) -> _Found:
     for header, batch in log.batches_from_timestamp(timestamp):
         if header.base_timestamp >= timestamp and header.base_offset >= log.start_offset and header.records == 1:
             return _Found(header.base_offset, header.base_timestamp)

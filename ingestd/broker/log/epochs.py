@@ -1,4 +1,4 @@
-"""At which offset each leader epoch of a partition began (KIP-101), so that clients can tell a log that was cut short."""
+"""At which offset each leader epoch of a partition began (KIP-101): so clients can tell a log that was cut short."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, B
 
 
 def scan_whole_batches(descriptor: int, end: int, first_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every batch that is beyond doubt, from the start of the file; ends at the first that is not.
+    """Position and header of every batch that is beyond doubt, from the file's start; ends at the first that is not.
 
-    Beyond doubt: a header that can be, all its bytes there, the CRC right, and the offset that follows the batch before.
+    Beyond doubt: a header that can be, all its bytes there, the CRC right, the offset that follows the batch before.
     """
     expected = first_offset
     try:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["SegmentIndex"]
 
 _MAGIC: Final = b"ISI1"
-# Magic, CRC of all that follows it, segment bytes, next offset, largest timestamp, base offset of the batch that has it,
-# number of entries.
+# Magic, CRC of all that follows it, segment bytes, next offset, largest timestamp, base offset of the batch that has
+# it, number of entries.
 _HEAD: Final = Struct(">4sIqqqqq")
 _CRC_AT: Final = 4
 _CRC_COVERS_FROM: Final = 8
@@ -38,10 +38,10 @@ class SegmentIndex:
     """
 
     __slots__ = (
-        "interval",
         "_offsets",
         "_positions",
         "_timestamps",
+        "interval",
         "largest_timestamp",
         "largest_timestamp_batch",
     )
@@ -65,7 +65,7 @@ class SegmentIndex:
             self.largest_timestamp_batch = base_offset
 
     def position_of_offset(self, offset: int) -> int:
-        """Where to start looking for the batch that holds `offset`: the last indexed batch that starts at or before it."""
+        """Where to start looking for the batch that holds `offset`: the last indexed one that starts at or before it."""
         at = bisect_right(self._offsets, offset) - 1
         return self._positions[at] if at >= 0 else 0
 
@@ -100,7 +100,7 @@ class SegmentIndex:
 
     @classmethod
     def read(cls, path: Path, interval: int, segment_bytes: int) -> tuple[SegmentIndex, int] | None:
-        """The index and the segment's next offset; None when it is missing, damaged, or of a segment of another size."""
+        """The index and the segment's next offset; None when missing, damaged, or of a segment of another size."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:

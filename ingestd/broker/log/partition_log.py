@@ -246,7 +246,7 @@ class PartitionLog:
             os.close(descriptor)
 
     def take_unflushed(self) -> list[int]:
-        """Descriptors, to be closed by the caller, of the files whose bytes may not be on the disk. Raises `OSError`."""
+        """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
         descriptors = []
         for segment in reversed(self._segments):
             if not segment.unflushed:
@@ -308,7 +308,7 @@ class PartitionLog:
             del self._segments[0]
 
     def enforce_retention(self, now: float) -> None:
-        """Remove segments that are older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`."""
+        """Remove segments older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`."""
         if not self.config.deletes:
             return
         if self.config.retention_ms >= 0 and self._expired(self._active, now):

@@ -1,4 +1,4 @@
-"""What a produced batch must be before it may stand in a log; told by its header and CRC, without looking at a record."""
+"""What a produced batch must be before it may stand in a log, told by its header and CRC; no record is looked at."""
 
 from __future__ import annotations
 
