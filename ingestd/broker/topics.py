@@ -35,7 +35,7 @@ class Topic:
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow; what it allows names a file."""
+    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka does not allow."""
     if _NAME.fullmatch(name) is None or name in {".", ".."}:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,

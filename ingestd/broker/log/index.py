@@ -65,7 +65,7 @@ class SegmentIndex:
             self.largest_timestamp_batch = base_offset
 
     def position_of_offset(self, offset: int) -> int:
-        """Where to start looking for the batch that holds `offset`: the last indexed one that starts at or before it."""
+        """Where to start looking for the batch that holds `offset`: the last indexed start at or before it."""
         at = bisect_right(self._offsets, offset) - 1
         return self._positions[at] if at >= 0 else 0
 
