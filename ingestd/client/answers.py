@@ -11,7 +11,7 @@ from ingestd.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["keep_newer_leaders", "merge", "read_metadata", "unsettled", "with_leader"]
+__all__ = ["keep_newer_leaders", "merge", "read_metadata", "unsettled", "why_no_leader", "with_leader"]
 
 _UNSETTLED = frozenset(
     {
@@ -141,3 +141,15 @@ def with_leader(
     partitions = (*of_topic.partitions[:partition], moved, *of_topic.partitions[partition + 1 :])
     topics: Mapping[str, TopicMetadata] = {**known.topics, topic: replace(of_topic, partitions=partitions)}
     return replace(known, topics=topics, version=known.version + 1)
+
+
+def why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:
+    """The error that stands for a partition without a known leader."""
+    known = snapshot.topics.get(topic)
+    if known is None:
+        return ErrorCode.unknown_topic_or_partition
+    if known.error is not ErrorCode.none:
+        return known.error
+    if not 0 <= partition < len(known.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.leader_not_available

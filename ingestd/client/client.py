@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ingestd.client.answers import why_no_leader
 from ingestd.client.brokers import CONTROL, Brokers
 from ingestd.client.metadata import NO_LEADER, Node
 from ingestd.client.refresh import RefreshedMetadata
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from ingestd.client.broker import Broker
-    from ingestd.client.metadata import ClusterMetadata, MetadataSource, PartitionMetadata, TopicMetadata
+    from ingestd.client.metadata import MetadataSource, PartitionMetadata, TopicMetadata
 
 __all__ = ["Client", "CoordinatorKind"]
 
@@ -123,9 +124,9 @@ class Client:
             node = snapshot.leader(topic, partition)
             if node is not None:
                 return self.broker(node.id, purpose)
-            error = _why_no_leader(snapshot, topic, partition)
-            if not KafkaError(error).retriable:
-                break
+            error = why_no_leader(snapshot, topic, partition)
+            if not KafkaError(error).retriable or (attempt and error is ErrorCode.unknown_topic_or_partition):
+                break  # an unknown topic has been asked for several times by now
         raise KafkaError(error, f"{topic}-{partition}")
 
     async def coordinator(self, key: str, kind: CoordinatorKind, timeout: float | None = None) -> Broker:
@@ -225,17 +226,6 @@ class Client:
                     self._brokers.deregister(broker, str(failed))
                 error = failed
         raise error
-
-
-def _why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:
-    known = snapshot.topics.get(topic)
-    if known is None:
-        return ErrorCode.unknown_topic_or_partition
-    if known.error is not ErrorCode.none:
-        return known.error
-    if not 0 <= partition < len(known.partitions):
-        return ErrorCode.unknown_topic_or_partition
-    return ErrorCode.leader_not_available
 
 
 def _coordinator_node(answer: Any, key: str) -> Node:

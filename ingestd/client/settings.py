@@ -34,7 +34,7 @@ class ClientSettings:
     metadata_timeout: float = 60.0
     metadata_max_age: float = 300.0
     metadata_minimum_interval: float = 0.1
-    metadata_attempts: int = 4
+    metadata_attempts: int = 5
     retry_initial: float = 0.05
     retry_maximum: float = 1.0
     reconnect_initial: float = 0.05
