@@ -235,11 +235,17 @@ class RecordBuffer:
         """Add a record. Returns the bytes of all records so far.
 
         Returns -1, and adds nothing, when there are records and this one would make them more than `limit` bytes.
-        Raises `ValueError` for a record of 2 GiB and more, `TypeError` for what is not bytes.
+        Raises `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond 64 bits, `TypeError`
+        for what is not bytes.
         """
-        base = timestamp_ms if not self.records else self.base_timestamp
+        if not _SMALLEST_INT64 <= timestamp_ms <= _LARGEST_INT64:
+            raise OverflowError(f"timestamp {timestamp_ms} is beyond 64 bits")
+        base = self.base_timestamp if self.records else timestamp_ms
+        timestamp_delta = timestamp_ms - base
+        if not _SMALLEST_INT64 <= timestamp_delta <= _LARGEST_INT64:
+            raise ValueError(f"timestamp {timestamp_ms} is more than 64 bits from {base}")
         record = _record(
-            timestamp_ms - base,
+            timestamp_delta,
             self.records,
             None if key is None else memoryview(key).tobytes(),
             None if value is None else memoryview(value).tobytes(),

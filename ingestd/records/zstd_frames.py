@@ -59,15 +59,12 @@ def read_zstd(data: memoryview, limit: int) -> Buffer:
     while at < len(data) or not pieces:
         end, most = _frame(data, at)
         room = min(most, limit - used)
-        if most == 0:
-            piece = b""
-        elif room == 0:
+        size = zstandard.frame_content_size(data[at:end])
+        if size > room:
+            raise CorruptBatch(f"zstd: a frame that claims {size} bytes and may have {room}")
+        if most and not room:
             raise CorruptBatch(f"zstd: more than the limit of {limit} bytes")
-        else:
-            size = zstandard.frame_content_size(data[at:end])
-            if size > room:
-                raise CorruptBatch(f"zstd: a frame that claims {size} bytes and may have {room}")
-            piece = decompressor.decompress(data[at:end], max_output_size=room)
+        piece = decompressor.decompress(data[at:end], max_output_size=room) if most else b""
         pieces.append(piece)
         used += len(piece)
         at = end

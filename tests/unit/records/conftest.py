@@ -1,0 +1,25 @@
+"""The twins of the hot loops, and bytes to try them on."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingestd.records import _compiled, _plain
+
+
+@pytest.fixture(params=[_compiled, _plain], ids=lambda module: module.NAME)
+def twin(request):
+    """The module of hot loops under test: every rule holds for both."""
+    return request.param
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def either(request, monkeypatch):
+    """Let the whole package run on one twin."""
+    module = {"compiled": _compiled, "plain": _plain}[request.param]
+    for name in ("lines", "builder", "decode", "lz4_frames", "snappy_frames"):
+        users = __import__(f"ingestd.records.{name}", fromlist=["_"])
+        for function in ("allocate", "encode_lines", "scatter_lines", "parse_records"):
+            if hasattr(users, function):
+                monkeypatch.setattr(users, function, getattr(module, function))
+    return module
