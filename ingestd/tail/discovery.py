@@ -26,11 +26,11 @@ from ingestd.tail.identity import (
     Identity,
     birth_of,
     find_again,
-    is_rotation_of,
     name_source,
     opened,
     possible_originals,
     regular_files,
+    rotated_from,
     same_content,
 )
 from ingestd.tail.source import RENAMED, TAKEN
@@ -346,10 +346,9 @@ class TailFinder:
         self, identity: Identity, status: os.stat_result, candidates: dict[File, _Candidate], sources: Sources
     ) -> None:
         """Files that were created and rotated away, under names that no glob matches, since this one was."""
-        directory, original = os.path.split(identity.origin)
         rotated = []
-        for entry in regular_files(directory):
-            if is_rotation_of(entry.name, original) and not self._globs.excludes(entry.path):
+        for entry in regular_files(os.path.dirname(identity.origin)):
+            if identity.origin in rotated_from(entry.path) and not self._globs.excludes(entry.path):
                 with suppress(FileNotFoundError):
                     rotated.append((entry.stat().st_mtime_ns, entry.path))
         for modified, path in sorted(rotated):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ __all__ = [
     "opened",
     "possible_originals",
     "regular_files",
+    "rotated_from",
     "same_content",
 ]
 
@@ -39,6 +41,9 @@ HEAD_BYTES: Final = 1024
 
 WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before a place in a file."""
+
+_ADDED: Final = re.compile(r"[-._~].*\d|\b(old|prev|bak)\b|~$")
+"""What rotation adds to a name."""
 
 _births = itertools.count(time.time_ns())
 
@@ -183,6 +188,16 @@ def is_rotation_of(name: str, original: str) -> bool:
     return (
         bool(dot and stem) and name.startswith((stem + "-", stem + ".", stem + "_")) and name.endswith(dot + extension)
     )
+
+
+def rotated_from(path: str) -> list[str]:
+    """The paths that a file at `path` may have been rotated from, if its name has a number, a date, or `old` added."""
+    directory, name = os.path.split(path)
+    return [
+        os.path.join(directory, original)
+        for original in possible_originals(name)
+        if _ADDED.search(name[len(os.path.commonprefix((name, original))) :]) and is_rotation_of(name, original)
+    ]
 
 
 def possible_originals(name: str) -> Iterator[str]:

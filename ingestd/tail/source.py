@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.source import Piece
-from ingestd.tail.identity import HEAD_BYTES, WITNESS_BYTES, Fingerprint, Witness, find_again
+from ingestd.tail.identity import HEAD_BYTES, WITNESS_BYTES, Fingerprint, Witness, find_again, rotated_from
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class TailSource:
         self._leaving: str | None = None
         self._leave_at = 0.0
         self._left_path = identity.path
+        self._originals: list[str] = []
         self._finished: str | None = None
         self._news_at = time.monotonic()
         if descriptor is not None:
@@ -172,6 +173,7 @@ class TailSource:
     def _follow_to(self, path: str, status: os.stat_result, *, left: str | None = None) -> None:
         left = self.path if left is None else left
         self._identity = self._identity.at(path, status)
+        self._originals = rotated_from(path)
         if self._owner.globs.matches(path):
             self._leaving = None
         elif self._leaving is None:
@@ -268,9 +270,9 @@ class TailSource:
         """At the end of the file, or at `until`: whether this is all that will ever come."""
         if self._until is not None:
             return True
-        if self._leaving is None:
-            return False
         now = time.monotonic()
+        if self._leaving is None:
+            return self._scanned > 0 and self._rotated(now)
         if now < self._leave_at:
             self._owner.wake(self, self._leave_at - now)
             return False
@@ -280,6 +282,16 @@ class TailSource:
             self._owner.wake(self, self._owner.route.leave_after)
             return False
         return True
+
+    def _rotated(self, now: float) -> bool:
+        """Whether the file is still followed, but under the name of a rotated one, with a new one where it stood."""
+        if not self._originals:
+            return False
+        still = self._news_at + self._owner.route.leave_after - now
+        if still > 0:
+            self._owner.wake(self, still)
+            return False
+        return any(self._owner.globs.matches(path) and os.path.exists(path) for path in self._originals)
 
     def _postpone(self) -> Piece | None:
         """A line does not fit in what is left of a slab; there is room in a fresh one."""
