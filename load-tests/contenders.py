@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from harness.programs import program
+from workload import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +37,20 @@ class Job:
 class Contender(Protocol):
     """A program under test."""
 
-    name: str
-    delivery: str
-    ends_by_itself: bool
-    """Whether it exits when the file is delivered; if not, it is stopped when the topic has everything."""
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        ...
+
+    @property
+    def delivery(self) -> str:
+        """What it promises, as set up here."""
+        ...
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it exits when the file is delivered; if not, it is stopped when the topic has everything."""
+        ...
 
     def command(self, job: Job) -> list[str]:
         """Write what configuration the job needs; the command line."""

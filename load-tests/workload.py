@@ -17,12 +17,24 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "kafka"))
 
 from harness.cluster import KafkaCluster  # noqa: E402 - the harness lies with the tests
+from harness.daemon import Daemon  # noqa: E402
+from harness.programs import program  # noqa: E402
 from harness.reading import end_offsets  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RESULTS", "KafkaCluster", "delivered", "input_log", "machine", "real_kafka", "scratch", "settings_file"]
+__all__ = [
+    "RESULTS",
+    "Daemon",
+    "KafkaCluster",
+    "delivered",
+    "input_log",
+    "machine",
+    "program",
+    "real_kafka",
+    "scratch",
+]
 
 RESULTS = ROOT / "load-tests" / "results"
 JAVA_FOR_MEASURING = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -77,10 +89,3 @@ def real_kafka(directory: Path, cores: str, *, log_requests: bool = False) -> It
 def delivered(cluster: KafkaCluster, topic: str) -> int:
     """How many records a topic has, by its offsets."""
     return sum(end_offsets(cluster.servers, topic).values())
-
-
-def settings_file(directory: Path, name: str, text: str) -> Path:
-    """Write a configuration for the program under test."""
-    path = directory / name
-    path.write_text(text)
-    return path

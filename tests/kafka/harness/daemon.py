@@ -1,0 +1,184 @@
+"""`ingestd run` as a process, as a user starts it: started, asked by HTTP, stopped, killed; its workers too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, Self
+
+from harness.node import free_ports, last_lines
+from harness.programs import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+__all__ = ["Daemon", "configuration"]
+
+START_SECONDS = 30
+POLL_SECONDS = 0.05
+
+
+def configuration(
+    *,
+    servers: list[str],
+    topic: str,
+    paths: list[str],
+    state: Path,
+    http: str,
+    daemon: Mapping[str, object],
+    **tail: object,
+) -> str:
+    """A configuration of one cluster `target` and one tail `logs`; further keys of the tail and of `[daemon]` as given."""
+    own = {"state": str(state), "http": http, "log_format": "json", **daemon}
+    route = {"paths": paths, "cluster": "target", "topic": topic, **tail}
+    tables: dict[str, dict[str, object]] = {
+        "daemon": own,
+        "clusters.target": {"bootstrap": servers},
+        "tails.logs": route,
+    }
+    # JSON's strings, numbers, booleans and arrays are TOML's.
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+class Daemon:
+    """One daemon with its state; started again, it goes on from there. Killed, with its workers, when left.
+
+    Invariants
+        Configuration, state and HTTP address stay the same over every start.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: list[str],
+        topic: str,
+        paths: list[str],
+        daemon: Mapping[str, object] | None = None,
+        command: tuple[str, ...] = (),
+        **tail: object,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.log = directory / "daemon.log"
+        self.file = directory / "ingestd.toml"
+        self._bound = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self.file.write_text(
+            configuration(
+                servers=servers,
+                topic=topic,
+                paths=paths,
+                state=directory / "state",
+                http=self.address,
+                daemon=daemon or {},
+                **tail,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the supervisor lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *arguments: str) -> None:
+        """Run it; does not wait until it is ready."""
+        ingestd = [sys.executable, "-m", "ingestd", "run", *arguments, str(self.file)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [program("setpriv"), "--pdeathsig", "KILL", *self._bound, *ingestd],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def start_ready(self) -> None:
+        """Run it and wait until every source found at start is given to a worker."""
+        self.start()
+        self.until(lambda: self._get("/readyz") is not None, "the daemon is ready", START_SECONDS)
+
+    def stop(self, timeout: float = 40) -> int:
+        """SIGTERM: drain, checkpoint, exit. The exit status; raises `TimeoutError` with the log if it does not exit."""
+        assert self._process is not None, "not started"
+        self._process.terminate()
+        return self.wait(timeout)
+
+    def wait(self, timeout: float) -> int:
+        """Until it ends by itself. The exit status; raises `TimeoutError` with the log."""
+        assert self._process is not None, "not started"
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the daemon did not end in {timeout:g} s:\n{last_lines(self.log)}") from None
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor alone; its workers must go by themselves. Nothing happens if it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def status(self) -> dict[str, Any]:
+        """What /status answers."""
+        body = self._get("/status")
+        if body is None:
+            raise RuntimeError(f"/status does not answer:\n{last_lines(self.log)}")
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
+    def metrics(self) -> str:
+        """What /metrics answers."""
+        return self._get("/metrics") or ""
+
+    def worker_pids(self) -> list[int]:
+        """The live workers' process ids, by slot."""
+        return [worker["pid"] for worker in self.status()["workers"] if worker.get("pid")]
+
+    def kill_worker(self, slot: int = 0) -> int:
+        """SIGKILL one worker; the process id it had."""
+        pid = self.worker_pids()[slot]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def acknowledged(self) -> int:
+        """Bytes of files acknowledged since the start."""
+        return sum(route["bytes_acknowledged"] for route in self.status()["routes"])
+
+    def until(self, holds: Callable[[], bool], what: str, timeout: float) -> None:
+        """Wait until `holds`. Raises `TimeoutError`, or `RuntimeError` if the daemon ended meanwhile, with its log."""
+        assert self._process is not None, "not started"
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if holds():
+                return
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the daemon ended with {self._process.returncode}:\n{last_lines(self.log)}")
+            time.sleep(POLL_SECONDS)
+        raise TimeoutError(f"not within {timeout:g} s: {what}\n{last_lines(self.log)}")
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+                body: bytes = answer.read()
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return None
+        return body.decode()
