@@ -25,7 +25,7 @@ app.add_typer(topics, name="topics")
 app.add_typer(pipeline, name="pipeline")
 
 ConfigurationFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration file (TOML).")]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
 OfTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC")]
 Brokers = Annotated[
     list[str] | None,
@@ -45,6 +45,9 @@ class Output(StrEnum):
 
     raw = "raw"
     json = "json"
+
+
+AsJson = Annotated[Output, typer.Option(help="Text, or JSON.")]
 
 
 class Acks(StrEnum):
@@ -108,9 +111,10 @@ def broker(
     create_topics: Annotated[bool, typer.Option(help="Create topics on demand.")] = True,
 ) -> None:
     """Run the embedded broker alone, until SIGTERM or SIGINT."""
-    from ingestd.cli.broker import run_broker
+    from ingestd.cli.broker import broker_settings, run_broker
 
-    run_broker(data, listen, partitions=partitions, create_topics=create_topics)
+    settings = broker_settings(data, listen, partitions=partitions, create_topics=create_topics)
+    run_broker(settings, lambda host, port: print(f"listening at {host}:{port}", flush=True))
 
 
 @app.command()
@@ -198,13 +202,97 @@ def consume(
     run_async(consume_topic(addresses, consumption, sys.stdout.buffer, rendering, settings))
 
 
+@topics.command("list")
+def list_topics(
+    brokers: Brokers = None,
+    config: OfConfiguration = None,
+    cluster: OfCluster = None,
+    internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics as well.")] = False,
+    output: AsJson = Output.raw,
+) -> None:
+    """Name every topic, with its number of partitions."""
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.event_loop import run_async
+
+    found = run_async(verbs.list_topics(bootstrap_addresses(brokers or [], config, cluster), internal=internal))
+    if output is Output.json:
+        _print_json(found)
+        return
+    for name, partitions in found.items():
+        print(f"{name} {partitions}")
+
+
+@topics.command("describe")
+def describe_topics(
+    names: TopicNames,
+    brokers: Brokers = None,
+    config: OfConfiguration = None,
+    cluster: OfCluster = None,
+    output: AsJson = Output.raw,
+) -> None:
+    """Show topics' partitions: leader, replicas, offsets; and what is configured for them."""
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.event_loop import run_async
+
+    described = run_async(verbs.describe_topics(bootstrap_addresses(brokers or [], config, cluster), names))
+    if output is Output.json:
+        _print_json(described)
+        return
+    for topic in described:
+        for line in topic.lines():
+            print(line)
+
+
+@topics.command("create")
+def create_topic(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    brokers: Brokers = None,
+    config: OfConfiguration = None,
+    cluster: OfCluster = None,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's default.")] = -1,
+    replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
+    config_entry: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As in retention.ms=3600000.")
+    ] = None,
+) -> None:
+    """Create a topic."""
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.event_loop import run_async
+
+    entries = verbs.parse_configs(config_entry or [])
+    addresses = bootstrap_addresses(brokers or [], config, cluster)
+    run_async(verbs.create_topic(addresses, name, partitions, replication_factor, entries))
+
+
+@topics.command("delete")
+def delete_topics(
+    names: TopicNames, brokers: Brokers = None, config: OfConfiguration = None, cluster: OfCluster = None
+) -> None:
+    """Delete topics and all that is in them."""
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.event_loop import run_async
+
+    run_async(verbs.delete_topics(bootstrap_addresses(brokers or [], config, cluster), names))
+
+
 @pipeline.command("run")
 def run_pipeline(
     config: ConfigurationFile, name: Annotated[str, typer.Argument(metavar="NAME", help="[pipelines.NAME]")]
 ) -> None:
-    """Run a pipeline, on the Spark that its settings name."""
+    """Run a pipeline once, on the Spark that its settings name, over what its topics hold now."""
     from ingestd.cli.configured import load_configuration
     from ingestd.cli.pipeline import run_configured
 
-    for line in run_configured(load_configuration(config), name):
-        print(line)
+    result = run_configured(load_configuration(config), name)
+    print(f"{result.name}: {result.rows:,} rows to {result.path} in {result.seconds:.1f} s")
+
+
+def _print_json(value: object) -> None:
+    import orjson
+
+    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()

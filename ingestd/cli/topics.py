@@ -1,0 +1,154 @@
+"""`ingestd topics`: what topics there are, what is in them, and making and unmaking them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ingestd.client.admin import (
+    EARLIEST,
+    LATEST,
+    ClusterAdmin,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from ingestd.client.client import Client
+from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
+from ingestd.wire.requests import OffsetAt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ingestd.client.metadata import PartitionMetadata
+
+__all__ = [
+    "PartitionDescription",
+    "TopicDescription",
+    "create_topic",
+    "delete_topics",
+    "describe_topics",
+    "list_topics",
+    "parse_configs",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition: who has it, and from which offset to before which it reaches (-1 where no leader says)."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic: its partitions, and the configurations that it does not have by default."""
+
+    topic: str
+    partitions: Sequence[PartitionDescription]
+    configs: Mapping[str, str | None]
+
+    def lines(self) -> Iterable[str]:
+        """For people: the topic, then a line for each partition."""
+        configs = " ".join(f"{name}={value}" for name, value in self.configs.items())
+        yield f"{self.topic}: {len(self.partitions)} partitions{'; ' if configs else ''}{configs}"
+        for one in self.partitions:
+            replicas = ",".join(map(str, one.replicas))
+            in_sync = ",".join(map(str, one.in_sync_replicas))
+            yield (
+                f"  {one.partition}: offsets {one.first_offset} to {one.end_offset}, leader {one.leader}, "
+                f"replicas {replicas}, in sync {in_sync}"
+            )
+
+
+async def list_topics(bootstrap: Sequence[str], *, internal: bool = False) -> dict[str, int]:
+    """Each topic's number of partitions, by name."""
+    async with Client(bootstrap) as client:
+        topics = await ClusterAdmin(client).list_topics(include_internal=internal)
+    return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+async def describe_topics(bootstrap: Sequence[str], names: Sequence[str]) -> list[TopicDescription]:
+    """Describe topics, in the order of `names`. Raises `KafkaError` for one that is not there."""
+    async with Client(bootstrap) as client:
+        admin = ClusterAdmin(client)
+        topics = await admin.describe_topics(names)
+        for name in names:
+            topic = topics.get(name)
+            if topic is None or topic.error is not ErrorCode.none:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition if topic is None else topic.error, name)
+        edges = await _offsets(admin, [(name, one.partition) for name in names for one in topics[name].partitions])
+        configs = await _configs(admin, names)
+    return [
+        TopicDescription(name, [_partition(name, one, edges) for one in topics[name].partitions], configs[name])
+        for name in names
+    ]
+
+
+async def create_topic(
+    bootstrap: Sequence[str],
+    name: str,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic; -1: as many as the broker has by default. Raises `KafkaError`."""
+    topic = NewTopic(name, partitions, replication_factor, dict(configs or {}))
+    async with Client(bootstrap) as client:
+        for created in await ClusterAdmin(client).create_topics([topic]):
+            if created.error is not None:
+                raise created.error
+
+
+async def delete_topics(bootstrap: Sequence[str], names: Sequence[str]) -> None:
+    """Delete topics. Raises `KafkaError`, or a group of them, for those that could not be deleted; others are."""
+    async with Client(bootstrap) as client:
+        outcomes = await ClusterAdmin(client).delete_topics(names)
+    errors: list[IngestdError] = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("topics not deleted", errors)
+
+
+def parse_configs(entries: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE` entries. Raises `ConfigurationError`."""
+    configs = {}
+    for entry in entries:
+        name, found, value = entry.partition("=")
+        if not found or not name:
+            raise ConfigurationError(f"--config-entry {entry!r}: expected NAME=VALUE, as in retention.ms=3600000")
+        configs[name] = value
+    return configs
+
+
+async def _offsets(admin: ClusterAdmin, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int, Any], int]:
+    asked = [OffsetAt(topic, partition, at) for topic, partition in partitions for at in (EARLIEST, LATEST)]
+    listed = await admin.list_offsets(asked)
+    return {
+        (one.topic, one.partition, one.timestamp_ms): found.offset for one, found in zip(asked, listed, strict=True)
+    }
+
+
+async def _configs(admin: ClusterAdmin, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    described = await admin.describe_configs([ConfigResource(ResourceType.topic, name) for name in names])
+    return {
+        one.resource.name: {entry.name: entry.value for entry in one.entries.values() if entry.source == 1}
+        for one in described
+    }
+
+
+def _partition(topic: str, one: PartitionMetadata, edges: Mapping[tuple[str, int, Any], int]) -> PartitionDescription:
+    return PartitionDescription(
+        one.partition,
+        one.leader,
+        one.replicas,
+        one.in_sync_replicas,
+        edges[topic, one.partition, EARLIEST],
+        edges[topic, one.partition, LATEST],
+    )
