@@ -133,10 +133,7 @@ class Connection(asyncio.BufferedProtocol):
             await connection._loop.create_connection(lambda: connection, sock=connected)
             connection.versions = await negotiate(connection, deadline)
         except BaseException as error:
-            connected_to_nobody = connection._transport is None
             connection.abort(ConnectionLost(f"{host}:{port}: gave up while connecting"))
-            if connected_to_nobody:
-                connected.close()
             if isinstance(error, OSError) and not isinstance(error, IngestdError):
                 raise ConnectionLost(f"{host}:{port}: {error}") from error
             raise
@@ -176,9 +173,12 @@ class Connection(asyncio.BufferedProtocol):
             self._room_waiters.append(waiter)
             try:
                 await waiter
-            finally:
+            except asyncio.CancelledError:
                 if waiter in self._room_waiters:
                     self._room_waiters.remove(waiter)
+                else:
+                    self._wake_for_room()  # it was this one's turn; pass it on
+                raise
 
     async def wait_ended(self) -> None:
         """Wait until the connection is down and the transport holds no memory of any caller."""
@@ -264,13 +264,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport. Its write limits are 0, so that "not paused" means that the kernel has everything."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._error is not None:  # cancelled while it connected
+            self._transport.abort()
+            return
         self._transport.set_write_buffer_limits(high=0, low=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight. By now the transport has released every buffer."""
-        reason = f"{self.host}:{self.port}: {exc or 'the broker closed the connection'}"
         self._transport = None
-        self.abort(ConnectionLost(reason))
+        self.abort(ConnectionLost(f"{self.host}:{self.port}: {exc or 'the connection was closed'}"))
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -307,7 +309,8 @@ class Connection(asyncio.BufferedProtocol):
             self._answered(answer)
 
     def eof_received(self) -> bool:
-        """The broker sends no more; a half-open connection is of no use."""
+        """End the connection at once: left to itself, the transport would first try to send what it still has."""
+        self.abort(ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection"))
         return False
 
     # How it is done
@@ -368,12 +371,14 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
-        if not self.has_room:
-            return
-        for waiter in self._room_waiters:
+        """Wake as many as may send now, in order of arrival; a crowd does not fight for one place."""
+        limit = self._settings.in_flight_limit
+        places = limit - len(self._pending) if limit else len(self._room_waiters)
+        while self._room_waiters and places > 0 and not self._paused:
+            waiter = self._room_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-        self._room_waiters.clear()
+                places -= 1
 
     def _fail_all(self, error: IngestdError) -> None:
         while self._pending:
