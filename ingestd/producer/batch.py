@@ -37,6 +37,8 @@ class Batch:
     attempts: int = 0
     uncertain: bool = False
     """An attempt under the present sequence ended without a word on whether the batch was appended."""
+    corrupt: int = 0
+    """Attempts that the leader found corrupt."""
     error: IngestdError | None = None
     """What the last attempt ended in, until the partition producer has decided what follows from it."""
 
@@ -100,6 +102,6 @@ def judge(batch: Batch, error: IngestdError, *, numbered: bool) -> Verdict:
         return Verdict.SPLIT
     if error.fatal:
         return Verdict.FATAL
-    if error.code is ErrorCode.corrupt_message and batch.attempts >= _CORRUPT_ATTEMPTS:
+    if error.code is ErrorCode.corrupt_message and batch.corrupt >= _CORRUPT_ATTEMPTS:
         return Verdict.FAIL
     return Verdict.RETRY if error.retriable else Verdict.FAIL

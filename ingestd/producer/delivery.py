@@ -18,8 +18,8 @@ __all__ = ["Delivered", "Delivery", "deliver"]
 class Delivery:
     """The end of one batch: an offset, or the error that ended it.
 
-    `base_offset` is that of the batch's first record (-1 where the broker does not say: acks=0, or a duplicate of a
-    batch older than the last five). `log_append_time_ms` is -1 unless the topic stamps records itself.
+    `base_offset` is that of the batch's first record (-1 where the broker does not say: acks=0, or a batch of which
+    only an acknowledgement of what followed it tells that it is in the log). `log_append_time_ms` is -1 unless the topic stamps records itself.
     """
 
     topic: str

@@ -195,16 +195,11 @@ class PartitionProducer:
             return
         self._in_flight -= 1
         queue = self._queue
-        if queue[0] is batch:
-            queue.popleft()
-            self._suspects = []
-        elif self._suspects:
-            # In sequence behind what nobody would vouch for: all before it is in the log as well.
-            self._suspects = []
-            while (before := queue.popleft()) is not batch:
-                self._acknowledge(before, -1, -1)
-        else:
-            queue.remove(batch)
+        self._suspects = []
+        # In sequence, so all before it is in the log as well, whatever was said of it: and a leader that is restarted
+        # may forget that before it is asked again.
+        while (before := queue.popleft()) is not batch:
+            self._acknowledge(before, -1, -1)
         self._settled = True
         self._backoff.reset()
         self._acknowledge(batch, base_offset, log_append_time_ms)
@@ -225,6 +220,8 @@ class PartitionProducer:
         batch.error = error
         if not surely_refused(error):
             batch.uncertain = True
+        elif isinstance(error, KafkaError) and error.code is ErrorCode.corrupt_message:
+            batch.corrupt += 1
         if not self._in_flight:
             self._recover()
 

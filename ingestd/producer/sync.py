@@ -128,7 +128,7 @@ class SyncProducer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> SentMessage:
-        """Send one record and wait for its end. Raises what it failed with: `KafkaError`, `DeadlineExceeded`, `Closed`."""
+        """Send one record and wait. Raises what it failed with: `KafkaError`, `DeadlineExceeded`, `Closed`."""
         try:
             (sent,) = self.send_many([OutgoingMessage(topic, value, key, partition, headers, timestamp_ms)])
         except SendFailed as failed:
