@@ -28,7 +28,7 @@ class AbortedFilter:
         self._open: set[int] = set()
 
     def hides(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether this batch, the next in order, is not for the reader: part of an aborted transaction, or a control batch.
+        """Whether this batch, the next in order, is not for the reader: aborted, or a control batch.
 
         Raises `CorruptBatch` when a control batch has no readable marker.
         """

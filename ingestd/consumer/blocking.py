@@ -74,8 +74,9 @@ class BlockingConsumer:
     def batches(self, topic: str, partition: int, start: Start, end: End) -> Iterator[FetchedBatch]:
         """Record batches of one partition, not decoded, from `start` up to `end` (for ever where it is None).
 
-        Raises what `Consumer.consume_partition` and `PartitionConsumer.take` raise; `DeadlineExceeded` beyond `patience`,
-        which for a read without end means that nothing was produced for so long. Close the iterator to end early.
+        Raises what `Consumer.consume_partition` and `PartitionConsumer.take` raise; `DeadlineExceeded` beyond
+        `patience`, which for a read without end means that nothing was produced for so long. Close the iterator to
+        end early.
         """
         reading = f"reading {topic}-{partition}"
         consumer = self._call(self._consumer.consume_partition(topic, partition, start, end), reading)

@@ -37,9 +37,9 @@ PURPOSE: Final = "fetch"
 """A fetch may be held back by the broker, and answers come in order: nothing else shares its connection."""
 
 _FIRST_WAIT: Final = 0.01
-"""Seconds. The wait doubles with every answer without records, so that a partition that gets room is not kept waiting long."""
+"""Seconds. The wait doubles with every empty answer, so that a partition that gets room is not kept waiting long."""
 _EMPTY_ANSWERS_AT_END: Final = 2
-"""A read up to an end is done, although no batch reached it, after so many answers with nothing at all before that end."""
+"""A read up to an end is done, although no batch reached it, after so many answers with nothing before that end."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
 
 
@@ -107,7 +107,7 @@ class BrokerConsumer:
             self._loop = self._tasks.start(self._run(), f"fetch from broker {self._node_id}")
 
     async def give_back(self, deadline: Deadline) -> None:
-        """Tell the broker that its fetch session is no longer needed, if that is quickly done. For after the loop's end."""
+        """Give the fetch session back to the broker, if that is quickly done; for after the loop's end."""
         if not self._session.established or self._under_way:
             return  # behind a request that the broker holds back; it drops an idle session by itself
         try:

@@ -75,11 +75,11 @@ class Consumer:
         raise DeadlineExceeded(f"topics: no broker answered within {deadline.seconds:g} s") from last
 
     async def partitions(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises `KafkaError` when there is no such topic, `DeadlineExceeded` when no broker answers."""
+        """The topic's partitions. Raises `KafkaError` when there is no such topic, `DeadlineExceeded`."""
         return list(await self._client.partitions(topic))
 
     async def offsets(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
-        """The offsets that these starts mean now. Raises `KafkaError` for a partition that does not exist, `DeadlineExceeded`."""
+        """The offsets that these starts mean now. Raises `KafkaError` for an unknown partition, `DeadlineExceeded`."""
         return await resolve_offsets(self._client, wanted, self._settings.isolation, self._settings.metadata_timeout)
 
     async def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> PartitionConsumer:

@@ -23,7 +23,7 @@ _PINNED_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """A whole record batch as the broker keeps it. Its records below `first` or from `end` on are not for the reader."""
+    """A whole record batch as the broker keeps it. Records below `first` or from `end` on are not for the reader."""
 
     header: BatchHeader
     data: memoryview
@@ -61,7 +61,7 @@ def cut(
     isolation: Isolation,
     aborted: Iterable[tuple[int, int]],
 ) -> Fetched:
-    """Cut a partition's part of an answer of `answer_bytes` into batches; drop what is before `position` or from `end` on.
+    """Cut a partition's part of an answer of `answer_bytes` into batches from `position` up to `end`.
 
     Control batches and, where only committed records are read, aborted ones are left out. Raises `CorruptBatch`.
     """

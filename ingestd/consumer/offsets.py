@@ -1,4 +1,4 @@
-"""Start offsets: what "oldest", "newest" and points in time mean now, asked of each partition's leader (ListOffsets)."""
+"""Offsets: what "oldest", "newest" and points in time mean now, asked of each partition's leader (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def resolve_offsets(
 ) -> dict[TopicPartition, int]:
     """The offsets that `wanted` means now; literal offsets stay as they are.
 
-    Tried again, with new metadata, while errors are retriable. Raises `KafkaError` for others and for partitions that do
-    not exist, `DeadlineExceeded` after `timeout` seconds.
+    Tried again, with new metadata, while errors are retriable. Raises `KafkaError` for others and for partitions that
+    do not exist, `DeadlineExceeded` after `timeout` seconds.
     """
     deadline = Deadline.after(timeout)
     found = {key: start for key, start in wanted.items() if isinstance(start, int)}

@@ -1,4 +1,4 @@
-"""Partition consumer: one per topic partition. Holds what was fetched until its reader takes it, as records, batches or columns."""
+"""Partition consumer: one per topic partition. Holds what was fetched until its reader takes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PartitionConsumer:
     """Reads one partition in order of offset. Made by `Consumer.consume_partition`; iterate it from one task.
 
     `async for record in partition_consumer` yields records; `batches()` and `columns()` yield the same in bulk. An
-    iteration ends at the given end offset or after `close`; it raises what ended it otherwise, after all that came before.
+    iteration ends at the given end offset or after `close`; it raises what ended it otherwise, after what came before.
 
     Invariants
         What is handed out is in order of offset, each record at most once, none before the start or from the end on.
@@ -80,7 +80,7 @@ class PartitionConsumer:
 
     @property
     def high_watermark(self) -> int:
-        """The offset after the last record that every in-sync replica has, as of the last answer; -1 before the first."""
+        """The offset after the last fully replicated record, as of the last answer; -1 before the first."""
         return self._high_watermark
 
     @property

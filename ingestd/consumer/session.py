@@ -48,7 +48,7 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class SessionFetch:
-    """One request of the session: its id and epoch, the partitions to name, and those to forget (with their topic id)."""
+    """One request of the session: its id and epoch, partitions to name, and those to forget (with their topic id)."""
 
     session_id: int
     session_epoch: int
@@ -110,7 +110,7 @@ class FetchSession:
             self.lost()
 
     def lost(self) -> None:
-        """No answer came: what the broker remembers is unknown. The next fetch closes the session and opens a new one."""
+        """No answer came: what the broker remembers is unknown. The next fetch replaces the session by a new one."""
         self._epoch = _FIRST_EPOCH
         self._known = {}
 

@@ -75,7 +75,7 @@ class OutOfRange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer fetches. The defaults suit bulk reads and cost an idle partition two requests a second per broker."""
+    """How a consumer fetches. The defaults suit bulk reads; an idle broker costs two requests a second."""
 
     isolation: Isolation = Isolation.read_uncommitted
     out_of_range: OutOfRange = OutOfRange.error
@@ -104,7 +104,7 @@ class ConsumerSettings:
                 raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected 1 to {2**31 - 1} bytes")
         if not 0 <= self.fetch_min_bytes <= self.fetch_max_bytes:
             raise ConfigurationError(
-                f"consumer: fetch_min_bytes is {self.fetch_min_bytes}; expected 0 to fetch_max_bytes ({self.fetch_max_bytes})"
+                f"consumer: fetch_min_bytes is {self.fetch_min_bytes}; expected 0 to fetch_max_bytes"
             )
         for name in ("fetch_max_wait", "request_timeout", "metadata_timeout"):
             if not 0 < getattr(self, name) <= 86_400:

@@ -6,7 +6,8 @@ fields, no large binary, timestamps in microseconds UTC.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,23 +63,19 @@ def record_batches(
     yield from rows.take_all()
 
 
-class _Piece(NamedTuple):
-    """Columns of some rows that share a timestamp type."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Keys, values, offsets, timestamps and, where wanted, headers of some rows that share a timestamp type."""
 
-    key: pa.Array
-    value: pa.Array
-    offset: pa.Array
-    timestamp: pa.Array
-    headers: pa.Array | None
+    columns: tuple[pa.Array, ...]
     timestamp_type: int
 
     @property
     def count(self) -> int:
-        return len(self.offset)
+        return len(self.columns[0])
 
     def part(self, start: int, length: int) -> _Piece:
-        headers = None if self.headers is None else self.headers.slice(start, length)
-        return _Piece(*(column.slice(start, length) for column in self[:4]), headers, self.timestamp_type)
+        return _Piece(tuple(column.slice(start, length) for column in self.columns), self.timestamp_type)
 
 
 class _Rows:
@@ -98,16 +95,15 @@ class _Rows:
     def append(self, columns: Columns, timestamp_type: int) -> None:
         if not columns.count:
             return
-        self._pieces.append(
-            _Piece(
-                _binary(columns.keys, columns.count, pa.binary()),
-                _binary(columns.values, columns.count, pa.binary()),
-                pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.offsets)]),
-                pa.Array.from_buffers(_MILLISECONDS, columns.count, [None, pa.py_buffer(columns.timestamps)]),
-                _headers(columns.headers, columns.count) if self._include_headers else None,
-                timestamp_type,
-            )
-        )
+        arrays = [
+            _binary(columns.keys, columns.count, pa.binary()),
+            _binary(columns.values, columns.count, pa.binary()),
+            pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.offsets)]),
+            pa.Array.from_buffers(_MILLISECONDS, columns.count, [None, pa.py_buffer(columns.timestamps)]),
+        ]
+        if self._include_headers:
+            arrays.append(_headers(columns.headers, columns.count))
+        self._pieces.append(_Piece(tuple(arrays), timestamp_type))
         self.count += columns.count
         self.size += sum(len(memoryview(column.data)) for column in (columns.keys, columns.values))
 
@@ -137,24 +133,24 @@ class _Rows:
 
     def _batch(self, rows: _Piece) -> pa.RecordBatch:
         count = rows.count
+        key, value, offset, timestamp, *headers = rows.columns
         try:
-            timestamp = rows.timestamp.cast(_MICROSECONDS)
+            timestamp = timestamp.cast(_MICROSECONDS)
         except pa.ArrowInvalid as error:
             raise CorruptBatch(
-                f"a timestamp at offset {rows.offset[0].as_py()} or up to {count - 1} records after it can not be told in "
-                "microseconds, as Spark wants it"
+                f"a timestamp at offset {offset[0].as_py()} or up to {count - 1} records after it can not be told "
+                "in microseconds, as Spark wants it"
             ) from error
         columns = [
-            rows.key,
-            rows.value,
+            key,
+            value,
             self._topic.slice(0, count),
             self._partition.slice(0, count),
-            rows.offset,
+            offset,
             timestamp,
             self._timestamp_types[rows.timestamp_type].slice(0, count),
         ]
-        if rows.headers is not None:
-            columns.append(_null_where_empty(rows.headers))
+        columns += map(_null_where_empty, headers)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
@@ -172,9 +168,8 @@ def _runs(pieces: list[_Piece]) -> list[list[_Piece]]:
 def _concatenated(run: list[_Piece]) -> _Piece:
     if len(run) == 1:
         return run[0]
-    columns = [pa.concat_arrays([piece[index] for piece in run]) for index in range(4)]
-    headers = None if run[0].headers is None else pa.concat_arrays([piece.headers for piece in run])
-    return _Piece(*columns, headers, run[0].timestamp_type)
+    columns = zip(*(piece.columns for piece in run), strict=True)
+    return _Piece(tuple(pa.concat_arrays(column) for column in columns), run[0].timestamp_type)
 
 
 def _binary(column: BinaryColumn, count: int, kind: pa.DataType) -> pa.Array:
@@ -198,6 +193,6 @@ def _headers(column: HeaderColumn, count: int) -> pa.Array:
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
     """Spark's connector gives null, not an empty list, for a record without headers."""
-    if not headers.values or headers.offset == len(headers.values):
+    if not len(headers.flatten()):
         return pa.nulls(len(headers), _HEADERS)
     return pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, pa.scalar(None, _HEADERS))

@@ -1,4 +1,4 @@
-"""Options of the Spark source: text in, frozen values out; every refusal names the option, its value and what was expected.
+"""Options of the Spark source: text in, frozen values out. A refusal names the option, its value, what was expected.
 
 The names and meanings are those of Spark's Kafka connector for batch queries, so that a query moves by changing its
 format: https://spark.apache.org/docs/latest/structured-streaming-kafka-integration.html
@@ -129,7 +129,9 @@ class _Given:
         self._values = {_CANONICAL[name.lower()]: str(value).strip() for name, value in options.items()}
 
     def wrong(self, option: str, expected: str) -> ConfigurationError:
-        return ConfigurationError(f"ingestd source: option {option} = {self._values.get(option)!r}; expected {expected}")
+        return ConfigurationError(
+            f"ingestd source: option {option} = {self._values.get(option)!r}; expected {expected}"
+        )
 
     def _one_of(self, names: Iterable[str]) -> str | None:
         names = tuple(names)
@@ -150,7 +152,9 @@ class _Given:
     def subscription(self) -> Subscription:
         option = self._one_of(("assign", "subscribe", "subscribePattern"))
         if option is None:
-            raise ConfigurationError("ingestd source: none of assign, subscribe, subscribePattern is given; expected one")
+            raise ConfigurationError(
+                "ingestd source: none of assign, subscribe, subscribePattern is given; expected one"
+            )
         if option == "assign":
             return Assigned(self._assigned())
         text = self._values[option]
@@ -187,19 +191,21 @@ class _Given:
             return Positions(option, AtTime(int(text)))
         if option == f"{side}OffsetsByTimestamp":
             expected = 'JSON such as {"topic": {"0": 1767225600000}}, in milliseconds since 1970 UTC'
-            return Positions(option, each=self._each(option, expected, lambda value: AtTime(value) if value >= 0 else None))
+            return Positions(
+                option, each=self._each(option, expected, lambda value: AtTime(value) if value >= 0 else None)
+            )
         word, number = ("earliest", _EARLIEST) if default is Edge.oldest else ("latest", _LATEST)
         if text.lower() == word:
             return Positions(option, default)
         expected = f'{word}, or JSON such as {{"topic": {{"0": 23, "1": {number}}}}}, where {number} is {word}'
         return Positions(
             option,
-            each=self._each(option, expected, lambda value: default if value == number else value if value >= 0 else None),
+            each=self._each(
+                option, expected, lambda value: default if value == number else value if value >= 0 else None
+            ),
         )
 
-    def _each(
-        self, option: str, expected: str, position: Callable[[int], Start | None]
-    ) -> dict[TopicPartition, Start]:
+    def _each(self, option: str, expected: str, position: Callable[[int], Start | None]) -> dict[TopicPartition, Start]:
         found: dict[TopicPartition, Start] = {}
         for topic, by_partition in self._json(option, expected).items():
             if not isinstance(by_partition, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -70,10 +71,11 @@ def plan(options: ReadOptions, log: Log) -> list[OffsetRange]:
     asked_ends = _resolve(ending, oldest, newest, log)
     ranges = []
     for key in partitions:
-        if isinstance(starting[key], AtTime) and asked_starts[key] >= newest[key] and not options.latest_if_no_timestamp:
+        none_since = isinstance(starting[key], AtTime) and asked_starts[key] >= newest[key]
+        if none_since and not options.latest_if_no_timestamp:
             raise ConfigurationError(
-                f"ingestd source: option {options.starting.option}: {key} has no record at or after that time; expected one, "
-                "or startingOffsetsByTimestampStrategy = latest"
+                f"ingestd source: option {options.starting.option}: {key} has no record at or after that time; "
+                "expected one, or startingOffsetsByTimestampStrategy = latest"
             )
         start = _within(options, options.starting, key, asked_starts[key], oldest[key], newest[key])
         end = _within(options, options.ending, key, asked_ends[key], oldest[key], newest[key])
@@ -82,9 +84,7 @@ def plan(options: ReadOptions, log: Log) -> list[OffsetRange]:
     return split(ranges, options.min_partitions, options.max_records_per_partition)
 
 
-def split(
-    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
-) -> list[OffsetRange]:
+def split(ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
     """Cut ranges so that none has more than `max_records` offsets and there are at least `min_partitions`, evenly."""
     pieces = [1 if max_records is None else -(-one.size // max_records) for one in ranges]
     total = sum(pieces)
@@ -104,9 +104,7 @@ def split(
 
 def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [whole.start + whole.size * number // count for number in range(count + 1)]
-    return (
-        OffsetRange(whole.topic, whole.partition, start, end) for start, end in zip(edges, edges[1:], strict=False)
-    )
+    return (OffsetRange(whole.topic, whole.partition, start, end) for start, end in pairwise(edges))
 
 
 def _partitions(subscription: Subscription, log: Log) -> list[TopicPartition]:
@@ -133,8 +131,12 @@ def _for_each(positions: Positions, partitions: Sequence[TopicPartition]) -> Map
     missing = sorted(set(partitions) - positions.each.keys())
     surplus = sorted(positions.each.keys() - set(partitions))
     if missing or surplus:
-        wrong = f"leaves out {_names(missing)}" if missing else f"names {_names(surplus)}, which the query does not read"
-        raise ConfigurationError(f"ingestd source: option {positions.option} {wrong}; expected every partition read, no other")
+        wrong = (
+            f"leaves out {_names(missing)}" if missing else f"names {_names(surplus)}, which the query does not read"
+        )
+        raise ConfigurationError(
+            f"ingestd source: option {positions.option} {wrong}; expected every partition read, no other"
+        )
     return positions.each
 
 
@@ -156,13 +158,15 @@ def _resolve(
     return found
 
 
-def _within(options: ReadOptions, positions: Positions, key: TopicPartition, offset: int, oldest: int, newest: int) -> int:
+def _within(
+    options: ReadOptions, positions: Positions, key: TopicPartition, offset: int, oldest: int, newest: int
+) -> int:
     if oldest <= offset <= newest:
         return offset
     if options.fail_on_data_loss and isinstance(positions.each.get(key), int):
         raise DataLoss(
-            f"ingestd source: option {positions.option} asks for offset {offset} of {key}, whose log has {oldest} to {newest}; "
-            "some records may have been deleted (failOnDataLoss = false reads what is there)"
+            f"ingestd source: option {positions.option} asks for offset {offset} of {key}, whose log has {oldest} to "
+            f"{newest}; some records may have been deleted (failOnDataLoss = false reads what is there)"
         )
     return min(max(offset, oldest), newest)
 

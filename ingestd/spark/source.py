@@ -1,4 +1,4 @@
-"""The PySpark data source `ingestd`: topics as rows, with the columns of Spark's Kafka connector, without a JVM connector."""
+"""The PySpark data source `ingestd`: topics as rows with the columns of Spark's Kafka connector, but without it."""
 
 from __future__ import annotations
 
@@ -83,12 +83,15 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges of offsets, one for each task. Raises `ConfigurationError`, `DataLoss`, `KafkaError`, `DeadlineExceeded`."""
+        """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
         with BlockingConsumer(self._options.bootstrap, self._settings()) as consumer:
             return plan(self._options, consumer)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow record batches. Raises `DataLoss`, `CorruptBatch`, `KafkaError`, `DeadlineExceeded`."""
+        """The rows of one range, as Arrow record batches.
+
+        Raises `DataLoss`, `CorruptBatch`, `KafkaError`, `DeadlineExceeded`.
+        """
         if not isinstance(partition, OffsetRange):  # Spark's own placeholder where the plan has no range
             return
         with BlockingConsumer(self._options.bootstrap, self._settings()) as consumer:
@@ -101,8 +104,9 @@ class BatchReader(DataSourceReader):
                 if error.code is not ErrorCode.offset_out_of_range:
                     raise
                 raise DataLoss(
-                    f"ingestd source: offsets {partition.start} to {partition.end} of {partition.topic}-{partition.partition} "
-                    "were deleted while the query ran (failOnDataLoss = false reads what is there)"
+                    f"ingestd source: offsets {partition.start} to {partition.end} of {partition.topic}-"
+                    f"{partition.partition} were deleted while the query ran "
+                    "(failOnDataLoss = false reads what is there)"
                 ) from error
 
     def _settings(self) -> ConsumerSettings:

@@ -32,7 +32,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def produce(servers: str, topic: str, values: Iterable[bytes | None], *, partition: int = 0, **settings: Any) -> None:
-    producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 2, "linger.ms": 5, **settings})
+    producer = Producer(
+        {"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2, "linger.ms": 5, **settings}
+    )
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=partition, key=b"k%d" % number, headers=[("n", b"%d" % number)])
     assert producer.flush(30) == 0
@@ -99,7 +101,7 @@ async def test_newest_sees_only_what_comes_after(kafka: KafkaCluster, topic: Cal
 async def test_a_timestamp_starts_at_the_first_record_at_or_after_it(
     kafka: KafkaCluster, topic: Callable[..., str]
 ) -> None:
-    name = topic()
+    name = topic(retention_ms="-1")  # the records are old
     producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 2})
     for number in range(10):
         producer.produce(name, b"%d" % number, partition=0, timestamp=1_700_000_000_000 + 1000 * number)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.settings import Isolation
@@ -115,7 +117,7 @@ def test_columns_of_a_batch_cut_on_both_sides_hold_what_the_records_hold(make_ba
             assert _binary(columns.keys, columns.count) == [record.key for record in records]
             lists = memoryview(columns.headers.offsets).cast("B").cast("i").tolist()
             header_values = _binary(columns.headers.values, columns.headers.count)
-            assert [tuple(header_values[a:b]) for a, b in zip(lists, lists[1:], strict=False)] == [
+            assert [tuple(header_values[a:b]) for a, b in pairwise(lists)] == [
                 tuple(value for _, value in record.headers) for record in records
             ]
 
