@@ -35,7 +35,7 @@ def configuration(
     daemon: Mapping[str, object],
     **tail: object,
 ) -> str:
-    """A configuration of one cluster `target` and one tail `logs`; further keys of the tail and of `[daemon]` as given."""
+    """A configuration of one cluster `target` and one tail `logs`, with further keys of that tail and of `[daemon]`."""
     own = {"state": str(state), "http": http, "log_format": "json", **daemon}
     route = {"paths": paths, "cluster": "target", "topic": topic, **tail}
     tables: dict[str, dict[str, object]] = {

@@ -1,0 +1,65 @@
+"""What every fault test needs: a daemon on a directory of logs, and the wait until a topic has every line."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.cluster import KafkaCluster
+    from harness.written import Delivered, Written
+
+LOOK_SECONDS = 0.3
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """The directory that daemons of `shipping` follow."""
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def shipping(tmp_path: Path, logs: Path) -> Iterator[Callable[..., Daemon]]:
+    """`shipping(cluster, topic, workers=2, **tail)`: a daemon, not yet started, that ships `logs` to a topic."""
+    made: list[Daemon] = []
+
+    def make(cluster: KafkaCluster, topic: str, *, workers: int = 2, **tail: object) -> Daemon:
+        daemon = Daemon(
+            tmp_path / f"daemon-{len(made)}",
+            servers=cluster.bootstrap,
+            topic=topic,
+            paths=[f"{logs}/*.log*"],
+            daemon={"workers": workers, "drain_timeout": 10},
+            **{"rescan_interval": 1.0, **tail},
+        )
+        made.append(daemon)
+        return daemon
+
+    yield make
+    for daemon in made:
+        daemon.kill()
+
+
+@pytest.fixture
+def all_there() -> Callable[..., Delivered]:
+    """`all_there(cluster, topic, written)`: waits until every line is in the topic; what is there then."""
+
+    def wait(cluster: KafkaCluster, topic: str, written: Written, timeout: float = 60) -> Delivered:
+        deadline = time.monotonic() + timeout
+        while True:
+            late = time.monotonic() > deadline
+            if late or sum(cluster.end_offsets(topic).values()) >= len(written):
+                delivered = written.compare(cluster.read_back(topic))
+                if late or delivered.complete:
+                    return delivered
+            time.sleep(LOOK_SECONDS)
+
+    return wait

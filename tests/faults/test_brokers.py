@@ -1,0 +1,137 @@
+"""Brokers that die, freeze and restart under a running daemon: every line arrives once and in order all the same.
+
+The daemon lives through each of these, and its batches are numbered: so a broker's fault is no reason for a duplicate.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.written import LogWriter, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.cluster import KafkaCluster
+    from harness.daemon import Daemon
+    from harness.written import Delivered
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_leader_killed_during_a_run_loses_and_doubles_nothing(
+    kafka3: KafkaCluster, logs: Path, shipping: Callable[..., Daemon], all_there: Callable[..., Delivered]
+) -> None:
+    name, written = kafka3.create_topic(partitions=3), Written()
+    daemon = shipping(kafka3, name)
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(1.0)
+        leader = kafka3.leader(name, 0)
+        kafka3.kill(leader)
+        time.sleep(4.0)
+        kafka3.start(leader)
+        time.sleep(1.0)
+    all_there(kafka3, name, written).check(duplicates=False)
+    assert daemon.stop() == 0
+
+
+def test_a_frozen_leader_holds_a_run_up_and_loses_nothing(
+    kafka3: KafkaCluster, logs: Path, shipping: Callable[..., Daemon], all_there: Callable[..., Delivered]
+) -> None:
+    name, written = kafka3.create_topic(partitions=3), Written()
+    daemon = shipping(kafka3, name)
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(1.0)
+        leader = kafka3.leader(name, 0)
+        kafka3.freeze(leader)
+        time.sleep(5.0)
+        kafka3.thaw(leader)
+        time.sleep(1.0)
+    all_there(kafka3, name, written, timeout=90).check(duplicates=False)
+    assert daemon.stop() == 0
+
+
+def test_nodes_restarted_one_after_another_are_not_noticed_in_the_topic(
+    kafka3: KafkaCluster, logs: Path, shipping: Callable[..., Daemon], all_there: Callable[..., Delivered]
+) -> None:
+    name, written = kafka3.create_topic(partitions=3), Written()
+    daemon = shipping(kafka3, name)
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written, rate=500_000):
+        for node_id in (1, 2, 3):
+            kafka3.stop(node_id)
+            kafka3.start(node_id)
+            kafka3.wait_in_sync(name)
+    all_there(kafka3, name, written).check(duplicates=False)
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_run_goes_on_when_its_only_broker_comes_back(
+    kafka_cluster: Callable[..., KafkaCluster],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+    end: str,
+) -> None:
+    cluster, written = kafka_cluster(), Written()
+    name = cluster.create_topic(partitions=2)
+    daemon = shipping(cluster, name)
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(1.0)
+        (cluster.stop if end == "stop" else cluster.kill)(1)
+        time.sleep(2.0)
+        cluster.start(1)
+        time.sleep(1.0)
+    all_there(cluster, name, written).check(duplicates=False)
+    assert daemon.stop() == 0
+
+
+def test_a_daemon_without_any_broker_stops_within_its_deadline_and_loses_nothing(
+    kafka_cluster: Callable[..., KafkaCluster],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    cluster, written = kafka_cluster(), Written()
+    name = cluster.create_topic(partitions=1)
+    daemon = shipping(cluster, name, partition="file")
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(1.0)
+        cluster.kill(1)
+        time.sleep(1.0)
+        began = time.monotonic()
+        assert daemon.stop() == 0
+        # `drain_timeout` is 10 s; the rest is the end of processes.
+        assert time.monotonic() - began < 15
+        cluster.start(1)
+        daemon.start_ready()
+    # What was on its way when the broker died may have reached its log unacknowledged, and is sent again.
+    all_there(cluster, name, written).check(duplicates=True)
+    assert daemon.stop() == 0
+
+
+def test_a_daemon_that_starts_before_its_broker_waits_for_it(
+    kafka_cluster: Callable[..., KafkaCluster],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    cluster, written = kafka_cluster(), Written()
+    name = cluster.create_topic(partitions=1)
+    cluster.stop(1)
+    daemon = shipping(cluster, name)
+    with LogWriter(logs / "access.log", written):
+        daemon.start()
+        time.sleep(2.0)
+        assert daemon.running
+        cluster.start(1)
+    all_there(cluster, name, written).check(duplicates=False)
+    assert daemon.stop() == 0
