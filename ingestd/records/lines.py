@@ -155,6 +155,8 @@ class LineEncoder:
 
     def slots(self, partitions: int) -> tuple[Buffer, int]:
         """Scratch memory with a slot for each partition, and the bytes of a slot. Untouched pages cost nothing."""
+        if partitions <= 0:
+            raise ValueError(f"{partitions} partitions: expected at least 1")
         slot_bytes = min(self._batch_bytes, max(_SMALLEST_SLOT, _SCRATCH_BYTES // partitions))
         if self._slots is None or len(self._slots) < slot_bytes * partitions:
             self._slots = mmap(-1, slot_bytes * partitions)

@@ -19,8 +19,8 @@ from ingestd.errors import CorruptBatch, UnsupportedCodec
 from ingestd.records.codecs import Codec, Compression, compressor, decompress
 
 PACKED = [codec for codec in Codec if codec is not Codec.none]
-LINES = b"".join(b'10.0.%d.%d - - "GET /page/%d HTTP/1.1" 200 %d\n' % (n % 7, n % 251, n, n * n) for n in range(6000))
-NOISE = zstandard.ZstdCompressor(19).compress(LINES) * 9
+LINES = b"".join(b'10.0.%d.%d - - "GET /page/%d HTTP/1.1" 200 %d\n' % (n % 7, n % 251, n, n * n) for n in range(3000))
+NOISE = zstandard.ZstdCompressor(19).compress(LINES) * 4
 """Nothing that a codec gains anything by, but for zstd's long memory."""
 LEVELS = [
     Compression(Codec.none),
@@ -139,7 +139,10 @@ ELSEWHERE = [
     (Codec.gzip, gzip.compress(LINES[:5000]) + gzip.compress(LINES[5000:])),
     (Codec.snappy, bytes(cramjam.snappy.compress_raw(LINES))),
     (Codec.lz4, lz4.frame.compress(LINES, block_linked=True)),
-    (Codec.lz4, lz4.frame.compress(LINES, block_linked=False, block_size=7, content_checksum=True, block_checksum=True)),
+    (
+        Codec.lz4,
+        lz4.frame.compress(LINES, block_linked=False, block_size=7, content_checksum=True, block_checksum=True),
+    ),
     (Codec.lz4, lz4.frame.compress(NOISE[:200] + LINES[200:], block_linked=False, store_size=True)),
     (Codec.zstd, streamed_zstd(LINES)),
     (Codec.zstd, streamed_zstd(LINES, level=22)),

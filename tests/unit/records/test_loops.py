@@ -164,9 +164,7 @@ def test_line_ends_are_those_of_split(raw):
 def scattered(twin, raw, chosen, keys=None, *, slots=3, slot_bytes=4096, budget=1 << 40, overhead=61, start=0, line=0):
     scratch = bytearray(slots * slot_bytes)
     written, records = array("q", [0] * slots), array("i", [0] * slots)
-    stop = twin.scatter_lines(
-        raw, start, line, chosen, keys, scratch, slot_bytes, written, records, budget, overhead
-    )
+    stop = twin.scatter_lines(raw, start, line, chosen, keys, scratch, slot_bytes, written, records, budget, overhead)
     return stop, [
         (bytes(scratch[slot * slot_bytes : slot * slot_bytes + written[slot]]), records[slot]) for slot in range(slots)
     ]
