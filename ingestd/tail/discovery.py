@@ -116,6 +116,7 @@ class TailFinder:
         self._by_source: dict[str, File] = {}
         self._done: dict[File, _Done] = {}
         self._by_path: dict[str, _Known] = {}
+        self._by_origin: dict[str, dict[File, _Known]] = {}
         self._copies: dict[File, tuple[int, float]] = {}
         self._paths_stored: set[str] = set()
         self._directories: set[str] = set()
@@ -156,10 +157,12 @@ class TailFinder:
         file = self._by_source.pop(source, None)
         if file is None:
             return
-        known = self._known.pop(file, None)
-        self._by_path.pop("" if known is None else known.path, None)
-        if known is None:
-            return
+        known = self._known.pop(file)
+        self._by_path.pop(known.path, None)
+        same_origin = self._by_origin[known.identity.origin]
+        del same_origin[file]
+        if not same_origin:
+            del self._by_origin[known.identity.origin]
         self._keep_done(file, known, reason)
         self._claims.release(file, self._route.name)
         if self._wanted is not None:
@@ -395,6 +398,7 @@ class TailFinder:
     def _appear(self, source: str, position: int, identity: Identity, sources: Sources) -> None:
         file = (identity.device, identity.inode)
         self._known[file] = self._by_path[identity.path] = _Known(source, identity, identity.path)
+        self._by_origin.setdefault(identity.origin, {})[file] = self._known[file]
         self._by_source[source] = file
         self._claims.claim(file, self._route.name)
         until = None
@@ -418,6 +422,11 @@ class TailFinder:
 
     # Copies: `copytruncate` leaves a second file with the content of the first.
 
+    def _known_from(self, path: str) -> list[_Known]:
+        """Known files that are at a path, or were when they were found."""
+        at_it = self._by_path.get(path)
+        return [*self._by_origin.get(path, {}).values()] + ([] if at_it is None else [at_it])
+
     def _is_copy(self, candidate: _Candidate) -> bool:
         """Whether a file repeats the known one whose rotation its name says it is; then it waits.
 
@@ -428,8 +437,8 @@ class TailFinder:
             return False
         directory, name = os.path.split(candidate.path)
         for original in possible_originals(name):
-            known = self._by_path.get(f"{directory}/{original}")
-            if known is not None and _may_repeat(candidate, known):
+            path = f"{directory}/{original}"
+            if any(_may_repeat(candidate, known) for known in self._known_from(path)):
                 size, since = self._copies.get(candidate.file, (-1, 0.0))
                 if size != candidate.status.st_size:
                     since = time.monotonic()

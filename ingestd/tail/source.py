@@ -276,12 +276,7 @@ class TailSource:
         if now < self._leave_at:
             self._owner.wake(self, self._leave_at - now)
             return False
-        # A writer that has not opened a new file yet may still write to this one.
-        waits = self._leaving.startswith(RENAMED) and not os.path.exists(self._left_path)
-        if waits and now - self._news_at < self._owner.route.release_after:
-            self._owner.wake(self, self._owner.route.leave_after)
-            return False
-        return True
+        return not self._leaving.startswith(RENAMED) or self._replaced([self._left_path], now)
 
     def _rotated(self, now: float) -> bool:
         """Whether the file is still followed, but under the name of a rotated one, with a new one where it stood."""
@@ -291,7 +286,14 @@ class TailSource:
         if still > 0:
             self._owner.wake(self, still)
             return False
-        return any(self._owner.globs.matches(path) and os.path.exists(path) for path in self._originals)
+        return self._replaced([path for path in self._originals if self._owner.globs.matches(path)], now)
+
+    def _replaced(self, paths: list[str], now: float) -> bool:
+        """Whether a new file stands where this one stood; if not, its writer may go on with this one for a while."""
+        if now - self._news_at >= self._owner.route.release_after or any(os.path.exists(path) for path in paths):
+            return True
+        self._owner.wake(self, self._owner.route.leave_after)
+        return False
 
     def _postpone(self) -> Piece | None:
         """A line does not fit in what is left of a slab; there is room in a fresh one."""

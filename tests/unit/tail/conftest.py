@@ -142,6 +142,7 @@ def make_route(tmp_path: Path) -> Callable[..., TailRoute]:
     def make(*globs: str, directory: Path = tmp_path, **settings: Any) -> TailRoute:
         paths = tuple(str(directory / glob) for glob in globs or ("*.log",))
         settings.setdefault("leave_after", 0.001)
+        settings.setdefault("linger", 0.0)
         return TailRoute("access", paths, "local", "access", **settings)
 
     return make

@@ -24,7 +24,7 @@ NAMES = ("a.log", "b.log")
 names = st.sampled_from(NAMES)
 action = st.one_of(
     st.tuples(st.just("write"), names, st.integers(1, 30)),
-    st.tuples(st.just("write_partial"), names, st.integers(1, 40)),
+    st.tuples(st.just("write_partial"), names, st.integers(13, 40)),
     st.tuples(st.just("rename"), names, st.booleans()),
     st.tuples(st.just("copytruncate"), names, st.integers(0, 3)),
     st.tuples(st.just("delete"), names, st.none()),
@@ -147,7 +147,8 @@ async def act(
             writer.write_partial(second)
         case "rename" | "copytruncate", Writer():
             # What is rotated to a name that no glob matches, unseen, can not be known of.
-            if not everything and writer.unseen and writer.size:
+            written_late = verb == "rename" and second
+            if not everything and writer.unseen and (writer.size or written_late):
                 return
             if verb == "rename":
                 writer.rename(late=second)
