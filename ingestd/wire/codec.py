@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ingestd.errors import ProtocolError
 from ingestd.wire.apis import Api, is_flexible
+from ingestd.wire.lengths import check_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +97,7 @@ def decode_entity(entity_type: type[Any], body: Buffer) -> Any:
     from kio.serial import entity_reader  # noqa: PLC0415 - see `request_module`
     from kio.serial.errors import SerialError  # noqa: PLC0415
 
+    check_lengths(entity_type, body)
     try:
         return entity_reader(entity_type)(body, 0)[0]
     except (SerialError, ValueError, OverflowError, MemoryError) as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ingestd.wire.connection import Connection, ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class MemoryTransport(asyncio.Transport):
