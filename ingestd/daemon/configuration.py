@@ -106,7 +106,7 @@ class DaemonSettings:
     """Address of /metrics, /healthz, /readyz and /status; empty: none."""
     drain_timeout: float = 30.0
     """Seconds that a stopping daemon may take to deliver what it has read."""
-    arena_bytes: int = 64 * 1024 * 1024
+    arena_bytes: int = 32 * 1024 * 1024
     """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
     restart_backoff: float = 0.2
     """Seconds before a dead worker is started again, the first time; doubles with each death in a row."""

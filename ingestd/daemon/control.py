@@ -9,7 +9,7 @@ import asyncio
 import pickle
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 if TYPE_CHECKING:
     import socket
@@ -245,8 +245,7 @@ class ControlChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

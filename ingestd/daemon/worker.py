@@ -152,8 +152,7 @@ class Worker:
     async def run(self, control: socket.socket) -> None:
         """Serve until the supervisor says so by closing the channel, or is gone."""
         self._control = await ControlChannel.over(control, self._received, self._lost)
-        self._wiring.settimeout(0)
-        self._loop.add_reader(self._wiring.fileno(), self._wire)
+        self._loop.set_exception_handler(self._defect)
         try:
             await self._ended
         finally:
@@ -231,6 +230,8 @@ class Worker:
                 news=self,
             )
         self._arena.freed = self._pages_freed
+        self._wiring.settimeout(0)
+        self._loop.add_reader(self._wiring.fileno(), self._wire)
         self._tasks.start(self._report_positions(), "positions")
         self._tasks.start(self._report_statistics(), "statistics")
 
@@ -245,7 +246,7 @@ class Worker:
                 return
             message = pickle.loads(body)  # noqa: S301 - from our supervisor, over an inherited socket
             assert isinstance(message, Wire)
-            assert self._encoding is not None, "peers come after Configure"
+            assert self._encoding is not None, "listened to after Configure only"
             arena, pair = descriptors
             self._encoding.connect(message.slot, arena, socket.socket(fileno=pair))
 
@@ -335,6 +336,9 @@ class Worker:
         self._tell_positions()
         self._tell_statistics()
         self.tell(Drained(left))
+
+    def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._crashed(context.get("exception") or RuntimeError(context["message"]))
 
     def _crashed(self, error: BaseException) -> None:
         self._log.error("worker failed", error=repr(error), exc_info=error)
