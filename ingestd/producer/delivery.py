@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingestd.errors import IngestdError
 
-__all__ = ["Delivered", "Delivery", "deliver"]
+__all__ = ["Delivered", "Delivery", "RecordEnds", "deliver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Delivery:
     """The end of one batch: an offset, or the error that ended it.
 
     `base_offset` is that of the batch's first record (-1 where the broker does not say: acks=0, or a batch of which
-    only an acknowledgement of what followed it tells that it is in the log). `log_append_time_ms` is -1 unless the topic stamps records itself.
+    only an acknowledgement of what followed it tells that it is in the log). `log_append_time_ms` is -1 unless the
+    topic stamps records itself.
     """
 
     topic: str
@@ -32,6 +33,27 @@ class Delivery:
 
 Delivered: TypeAlias = "Callable[[Delivery], None]"
 """Called exactly once for every batch accepted, on the event loop; must not raise and must not block."""
+
+
+class RecordEnds:
+    """The callbacks of a batch's records, in order: a `Delivered` that tells each of its own end."""
+
+    __slots__ = ("_dones",)
+
+    def __init__(self, dones: Sequence[Delivered | None]) -> None:
+        self._dones = dones
+
+    def __call__(self, whole: Delivery) -> None:
+        """Tell each record."""
+        base = whole.base_offset
+        for index, done in enumerate(self._dones):
+            if done is not None:
+                offset = base + index if base >= 0 else -1
+                deliver(done, Delivery(whole.topic, whole.partition, 1, offset, whole.log_append_time_ms, whole.error))
+
+    def split(self, at: int) -> tuple[RecordEnds, RecordEnds]:
+        """Those of the first `at` records, and those of the rest."""
+        return RecordEnds(self._dones[:at]), RecordEnds(self._dones[at:])
 
 
 def deliver(done: Delivered, delivery: Delivery) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ingestd.producer.batch import Batch
-from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.delivery import RecordEnds
 from ingestd.records.builder import BatchBuilder
 
 if TYPE_CHECKING:
@@ -95,19 +94,10 @@ class OpenBatch:
             Batch(
                 data=memoryview(data),
                 records=len(dones),
-                done=partial(_deliver, dones),
+                done=RecordEnds(dones),
                 accepted_at=self._opened_at,
                 deadline=self._opened_at + self._settings.delivery_timeout,
                 generation=self._generation,
                 reserved=size,
             )
         )
-
-
-def _deliver(dones: list[Delivered | None], whole: Delivery) -> None:
-    """One batch's delivery to the callback of each of its records."""
-    base = whole.base_offset
-    for index, done in enumerate(dones):
-        if done is not None:
-            offset = base + index if base >= 0 else -1
-            deliver(done, Delivery(whole.topic, whole.partition, 1, offset, whole.log_append_time_ms, whole.error))

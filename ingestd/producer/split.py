@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.errors import KafkaError
 from ingestd.producer.batch import Batch
-from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.delivery import Delivery, RecordEnds, deliver
 from ingestd.records.batch import HEADER_BYTES, read_header
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Compression
@@ -27,25 +27,30 @@ _NO_LIMIT = 1 << 62
 def split(batch: Batch, ledger: Ledger) -> tuple[Batch, Batch]:
     """Two batches with the records of `batch`, not numbered, in memory of their own. Raises `CorruptBatch`.
 
-    The `done` of the whole is called when both halves are done: with the first half's base offset, or with the error
-    of the first half that failed. What `batch` holds in the ledger passes to the halves.
+    Records with a `done` each have their own end. One `done` for the whole is called when both halves are done: with
+    the first half's base offset, or with the error of the half that failed. What `batch` holds in the ledger passes to
+    the halves.
     """
     header = read_header(batch.data)
     records = decode_records(batch.data)
     middle = len(records) // 2
     compression = Compression(header.codec)
-    halves_done = None if batch.done is None else _Joined(batch.done, batch.records)
+    dones: Sequence[Delivered | None]
+    if isinstance(batch.done, RecordEnds):
+        dones = batch.done.split(middle)
+    else:
+        dones = (None if batch.done is None else _Joined(batch.done, batch.records),) * 2
     first, second = (
         Batch(
             data=memoryview(_encode(part, compression)),
             records=len(part),
-            done=halves_done,
+            done=done,
             accepted_at=batch.accepted_at,
             deadline=batch.deadline,
             generation=batch.generation,
             attempts=batch.attempts,
         )
-        for part in (records[:middle], records[middle:])
+        for part, done in zip((records[:middle], records[middle:]), dones, strict=True)
     )
     ledger.enter_again(batch.generation)
     first.reserved, second.reserved = batch.reserved // 2, batch.reserved - batch.reserved // 2

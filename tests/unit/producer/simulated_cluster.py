@@ -1,8 +1,8 @@
 """A cluster in memory, in simulated time, that fails in every way that a script or a random source says.
 
 The brokers decode requests and encode answers with kio, so what the producer writes by hand is read by someone else.
-A connection takes the bytes of a request when the request arrives, not when it is sent, as a kernel short of room would:
-whoever touches a batch that is still in flight breaks its checksum.
+A connection takes the bytes of a request when the request arrives, not when it is sent, as a kernel short of room
+would: whoever touches a batch that is still in flight breaks its checksum.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
 from uuid import UUID
 
+from kio.schema.produce.v12 import request as request_v12
+from kio.schema.produce.v12 import response as response_v12
+from kio.schema.produce.v13 import request as request_v13
+from kio.schema.produce.v13 import response as response_v13
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i32Timedelta
+
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.records.batch import check_crc, read_header
@@ -25,12 +32,6 @@ from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Compression
 from ingestd.records.decode import decode_records
 from ingestd.wire.versions import ApiVersions
-from kio.schema.produce.v12 import request as request_v12
-from kio.schema.produce.v12 import response as response_v12
-from kio.schema.produce.v13 import request as request_v13
-from kio.schema.produce.v13 import response as response_v13
-from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import i32Timedelta
 
 if TYPE_CHECKING:
     import random

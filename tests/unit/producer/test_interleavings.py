@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -107,7 +108,7 @@ class Run:
         """Each record ended once; what succeeded is in the log once, what failed at most once; all in order."""
         for partition, log in enumerate(self.cluster.logs):
             numbers = [int(value) for value in log.values]
-            assert all(first < second for first, second in zip(numbers, numbers[1:], strict=False)), numbers
+            assert all(first < second for first, second in pairwise(numbers)), numbers
             present = set(numbers)
             for number in range(self.numbers[partition]):
                 ends = self.ends[partition, number]
