@@ -1,3 +1,3 @@
-"""Fixtures of every test. The harness on real Kafka is a plugin, so that any directory can use it."""
+"""Fixtures of every test. The harnesses, on real Kafka and on the embedded broker, are plugins that any directory can use."""
 
-pytest_plugins = ["harness.fixtures"]
+pytest_plugins = ["harness.fixtures", "embedded.fixtures"]

@@ -75,7 +75,7 @@ class ProducerStates:
             if header.base_sequence != 0:
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"producer {header.producer_id}: sequence {header.base_sequence} begins epoch {header.producer_epoch}",
+                    f"producer {header.producer_id}: epoch {header.producer_epoch} begins with {header.base_sequence}",
                 )
             return None
         last_sequence = _last_sequence(header)

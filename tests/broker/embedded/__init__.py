@@ -1,0 +1,1 @@
+"""The embedded broker as a child process, for tests of any directory."""
