@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from harness.jars import cache_directory
 from harness.programs import program
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LOGGING", "Node", "NodeDiedError", "free_ports", "java", "last_lines"]
 
 STOP_SECONDS = 30
+PORTS_IN_A_BLOCK = 100
 JAVA_FOR_TESTS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Starts in half the time that the JVM's defaults take; not for measuring, which wants the second compiler."""
 
@@ -48,7 +51,8 @@ logger.requests.appenderRef.requests.ref = requests
 # that come and go, so all JVMs are started by one thread that lives as long as this process.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kafka-starter")
 _ports_lock = threading.Lock()
-_ports_given: set[int] = set()
+_ports_left: list[int] = []
+_port_locks: list[IO[str]] = []
 
 
 class NodeDiedError(RuntimeError):
@@ -56,22 +60,39 @@ class NodeDiedError(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, below the range of outgoing connections: a killed node finds its port free again."""
+    """Ports that nobody else takes while this process lives: a killed node finds its port free.
+
+    They lie below the range of outgoing connections, in a block that a lock gives to this process alone: several runs
+    of the tests can share a machine.
+    """
     found: list[int] = []
     with _ports_lock:
-        for port in range(20_000, 32_000):
-            if len(found) == count:
-                break
-            if port in _ports_given:
-                continue
+        while len(found) < count:
+            if not _ports_left:
+                _ports_left.extend(_take_block())
+            port = _ports_left.pop(0)
             with socket.socket() as probe:
                 try:
                     probe.bind(("127.0.0.1", port))
                 except OSError:
                     continue
-            _ports_given.add(port)
             found.append(port)
     return found
+
+
+def _take_block() -> range:
+    directory = cache_directory() / "ports"
+    directory.mkdir(exist_ok=True)
+    for first in range(20_000, 32_000, PORTS_IN_A_BLOCK):
+        lock = (directory / str(first)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _port_locks.append(lock)
+        return range(first, first + PORTS_IN_A_BLOCK)
+    raise RuntimeError(f"every block of ports is locked in {directory}")
 
 
 def last_lines(path: Path, lines: int = 60) -> str:
