@@ -1,5 +1,7 @@
-"""Checks every length in a message before kio reads it: kio reserves memory for as many elements as an array announces,
-and a length that lies makes its native code abort the process (seen with kio 0.6.5).
+"""Checks every length in a message before kio reads it.
+
+kio reserves memory for as many elements as an array announces, and a length that lies makes its native code abort the
+process (seen with kio 0.6.5).
 
 For each kio entity a function is made, once, that passes over the entity's bytes as fast as Python can.
 """
@@ -47,7 +49,7 @@ _FIXED: Final = {
 }
 
 
-def check_lengths(entity_type: type[Any], body: Buffer) -> None:
+def check_lengths(entity_type: Any, body: Buffer) -> None:
     """Raise `ProtocolError` unless every array and string of the entity in `body` lies within it."""
     try:
         end = _entity(entity_type)[0](body, 0)
@@ -58,7 +60,7 @@ def check_lengths(entity_type: type[Any], body: Buffer) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _entity(entity_type: type[Any]) -> tuple[Skip, int]:
+def _entity(entity_type: Any) -> tuple[Skip, int]:
     """How to pass over an entity, and the fewest bytes it can have."""
     flexible: bool = entity_type.__flexible__
     steps: list[Skip | int] = []
@@ -102,12 +104,12 @@ def _field(field: Field[Any], *, flexible: bool) -> tuple[Skip | int, int]:
     if get_origin(kind) is tuple:
         element = get_args(kind)[0]
         if is_dataclass(element):
-            skip, smallest = _entity(element)  # type: ignore[arg-type]  # kio's entities are hashable types
+            skip, smallest = _entity(element)
             return _array(skip, max(1, smallest), flexible=flexible), 1 if flexible else 4
         step, smallest = _primitive(field.metadata["kafka_type"], flexible=flexible)
         return _array(step, smallest, flexible=flexible), 1 if flexible else 4
     if is_dataclass(kind):
-        skip, smallest = _entity(kind)  # type: ignore[arg-type]
+        skip, smallest = _entity(kind)
         return (_nullable_entity(skip), 1) if nullable else (skip, smallest)
     return _primitive(field.metadata["kafka_type"], flexible=flexible)
 
