@@ -63,11 +63,11 @@ class EmbeddedBroker:
             self._exited(how)
 
         with theirs:
+            channel = str(theirs.fileno())
             arguments = [
                 *("--data", str(data), "--listen", self.address or settings.listen),
-                *("--ready-fd", str(theirs.fileno()), "--default-partitions", str(settings.partitions)),
-                *("--node-name", settings.name),
-                *([] if settings.create_topics else ["--no-create-topics"]),
+                *("--ready-fd", channel, "--parent-fd", channel, "--default-partitions", str(settings.partitions)),
+                *([] if settings.create_topics else ["--no-auto-create-topics"]),
             ]
             self._process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], exited)
         self._life = life
@@ -76,14 +76,15 @@ class EmbeddedBroker:
         await Deadline.after(READY_TIMEOUT).wait_for(
             asyncio.wait([said, died], return_when=asyncio.FIRST_COMPLETED), f"start of embedded broker {settings.name}"
         )
-        address = said.result().decode().strip() if said.done() and not said.exception() else ""
-        if not address:
+        words = said.result().decode().split() if said.done() and not said.exception() else []
+        if len(words) != len(("ready", "host", "port")):
             said.cancel()
             how = died.result() if died.done() else "it closed its channel"
             raise IngestdError(f"cluster {settings.name}: the embedded broker did not start: {how}")
-        self.address = address
+        _, host, port = words
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._publish_address()
-        self._log.info("embedded broker listens", address=address, data=str(data))
+        self._log.info("embedded broker listens", address=self.address, data=str(data))
 
     def _publish_address(self) -> None:
         """Write `clusters/NAME.address` for tools and pipelines that look for the broker."""
