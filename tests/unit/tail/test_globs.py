@@ -1,0 +1,78 @@
+"""Globs take what they say, and a walk finds exactly the files that `matches` takes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingestd.tail.globs import Globs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def walk(globs: Globs) -> tuple[set[str], dict[str, str]]:
+    troubles: dict[str, str] = {}
+    return {entry.path for entry in globs.walk(set(), troubles.setdefault)}, troubles
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("a.log", "b.txt", "[x].log", "one/a.log", "one/two/a.log", "one/two/b.log", "one/c.gz", ".hidden.log"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("a.log", {"a.log"}),
+        ("*.log", {"a.log", "[x].log", ".hidden.log"}),
+        ("?.log", {"a.log"}),
+        ("[[]x].log", {"[x].log"}),
+        ("[!b].txt", set()),
+        ("*/a.log", {"one/a.log"}),
+        ("**/a.log", {"a.log", "one/a.log", "one/two/a.log"}),
+        ("one/**/b.log", {"one/two/b.log"}),
+        ("one/**", {"one/a.log", "one/two/a.log", "one/two/b.log", "one/c.gz"}),
+        ("o*/t*/*", {"one/two/a.log", "one/two/b.log"}),
+    ],
+)
+def test_a_walk_finds_what_the_glob_matches(tree: Path, glob: str, expected: set[str]) -> None:
+    globs = Globs([f"{tree}/{glob}"], [])
+    found, _ = walk(globs)
+    assert found == {f"{tree}/{name}" for name in expected}
+    files = {str(path) for path in tree.rglob("*") if path.is_file()}
+    assert {path for path in files if globs.matches(path)} == found
+
+
+def test_excludes_match_names_or_paths(tree: Path) -> None:
+    found, _ = walk(Globs([f"{tree}/**"], ["*.gz", f"{tree}/one/**/a.log", ".*"]))
+    assert found == {f"{tree}/{name}" for name in ("a.log", "b.txt", "[x].log", "one/two/b.log")}
+
+
+def test_a_file_that_two_globs_match_is_found_once(tree: Path) -> None:
+    entries = list(Globs([f"{tree}/*.log", f"{tree}/a*"], []).walk(set(), lambda *_: None))
+    assert len(entries) == len({entry.path for entry in entries})
+
+
+def test_a_loop_of_links_ends_and_is_named(tree: Path) -> None:
+    (tree / "one" / "two" / "up").symlink_to(tree)
+    found, troubles = walk(Globs([f"{tree}/**/b.log"], []))
+    assert found == {f"{tree}/one/two/b.log"}
+    assert "loop" in troubles[f"{tree}/one/two/up"]
+
+
+def test_nothing_to_find_is_said(tree: Path) -> None:
+    _, troubles = walk(Globs([f"{tree}/none/*.log", f"{tree}/none.log"], []))
+    assert troubles == {f"{tree}/none/*.log": "no file matches it yet", f"{tree}/none.log": "no such file"}
+
+
+def test_directories_visited_are_told_so_that_they_can_be_watched(tree: Path) -> None:
+    directories: set[str] = set()
+    list(Globs([f"{tree}/**/a.log"], []).walk(directories, lambda *_: None))
+    assert directories == {os.fspath(tree), f"{tree}/one", f"{tree}/one/two"}

@@ -1,0 +1,98 @@
+"""A route is checked where it is made: each wrong key is named, with what was expected; what is right pickles."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ingestd.daemon.configuration import WrongSetting
+from ingestd.daemon.source import PER_RECORD, Found, Lane
+from ingestd.tail.partition import partition_of_key
+from ingestd.tail.route import TailRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Make = "Callable[..., TailRoute]"
+
+
+def route(**settings: Any) -> TailRoute:
+    settings.setdefault("paths", ("/var/log/*.log",))
+    return TailRoute(**{"name": "access", "cluster": "local", "topic": "t", **settings})
+
+
+def found(path: str) -> Found:
+    return Found("source", 0, {"path": "/elsewhere", "origin": path})
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("paths", {"paths": ()}),
+        ("paths", {"paths": ("relative.log",)}),
+        ("paths", {"paths": ("/var/log/",)}),
+        ("paths", {"paths": ("/var/../log/x",)}),
+        ("compression_level", {"compression": "zstd", "compression_level": 99}),
+        ("compression_level", {"compression": "none", "compression_level": 1}),
+        ("linger", {"linger": -1.0}),
+        ("batch_bytes", {"batch_bytes": 1000}),
+        ("max_line_bytes", {"max_line_bytes": 100}),
+        ("max_line_bytes", {"max_line_bytes": 2_000_000}),
+        ("start", {"start": "yesterday"}),
+        ("key_pattern", {"partition": "key"}),
+        ("key_pattern", {"key_pattern": "user=(\\w+"}),
+        ("key_pattern", {"key_pattern": "user=\\w+"}),
+        ("key_pattern", {"key_pattern": "(a)(b)"}),
+        ("partition", {"partition": "round-robin", "key_pattern": "(a)", "key_from": "path"}),
+        ("rescan_interval", {"rescan_interval": 0.0}),
+    ],
+)
+def test_a_wrong_setting_is_named(key: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(WrongSetting) as caught:
+        route(**settings)
+    assert caught.value.key == key
+    assert caught.value.expected
+
+
+def test_a_route_pickles_and_is_the_same() -> None:
+    made = route(key_pattern="(?P<key>x)(y)?", partition="key")
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert made.key_group == 1
+
+
+@pytest.mark.parametrize(("start", "seconds"), [("90s", 90), ("24h", 86400), ("1.5d", 129600), ("end", None)])
+def test_an_age_is_in_seconds(start: str, seconds: float | None) -> None:
+    assert route(start=start).start_age == seconds
+
+
+def test_a_full_batch_stays_below_kafkas_default_limit_even_when_it_does_not_compress() -> None:
+    made = route()
+    most = made.batch_bytes + made.batch_bytes // 8
+    assert most + 61 + 8192 < 1048588
+    assert made.max_line_bytes < made.batch_bytes
+
+
+def test_sticky_files_share_a_lane() -> None:
+    assert route().lane(found("/a"), 4) == route().lane(found("/b"), 4) == Lane(None)
+
+
+def test_a_file_keeps_its_partition_when_it_is_renamed() -> None:
+    made = route(partition="file")
+    assert made.lane(found("/a.log"), 4) == Lane(partition_of_key(b"/a.log", 4))
+    assert len({made.lane(found(f"/{number}.log"), 4).partition for number in range(50)}) == 4
+
+
+def test_a_key_from_the_path_is_the_key_of_all_lines() -> None:
+    made = route(partition="key", key_pattern="/([^/]*)/[^/]*$", key_from="path")
+    assert made.lane(found("/srv/shop/a.log"), 8) == Lane(partition_of_key(b"shop", 8), b"shop")
+    assert made.lane(found("nowhere"), 8) == Lane(None)
+    kept = route(key_pattern="([^/]*)$", key_from="path").lane(found("/srv/a.log"), 8)
+    assert kept == Lane(None, b"a.log")
+
+
+def test_keys_in_lines_choose_partitions_line_by_line_only_where_they_are_asked_to() -> None:
+    assert route(partition="key", key_pattern="(x)").lane(found("/a"), 4) == Lane(PER_RECORD)
+    assert route(partition="round-robin").lane(found("/a"), 4) == Lane(PER_RECORD)
+    assert route(key_pattern="(x)").lane(found("/a"), 4) == Lane(None)
