@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
 from ingestd.consumer.settings import Isolation, TopicPartition
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import ConnectionLost, CorruptBatch, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff
 from ingestd.wire.apis import Api
 from ingestd.wire.fetch import HIGHEST, HIGHEST_BY_NAME, LOWEST, FetchPartition, fetch_request, read_fetch_response
@@ -224,14 +224,17 @@ class BrokerConsumer:
                 continue
             consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if len(part.records):
-                self._offer(consumer, part, answer_bytes)
+                self._offer(consumer, part, answer_bytes, alone=len(ready) == 1)
+        served = [consumer for key, consumer in ready.items() if key not in refused]
+        for consumer in served:
+            consumer.served()
         if anything:
             self._wait = _FIRST_WAIT
             return
         self._wait = min(self._wait * 2, self._settings.fetch_max_wait)
         if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
-            for key, consumer in ready.items():
-                if key not in refused and self._still_asked(consumer, wanted[key]):
+            for consumer in served:
+                if self._still_asked(consumer, wanted[consumer.key]):
                     self._found_nothing(consumer)
 
     def _still_asked(self, consumer: PartitionConsumer, fetch: PartitionFetch) -> bool:
@@ -239,7 +242,7 @@ class BrokerConsumer:
             return False
         return self._partitions.get(consumer.key) is consumer and consumer.position == fetch.offset
 
-    def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int) -> None:
+    def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int, *, alone: bool) -> None:
         try:
             fetched = cut(
                 part.records,
@@ -251,6 +254,11 @@ class BrokerConsumer:
             )
         except IngestdError as error:
             consumer.fail(type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
+            return
+        if fetched.next_offset == consumer.position and alone:
+            # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+            size = len(part.records)
+            consumer.fail(CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes"))
             return
         self._events.fetched(consumer.topic, consumer.partition, fetched.size)
         consumer.offer(fetched)

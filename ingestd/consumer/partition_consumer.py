@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ingestd.consumer.decoding import columns_of, records_of
@@ -57,6 +58,8 @@ class PartitionConsumer:
         self._wake = wake
         self._released = released
         self._fetched: deque[Fetched] = deque()
+        self._taken: deque[FetchedBatch] = deque()
+        self._head_first: int | None = None
         self._fetched_bytes = 0
         self._high_watermark = -1
         self._last_stable_offset = -1
@@ -121,35 +124,30 @@ class PartitionConsumer:
         self._notify()
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records, one by one. Raises what `take` raises."""
-        while (fetched := await self.take()) is not None:
-            for batch in fetched.batches:
-                for record in records_of(batch, check_crc=self._check_crcs):
-                    self._next_offset = record.offset + 1
-                    yield record
-            self._next_offset = self._within(fetched.next_offset)
+        """Records, one by one; a later iteration goes on behind the last one handed out. Raises what `take` raises."""
+        while (batch := await self._head()) is not None:
+            for record in records_of(batch, check_crc=self._check_crcs):
+                self._next_offset = self._head_first = record.offset + 1
+                yield record
+            self._pop_head()
 
     async def batches(self) -> AsyncIterator[FetchedBatch]:
         """Whole record batches as the broker keeps them, not decoded. Raises what `take` raises."""
-        while (fetched := await self.take()) is not None:
-            for batch in fetched.batches:
-                if self._check_crcs:
-                    check_crc(batch.data)
-                self._next_offset = batch.next_offset
-                yield batch
-            self._next_offset = self._within(fetched.next_offset)
+        while (batch := await self._head()) is not None:
+            if self._check_crcs:
+                check_crc(batch.data)
+            self._pop_head()
+            yield batch
 
     async def columns(self) -> AsyncIterator[Columns]:
         """Records as columns, one value for each record batch. Raises what `take` raises."""
-        while (fetched := await self.take()) is not None:
-            for batch in fetched.batches:
-                columns = columns_of(batch, check_crc=self._check_crcs)
-                self._next_offset = batch.next_offset
-                yield columns
-            self._next_offset = self._within(fetched.next_offset)
+        while (batch := await self._head()) is not None:
+            columns = columns_of(batch, check_crc=self._check_crcs)
+            self._pop_head()
+            yield columns
 
     async def take(self) -> Fetched | None:
-        """Wait for what one answer brought; None at the end offset or after `close`.
+        """Wait for what one answer brought; None at the end offset or after `close`. Not to be mixed with iteration.
 
         Raises `KafkaError` (offset out of range, authorization, unknown topic), `CorruptBatch`, `UnsupportedVersion`.
         """
@@ -157,7 +155,7 @@ class PartitionConsumer:
             if self._error is not None:
                 raise self._error
             if self._closed or self.finished:
-                self._next_offset = max(self._next_offset, self._within(self._position))
+                self._next_offset = self._position if self.end is None else min(self._position, self.end)
                 self.close()
                 return None
             if self._reader is not None:
@@ -171,6 +169,20 @@ class PartitionConsumer:
         self._fetched_bytes -= fetched.size
         self._wake(self)
         return fetched
+
+    async def _head(self) -> FetchedBatch | None:
+        """The batch to hand out next, without what was handed out of it before."""
+        while not self._taken:
+            fetched = await self.take()
+            if fetched is None:
+                return None
+            self._taken.extend(fetched.batches)
+        batch = self._taken[0]
+        return batch if self._head_first is None else replace(batch, first=self._head_first)
+
+    def _pop_head(self) -> None:
+        self._next_offset = self._taken.popleft().next_offset
+        self._head_first = None
 
     # What the broker consumer and the consumer do with it
 
@@ -203,12 +215,16 @@ class PartitionConsumer:
         """Queue what an answer brought for `position`, and move on."""
         self._position = fetched.next_offset
         self.empty_answers = 0
-        self.failing_since = None
-        self.backoff.reset()
         if fetched.batches:
             self._fetched.append(fetched)
             self._fetched_bytes += fetched.size
         self._notify()
+
+    def served(self) -> None:
+        """A broker answered without an error for this partition."""
+        self.failing_since = None
+        self.refused_by = None
+        self.backoff.reset()
 
     def learned(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
         """Take over what an answer says of the log."""
@@ -217,7 +233,7 @@ class PartitionConsumer:
         self._log_start_offset = log_start_offset
 
     def move(self, offset: int) -> None:
-        """Go on at another offset: the out-of-range policy's, or the end where nothing is left before it."""
+        """Fetch from another offset: the out-of-range policy's, or the end where nothing is left before it."""
         self._position = offset
         self._notify()
 
@@ -226,9 +242,6 @@ class PartitionConsumer:
         if self._error is None:
             self._error = error
             self._notify()
-
-    def _within(self, offset: int) -> int:
-        return offset if self.end is None else min(offset, self.end)
 
     def _notify(self) -> None:
         if self._reader is not None and not self._reader.done():

@@ -261,3 +261,19 @@ async def test_a_slow_reader_bounds_what_is_fetched(kafka: KafkaCluster, topic: 
             seen += 1
             assert partition._fetched_bytes <= limit
         assert seen == 600
+
+
+async def test_an_iteration_goes_on_where_the_one_before_was_left(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    produce(kafka.servers, name, [b"%d" % number for number in range(20)])
+    async with consumer(kafka.servers) as reader:
+        partition = await reader.consume_partition(name, 0, Edge.oldest, Edge.newest)
+        assert await take(partition, 3) == [b"0", b"1", b"2"]
+        assert partition.next_offset == 3
+        assert await take(partition, 2) == [b"3", b"4"]
+        offsets: list[int] = []
+        async for columns in partition.columns():
+            offsets += memoryview(columns.offsets).cast("B").cast("q").tolist()
+        assert offsets == list(range(5, 20))
