@@ -10,7 +10,7 @@ from ingestd.client.brokers import CONTROL, Brokers
 from ingestd.client.metadata import NO_LEADER, Node
 from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
-from ingestd.errors import Closed, ConnectionLost, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.retry import Deadline
 from ingestd.wire import requests
 
@@ -95,12 +95,15 @@ class Client:
         when none is named in time.
         """
         deadline = self._deadline(timeout)
-        async for _ in self.settings.retry_backoff().attempts_until(deadline):
-            snapshot = self.metadata.snapshot
+        snapshot = self.metadata.snapshot
+        async for attempt in self.settings.retry_backoff().attempts_until(deadline):
             if snapshot.controller_id in snapshot.nodes:
                 return self.broker(snapshot.controller_id)
-            await self.metadata.refresh((), deadline.remaining)
-        snapshot = self.metadata.snapshot
+            try:
+                snapshot = await self.metadata.refresh((), deadline.remaining)
+            except DeadlineExceeded:
+                if not attempt:
+                    raise
         if snapshot.controller_id in snapshot.nodes:
             return self.broker(snapshot.controller_id)
         raise KafkaError(ErrorCode.not_controller, "no controller is known")
@@ -116,10 +119,12 @@ class Client:
         deadline = self._deadline(timeout)
         error = ErrorCode.leader_not_available
         async for attempt in self.settings.retry_backoff().attempts_until(deadline):
-            if attempt:
-                await self.metadata.refresh((topic,), deadline.remaining)
-            else:
-                await self._topic(topic, deadline)
+            try:
+                await (self.metadata.refresh((topic,), deadline.remaining) if attempt else self._topic(topic, deadline))
+            except DeadlineExceeded:
+                if not attempt:
+                    raise
+                break  # there were answers, but none with a leader
             snapshot = self.metadata.snapshot
             node = snapshot.leader(topic, partition)
             if node is not None:

@@ -102,16 +102,20 @@ def _field(field: Field[Any], *, flexible: bool) -> tuple[Skip | int, int]:
     if isinstance(field.type, UnionType):
         (kind,) = (part for part in get_args(field.type) if part is not NoneType)
     if get_origin(kind) is tuple:
-        element = get_args(kind)[0]
-        if is_dataclass(element):
+        element: Any = get_args(kind)[0]
+        if _is_entity(element):
             skip, smallest = _entity(element)
             return _array(skip, max(1, smallest), flexible=flexible), 1 if flexible else 4
         step, smallest = _primitive(field.metadata["kafka_type"], flexible=flexible)
         return _array(step, smallest, flexible=flexible), 1 if flexible else 4
-    if is_dataclass(kind):
+    if _is_entity(kind):
         skip, smallest = _entity(kind)
         return (_nullable_entity(skip), 1) if nullable else (skip, smallest)
     return _primitive(field.metadata["kafka_type"], flexible=flexible)
+
+
+def _is_entity(kind: Any) -> bool:
+    return is_dataclass(kind)
 
 
 def _primitive(kafka_type: str, *, flexible: bool) -> tuple[Skip | int, int]:
