@@ -31,7 +31,7 @@ __all__ = ["ClusterSession", "EmbeddedBroker"]
 READY_TIMEOUT = 60.0
 """Seconds that an embedded broker may take to recover its logs and listen."""
 
-REFRESH_TIMEOUT = 30.0
+REFRESH_TIMEOUT = 5.0
 
 
 class EmbeddedBroker:
@@ -187,7 +187,7 @@ class ClusterSession:
             except (IngestdError, OSError) as error:
                 trouble = f"cluster {self.settings.name}: {error}"
             else:
-                trouble = "" if self.ready else self._missing_topics()
+                trouble = self._missing_topics()
             if trouble and trouble != self.trouble:
                 self._log.error("cluster can not be used", reason=trouble)
             self.trouble = trouble or None
@@ -198,6 +198,8 @@ class ClusterSession:
         snapshot = self.metadata
         known = {} if snapshot is None else snapshot.topics
         missing = sorted(topic for topic in self._topics if topic not in known or not known[topic].partitions)
+        if not missing:
+            return ""
         return f"cluster {self.settings.name}: no such topic: {', '.join(missing)}, and it was not created on demand"
 
     def wanted(self, topics: Collection[str], reason: str) -> None:

@@ -73,6 +73,10 @@ class Metrics(Collector):
             return
         if current is not None and statistics.incarnation > current.incarnation:
             self._keep(current)
+            current = None
+        if statistics.sources is None:
+            unchanged = {} if current is None else current.sources
+            statistics = dataclasses.replace(statistics, sources=unchanged)
         ended = statistics.incarnation <= self._ended_incarnation.get(statistics.slot, -1)
         self._current[statistics.slot] = _without_gauges(statistics) if ended else statistics
 
@@ -112,7 +116,7 @@ class Metrics(Collector):
 
     def sources(self) -> dict[str, SourceGauges]:
         """Every source that a live worker reports, by name."""
-        return {name: gauges for report in self._current.values() for name, gauges in report.sources.items()}
+        return {name: gauges for report in self._current.values() for name, gauges in (report.sources or {}).items()}
 
     def cpu_seconds(self) -> dict[int, float]:
         """CPU seconds of each worker slot, over all its incarnations."""

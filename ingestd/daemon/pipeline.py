@@ -58,6 +58,10 @@ class PipelineNews(Protocol):
         """The route can not go on: something can not be delivered."""
         ...
 
+    def moved(self) -> None:
+        """A position moved, the first since `Pipeline.moved` was last asked."""
+        ...
+
     def settled(self) -> None:
         """While draining: another slab is wholly acknowledged."""
         ...
@@ -72,7 +76,6 @@ class _OpenSource:
     lane: _LaneQueue
     source: Source | None = None
     queued: bool = False
-    moved: bool = False
     closed: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
     retry: asyncio.TimerHandle | None = None
@@ -147,6 +150,9 @@ class Pipeline:
         self._news = news
         self._opener: Opener = route.opener(self._ready)
         self._sources: dict[str, _OpenSource] = {}
+        self._moved: dict[str, _OpenSource] = {}
+        self._gauges: dict[str, SourceGauges] = {}
+        self._stale: set[str] = set()
         self._lanes: dict[Lane, _LaneQueue] = {}
         self._loop = asyncio.get_running_loop()
         self._pages = 0
@@ -167,6 +173,7 @@ class Pipeline:
         queue = self._lanes.setdefault(lane, _LaneQueue(lane))
         held = _OpenSource(assignment, Progress(assignment.found.position), queue)
         self._sources[assignment.found.source] = held
+        self._stale.add(assignment.found.source)
         self._open(held)
 
     def revoke(self, source: str) -> None:
@@ -192,6 +199,8 @@ class Pipeline:
         held = self._sources.pop(source, None)
         if held is None:
             return
+        self._moved.pop(source, None)
+        self._stale.add(source)
         held.closed = True
         if held.retry is not None:
             held.retry.cancel()
@@ -293,6 +302,7 @@ class Pipeline:
             held = queue.ready[0]
             piece = self._read(held, view[filled:])
             if piece is None:
+                self._stale.add(held.assignment.found.source)
                 queue.ready.popleft()
                 held.queued = False
                 self._check_end(held)
@@ -444,7 +454,7 @@ class Pipeline:
             before = held.progress.position
             if held.progress.acknowledge(span):
                 self._counters.bytes_acknowledged += held.progress.position - before
-                held.moved = True
+                self._note_move(held)
                 self._check_end(held)
         if self._draining:
             self._news.settled()
@@ -518,29 +528,41 @@ class Pipeline:
 
     # What there is to tell.
 
+    def _note_move(self, held: _OpenSource) -> None:
+        if held.closed:
+            return
+        if not self._moved:
+            self._news.moved()
+        name = held.assignment.found.source
+        self._moved[name] = held
+        self._stale.add(name)
+
     def moved(self) -> list[Moved]:
         """Positions that moved since the last call."""
-        moves = []
-        for name, held in self._sources.items():
-            if held.moved and held.source is not None:
-                held.moved = False
-                moves.append(self._moved(name, held, held.source))
+        moves = [
+            Moved(self.route.name, name, held.assignment.generation, held.progress.position, dict(held.source.detail()))
+            for name, held in self._moved.items()
+            if held.source is not None and not held.closed
+        ]
+        self._moved.clear()
         return moves
 
-    def _moved(self, name: str, held: _OpenSource, source: Source) -> Moved:
-        return Moved(self.route.name, name, held.assignment.generation, held.progress.position, dict(source.detail()))
-
-    def gauges(self) -> dict[str, SourceGauges]:
-        """The open sources as they stand now."""
-        return {
-            name: SourceGauges(
-                self.route.name,
-                str(held.assignment.found.detail.get("path", name)),
-                0 if held.source is None else held.source.unread,
-                held.progress.position,
-            )
-            for name, held in self._sources.items()
-        }
+    def gauges(self) -> dict[str, SourceGauges] | None:
+        """The open sources as they stand now, or None when nothing has changed since the last call."""
+        for queue in self._lanes.values():
+            self._stale.update(held.assignment.found.source for held in queue.ready)
+        if not self._stale:
+            return None
+        for name in self._stale:
+            held = self._sources.get(name)
+            if held is None:
+                self._gauges.pop(name, None)
+                continue
+            label = str(held.assignment.found.detail.get("path", name))
+            unread = 0 if held.source is None else held.source.unread
+            self._gauges[name] = SourceGauges(self.route.name, label, unread, held.progress.position)
+        self._stale.clear()
+        return self._gauges
 
     def _count_error(self, kind: str) -> None:
         self._counters.errors[kind] = self._counters.errors.get(kind, 0) + 1

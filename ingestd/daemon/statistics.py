@@ -66,5 +66,5 @@ class WorkerStatistics:
     arena_pages: int = 0
     arena_pages_used: int = 0
     routes: dict[str, RouteCounters] = field(default_factory=dict)
-    sources: dict[str, SourceGauges] = field(default_factory=dict)
-    """By source name; a source that is gone is no longer in it."""
+    sources: dict[str, SourceGauges] | None = field(default_factory=dict)
+    """By source name; a source that is gone is no longer in it. None: all as in the report before."""

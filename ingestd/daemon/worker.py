@@ -46,7 +46,7 @@ from ingestd.daemon.control import (
 from ingestd.daemon.encode import EncodeStage
 from ingestd.daemon.logs import configure_logs
 from ingestd.daemon.pipeline import Pipeline
-from ingestd.daemon.statistics import RouteCounters, WorkerStatistics
+from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.producer.producer import AsyncProducer
@@ -146,6 +146,8 @@ class Worker:
         self._numbers = itertools.count(1)
         self._kick_due = False
         self._settled = asyncio.Event()
+        self._positions_due: asyncio.TimerHandle | None = None
+        self._gauges: dict[str, dict[str, SourceGauges]] = {}
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 
@@ -232,7 +234,6 @@ class Worker:
         self._arena.freed = self._pages_freed
         self._wiring.settimeout(0)
         self._loop.add_reader(self._wiring.fileno(), self._wire)
-        self._tasks.start(self._report_positions(), "positions")
         self._tasks.start(self._report_statistics(), "statistics")
 
     def _wire(self) -> None:
@@ -270,6 +271,11 @@ class Worker:
         self._tell_positions()
         self.tell(RouteFailed(route.name, reason))
 
+    def moved(self) -> None:
+        """See `PipelineNews`: reported together with what moves until then."""
+        if self._positions_due is None:
+            self._positions_due = self._loop.call_later(self.configure.position_interval, self._tell_positions)
+
     def settled(self) -> None:
         """See `PipelineNews`."""
         self._settled.set()
@@ -291,14 +297,12 @@ class Worker:
     # Reports.
 
     def _tell_positions(self) -> None:
+        if self._positions_due is not None:
+            self._positions_due.cancel()
+            self._positions_due = None
         moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
         if moved:
             self.tell(PositionsReported(moved))
-
-    async def _report_positions(self) -> None:
-        while True:
-            await asyncio.sleep(self.configure.position_interval)
-            self._tell_positions()
 
     async def _report_statistics(self) -> None:
         while True:
@@ -307,7 +311,11 @@ class Worker:
 
     def _tell_statistics(self) -> None:
         names = [route.name for route in self.configure.routes]
-        sources = {name: gauge for pipeline in self._pipelines.values() for name, gauge in pipeline.gauges().items()}
+        changed = [pipeline.gauges() for pipeline in self._pipelines.values()]
+        for name, gauges in zip(self._pipelines, changed, strict=True):
+            if gauges is not None:
+                self._gauges[name] = gauges
+        sources = {name: gauge for gauges in self._gauges.values() for name, gauge in gauges.items()}
         self.tell(
             StatisticsReported(
                 WorkerStatistics(
@@ -317,7 +325,7 @@ class Worker:
                     arena_pages=self._arena.usable_pages,
                     arena_pages_used=self._arena.used_pages,
                     routes=dict(zip(names, self._counters, strict=True)),
-                    sources=sources,
+                    sources=sources if any(gauges is not None for gauges in changed) else None,
                 )
             )
         )

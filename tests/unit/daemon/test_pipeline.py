@@ -162,6 +162,9 @@ class News:
     def settled(self):
         self.events.append(("settled",))
 
+    def moved(self):
+        self.told_of_moves = True
+
 
 class Bench:
     """A pipeline with everything around it in our hands."""
