@@ -31,8 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ending.code if isinstance(ending.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _reader_gone()
     except (IngestdError, OSError, ExceptionGroup) as error:
         return _report(error)
     return 0
@@ -40,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception) -> int:
     causes = list(_causes(error))
+    if any(isinstance(cause, BrokenPipeError) for cause in causes):
+        return _reader_gone()
     unexpected = [cause for cause in causes if not isinstance(cause, (IngestdError, OSError))]
     if unexpected:
         raise error

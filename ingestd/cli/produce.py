@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.errors import BufferFull, ConfigurationError, IngestdError, UnsupportedCodec
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
@@ -86,10 +87,11 @@ async def produce(
 ) -> Produced:
     """Send each line of `source` until its end, or until one can not be delivered; returns when all are decided.
 
+    A topic that is not there is created where the broker does so on demand.
     Raises what opening the producer raises; what becomes of a line is in the value returned.
     """
     produced = Produced()
-    async with Client(bootstrap) as client:
+    async with Client(bootstrap, ClientSettings(allow_auto_topic_creation=True)) as client:
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:
             async for lines in _lines(source, production.delimiter):
