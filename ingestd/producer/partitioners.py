@@ -161,6 +161,8 @@ class Sticky:
 
     def __init__(self) -> None:
         self._partition: int | None = None
+        self._offered: Sequence[int] = ()
+        self._index = 0
 
     def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
         """Never."""
@@ -168,11 +170,15 @@ class Sticky:
 
     def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
         """The partition stuck to, while it is writable."""
+        if partitions is self._offered and self._partition is not None:
+            return self._index
         if self._partition in partitions:
-            return partitions.index(self._partition)
-        index = random.randrange(len(partitions))  # noqa: S311 - spreading, not cryptography
-        self._partition = partitions[index]
-        return index
+            self._index = partitions.index(self._partition)
+        else:
+            self._index = random.randrange(len(partitions))  # noqa: S311 - spreading, not cryptography
+            self._partition = partitions[self._index]
+        self._offered = partitions
+        return self._index
 
     def batch_full(self, partition: int) -> None:
         """Choose anew for the next record."""

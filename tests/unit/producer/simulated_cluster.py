@@ -418,6 +418,9 @@ class SimulatedCluster:
         """Any broker."""
         return self.brokers[1]
 
+    async def close(self) -> None:
+        """Nothing to end."""
+
     def move(self, partition: int, leader: int) -> None:
         """A leader election."""
         self.leaders[partition] = (leader, self.leaders[partition][1] + 1)

@@ -1,0 +1,655 @@
+"""What each stage promises, shown on a cluster in memory and in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulated_cluster import Fault, SimulatedCluster, ready_batch, simulate
+
+from ingestd.client.metadata import TopicMetadata
+from ingestd.errors import (
+    BufferFull,
+    Closed,
+    ConfigurationError,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    UnsupportedCodec,
+)
+from ingestd.producer.identity import ProducerIdentity, next_sequence
+from ingestd.producer.partitioners import custom, manual, round_robin
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.settings import ProducerSettings
+from ingestd.records.batch import patch_producer, read_header
+from ingestd.records.codecs import Codec, Compression
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from ingestd.producer.delivery import Delivery
+
+FOREVER = float("inf")
+
+
+class Ends(list["Delivery"]):
+    """Deliveries as they come."""
+
+    @property
+    def errors(self) -> list[IngestdError]:
+        """Those that failed."""
+        return [end.error for end in self if end.error is not None]
+
+    @property
+    def codes(self) -> list[ErrorCode]:
+        """What brokers said."""
+        return [error.code for error in self.errors if isinstance(error, KafkaError)]
+
+
+class Recorder:
+    """Events as they come."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def acknowledged(self, topic: str, partition: int, records: int, size: int, seconds: float) -> None:
+        self.events.append(("acknowledged", topic, partition, records, size > 60, seconds > 0))
+
+    def retried(self, topic: str, partition: int, error: IngestdError) -> None:
+        self.events.append(("retried", topic, partition, type(error)))
+
+    def failed(self, topic: str, partition: int, records: int, error: IngestdError) -> None:
+        self.events.append(("failed", topic, partition, records, type(error)))
+
+    def throttled(self, node: int, seconds: float) -> None:
+        self.events.append(("throttled", node, seconds))
+
+
+@asynccontextmanager
+async def producing(cluster: SimulatedCluster, **settings: Any) -> AsyncIterator[AsyncProducer]:
+    """A producer that already has metadata, an identity and settled partitions."""
+    events = settings.pop("events", None)
+    warm = settings.pop("warm", True)
+    settings = {"delivery_timeout": FOREVER, "request_timeout": 3.0} | settings
+    async with AsyncProducer(cluster, ProducerSettings(**settings), events=events) as producer:  # type: ignore[arg-type]
+        if warm:
+            for partition in range(len(cluster.logs)):
+                producer.send_batch(cluster.topic, partition, memoryview(ready_batch([b"warm"])), 1, lambda _: None)
+            await producer.flush(10.0)
+            cluster.requests = 0
+        yield producer
+
+
+def send(producer: AsyncProducer, ends: Ends, values: list[bytes], partition: int = 0) -> memoryview:
+    """One ready batch."""
+    batch = memoryview(ready_batch(values))
+    producer.send_batch("events", partition, batch, len(values), ends.append)
+    return batch
+
+
+def in_simulation(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in simulated time."""
+
+    def run() -> None:
+        simulate(test)
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_simulation
+async def test_batches_of_several_partitions_share_a_request_up_to_its_limit() -> None:
+    cluster = SimulatedCluster(6)
+    cluster.leaders = [(1, 0)] * 6
+    ends = Ends()
+    async with producing(cluster, request_bytes=3 * len(ready_batch([b"x" * 100]))) as producer:
+        for partition in range(6):
+            send(producer, ends, [b"x" * 100], partition)
+        await producer.flush(1.0)
+    assert cluster.requests == 2
+    assert not ends.errors
+
+
+@in_simulation
+async def test_one_partition_has_one_batch_in_a_request_and_five_requests_in_flight() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        for number in range(50):
+            send(producer, ends, [b"%d" % number])
+        await producer.flush(10.0)
+    assert cluster.requests == 50
+    assert cluster.connections[0].in_flight_peak == 5
+    assert cluster.logs[0].values[1:] == [b"%d" % number for number in range(50)]
+    assert [end.base_offset for end in ends] == list(range(1, 51))
+
+
+@in_simulation
+async def test_the_first_batch_goes_alone_because_a_broker_without_state_would_take_any_sequence() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.faults.script.append(Fault(ErrorCode.not_enough_replicas, appended=False))
+    ends = Ends()
+    async with producing(cluster, warm=False) as producer:
+        for number in range(4):
+            send(producer, ends, [b"%d" % number])
+        await producer.flush(10.0)
+    assert cluster.logs[0].values == [b"0", b"1", b"2", b"3"]
+    assert cluster.requests == 5
+
+
+@in_simulation
+async def test_without_idempotence_a_partition_has_one_batch_in_flight() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, acks=1) as producer:
+        for number in range(10):
+            batch = send(producer, ends, [b"%d" % number])
+        await producer.flush(10.0)
+    assert read_header(batch).producer_id == -1
+    assert cluster.connections[0].in_flight_peak == 1
+    assert cluster.logs[0].values[1:] == [b"%d" % number for number in range(10)]
+
+
+@in_simulation
+async def test_a_leader_named_by_the_answer_is_followed_without_waiting_for_metadata() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.move(0, 2)
+        cluster.metadata.wishes.clear()
+        send(producer, ends, [b"a"])
+        await producer.flush(1.0)
+    assert cluster.metadata.hints == 1
+    assert cluster.metadata.wishes == []
+    assert cluster.logs[0].values == [b"warm", b"a"]
+
+
+@in_simulation
+async def test_without_a_named_leader_metadata_is_wanted() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.metadata.wishes.clear()
+        cluster.faults.script.append(Fault(ErrorCode.not_leader_or_follower, appended=False))
+        send(producer, ends, [b"a"])
+        await producer.flush(1.0)
+    assert cluster.metadata.wishes == [("events",)]
+    assert not ends.errors
+
+
+@in_simulation
+async def test_what_follows_a_batch_that_is_retried_waits_and_stays_behind_it() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.extend([Fault(), Fault(ErrorCode.not_enough_replicas, appended=False)])
+        batches = [send(producer, ends, [b"%d" % number]) for number in range(4)]
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"warm", b"0", b"1", b"2", b"3"]
+    assert [read_header(batch).base_sequence for batch in batches] == [1, 2, 3, 4]
+    assert {read_header(batch).producer_epoch for batch in batches} == {0}
+
+
+@in_simulation
+async def test_a_duplicate_counts_as_success() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.append(Fault(ErrorCode.duplicate_sequence_number))
+        send(producer, ends, [b"a"])
+        await producer.flush(1.0)
+    assert [(end.error, end.base_offset) for end in ends] == [(None, -1)]
+    assert cluster.requests == 1
+
+
+@in_simulation
+async def test_a_leader_that_lost_what_it_had_acknowledged_gets_the_rest_under_a_new_epoch() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        send(producer, ends, [b"a", b"b"])
+        await producer.flush(1.0)
+        cluster.logs[0].producers[1].batches.pop()
+        batches = [send(producer, ends, [b"%d" % number]) for number in range(3)]
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"warm", b"a", b"b", b"0", b"1", b"2"]
+    assert [(read_header(batch).producer_epoch, read_header(batch).base_sequence) for batch in batches] == [
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
+    assert not ends.errors
+
+
+@in_simulation
+async def test_batches_appended_before_the_leader_restarted_with_a_snapshot_are_not_doubled() -> None:
+    # Three batches are appended, no answer arrives, and the restarted leader remembers the last of them only:
+    # it says OUT_OF_ORDER_SEQUENCE_NUMBER to the first, whose sequence it has in its log.
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.extend([Fault(hang=True)])
+        for number in range(3):
+            send(producer, ends, [b"%d" % number])
+        await asyncio.sleep(0.1)
+        for number in (1, 2):
+            batch = ready_batch([b"%d" % number])
+            patch_producer(memoryview(batch), 1, 0, 1 + number)
+            assert cluster.logs[0].append(bytes(batch))[0] is ErrorCode.none
+        cluster.logs[0].restart()
+        await producer.flush(30.0)
+        send(producer, ends, [b"3"])
+        await producer.flush(30.0)
+    assert cluster.logs[0].values == [b"warm", b"0", b"1", b"2", b"3"]
+    assert not ends.errors
+    assert len(ends) == 4
+
+
+def test_sequences_wrap_from_the_largest_to_zero() -> None:
+    assert next_sequence(2**31 - 1, 1) == 0
+    assert next_sequence(2**31 - 3, 5) == 2
+
+    @in_simulation
+    async def wrap() -> None:
+        cluster = SimulatedCluster(1)
+        ends = Ends()
+        async with producing(cluster) as producer:
+            partition = producer._dispatcher.topic("events").producer_of(0)
+            partition._sequence = 2**31 - 2
+            cluster.logs[0].producers[1].batches.append((0, 2**31 - 3, 0))
+            for _ in range(4):
+                send(producer, ends, [b"a", b"b", b"c"])
+            await producer.flush(1.0)
+        assert not ends.errors
+        assert len(cluster.logs[0].values) == 13
+        assert cluster.logs[0].producers[1].batches[-1][1] == 9
+
+    wrap()
+
+
+@in_simulation
+async def test_a_batch_refused_for_good_does_not_block_its_partition() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.extend([Fault(), Fault(ErrorCode.invalid_record, appended=False)])
+        for number in range(5):
+            send(producer, ends, [b"%d" % number])
+        await producer.flush(5.0)
+    assert ends.codes == [ErrorCode.invalid_record]
+    assert cluster.logs[0].values == [b"warm", b"0", b"2", b"3", b"4"]
+    assert cluster.logs[0].producers[1].epoch == 1
+
+
+@in_simulation
+async def test_a_batch_too_large_is_halved_until_it_fits_and_keeps_its_order_and_codec() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.logs[0].largest = 700
+    values = [b"%03d" % number + bytes(100) for number in range(20)]
+    ends = Ends()
+    async with producing(cluster) as producer:
+        first = ready_batch(values, Compression(Codec.none))
+        producer.send_batch("events", 0, memoryview(first), len(values), ends.append)
+        send(producer, ends, [b"after"])
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"warm", *values, b"after"]
+    assert [(end.records, end.base_offset, end.error) for end in ends] == [(20, 1, None), (1, 21, None)]
+
+
+@in_simulation
+async def test_a_single_record_too_large_fails_and_its_neighbours_do_not() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.logs[0].largest = 200
+    ends = Ends()
+    async with producing(cluster) as producer:
+        for value in (b"a", bytes(1000), b"b"):
+            producer.send("events", value, partition=0, done=ends.append)
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"warm", b"a", b"b"]
+    assert ends.codes == [ErrorCode.message_too_large]
+
+
+@in_simulation
+async def test_a_delivery_timeout_ends_a_batch_that_never_got_through_and_the_next_one_goes() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, delivery_timeout=2.0) as producer:
+        cluster.down.update(cluster.nodes)
+        send(producer, ends, [b"lost"])
+        started = time.monotonic()
+        await producer.flush(10.0)
+        assert time.monotonic() - started < 6.0
+        assert [type(error) for error in ends.errors] == [DeadlineExceeded]
+        assert "events[0]" in str(ends.errors[0])
+        cluster.down.clear()
+        send(producer, ends, [b"next"])
+        await producer.flush(10.0)
+    assert cluster.logs[0].values == [b"warm", b"next"]
+    assert len(ends) == 2
+
+
+@in_simulation
+async def test_a_throttled_broker_is_left_alone_for_as_long_as_it_says() -> None:
+    cluster = SimulatedCluster(1)
+    recorder = Recorder()
+    async with producing(cluster, events=recorder) as producer:
+        cluster.throttle_ms = 700
+        ends = Ends()
+        send(producer, ends, [b"a"])
+        await producer.flush(1.0)
+        cluster.throttle_ms = 0
+        started = time.monotonic()
+        send(producer, ends, [b"b"])
+        await producer.flush(2.0)
+        assert 0.6 < time.monotonic() - started < 0.8
+    assert ("throttled", 1, 0.7) in recorder.events
+
+
+@in_simulation
+async def test_records_are_sent_by_bytes_by_number_or_by_age_whichever_comes_first() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, batch_bytes=1000, batch_records=10, linger=0.5) as producer:
+        started = time.monotonic()
+        producer.send("events", bytes(2000), partition=0, done=ends.append)
+        while len(ends) < 1:
+            await asyncio.sleep(0.001)
+        for _ in range(10):
+            producer.send("events", b"x", partition=0, done=ends.append)
+        while len(ends) < 11:
+            await asyncio.sleep(0.001)
+        assert time.monotonic() - started < 0.1
+        producer.send("events", b"y", partition=0, done=ends.append)
+        while len(ends) < 12:
+            await asyncio.sleep(0.001)
+        assert 0.5 < time.monotonic() - started < 0.7
+    assert cluster.requests == 3
+
+
+@in_simulation
+async def test_a_ready_batch_stays_behind_the_records_sent_before_it() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, linger=1.0) as producer:
+        producer.send("events", b"record", partition=0)
+        send(producer, ends, [b"batch"])
+        producer.send("events", b"record after", partition=0)
+        await producer.flush(1.0)
+    assert cluster.logs[0].values == [b"warm", b"record", b"batch", b"record after"]
+
+
+@in_simulation
+async def test_a_full_buffer_refuses_and_room_comes_with_acknowledgements() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, buffer_bytes=1000, linger=0.1) as producer:
+        while producer.buffered_bytes < 1000:
+            producer.send("events", bytes(100), partition=0, done=ends.append)
+        with pytest.raises(BufferFull):
+            producer.send("events", b"too much", partition=0, done=ends.append)
+        await asyncio.wait_for(producer.room(), 1.0)
+        producer.send("events", b"fits", partition=0, done=ends.append)
+        await producer.flush(1.0)
+        assert producer.buffered_bytes == 0
+    assert len(ends) == len(cluster.logs[0].values) - 1
+
+
+@in_simulation
+async def test_records_wait_for_the_topic_to_be_known_and_keep_their_order() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.exists = False
+    ends = Ends()
+    async with producing(cluster, warm=False) as producer:
+        for number in range(3):
+            producer.send("events", b"%d" % number, done=ends.append)
+        flush = asyncio.create_task(producer.flush(20.0))
+        await asyncio.sleep(5.0)
+        assert not ends
+        cluster.exists = True
+        await flush
+    assert cluster.logs[0].values == [b"0", b"1", b"2"]
+    assert [end.base_offset for end in ends] == [0, 1, 2]
+
+
+@in_simulation
+async def test_an_unknown_topic_fails_after_the_limit_and_then_the_breaker_refuses_at_once() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.exists = False
+    ends = Ends()
+    async with producing(cluster, warm=False, metadata_timeout=2.0, breaker_failures=2) as producer:
+        for _ in range(2):
+            started = time.monotonic()
+            producer.send("events", b"a", done=ends.append)
+            await producer.flush(10.0)
+            assert 1.9 < time.monotonic() - started < 2.5
+        with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            producer.send("events", b"b")
+        wishes = len(cluster.metadata.wishes)
+        await asyncio.sleep(5.0)
+        assert len(cluster.metadata.wishes) == wishes
+        await asyncio.sleep(6.0)
+        cluster.exists = True
+        producer.send("events", b"c", done=ends.append)
+        await producer.flush(10.0)
+    assert ends.codes == [ErrorCode.unknown_topic_or_partition] * 2
+    assert cluster.logs[0].values == [b"c"]
+
+
+@in_simulation
+async def test_a_topic_that_may_not_be_written_fails_without_waiting_for_the_limit() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.exists = False
+    cluster.errors["events"] = TopicMetadata("events", None, (), error=ErrorCode.topic_authorization_failed)
+    ends = Ends()
+    async with producing(cluster, warm=False) as producer:
+        producer.send("events", b"a", done=ends.append)
+        send(producer, ends, [b"b"])
+        started = time.monotonic()
+        await producer.flush(30.0)
+        assert time.monotonic() - started < 2.0
+    assert ends.codes == [ErrorCode.topic_authorization_failed] * 2
+
+
+@in_simulation
+async def test_a_fatal_error_ends_everything_and_is_what_send_raises_from_then_on() -> None:
+    cluster = SimulatedCluster(2)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.append(Fault(ErrorCode.cluster_authorization_failed, appended=False))
+        for number in range(10):
+            send(producer, ends, [b"%d" % number], number % 2)
+        producer.send("events", b"collected", partition=1, done=ends.append)
+        await asyncio.sleep(1.0)
+        assert len(ends) == 11
+        with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            producer.send("events", b"a")
+        with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            send(producer, ends, [b"b"])
+    assert set(ends.codes) == {ErrorCode.cluster_authorization_failed}
+
+
+@in_simulation
+async def test_a_producer_that_may_have_no_identity_fails_clearly() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.identity_error = ErrorCode.cluster_authorization_failed
+    ends = Ends()
+    async with producing(cluster, warm=False) as producer:
+        send(producer, ends, [b"a"])
+        await producer.flush(5.0)
+    assert ends.codes == [ErrorCode.cluster_authorization_failed]
+
+
+@in_simulation
+async def test_an_injected_identity_is_used_and_asked_for_the_next_one() -> None:
+    class Supervisor:
+        def __init__(self) -> None:
+            self.asked: list[ProducerIdentity | None] = []
+
+        async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
+            self.asked.append(previous)
+            if len(self.asked) == 1:
+                raise DeadlineExceeded("the supervisor is busy")
+            return ProducerIdentity(4000 + len(self.asked), 3)
+
+    cluster = SimulatedCluster(2)
+    supervisor = Supervisor()
+    ends = Ends()
+    settings = ProducerSettings(delivery_timeout=FOREVER)
+    async with AsyncProducer(cluster, settings, identities=supervisor) as producer:  # type: ignore[arg-type]
+        for partition in range(2):
+            send(producer, ends, [b"a"], partition)
+        await producer.flush(5.0)
+        cluster.faults.script.append(Fault(ErrorCode.invalid_record, appended=False))
+        send(producer, ends, [b"refused"])
+        send(producer, ends, [b"b"])
+        await producer.flush(5.0)
+    assert supervisor.asked == [None, None, ProducerIdentity(4002, 3)]
+    assert set(cluster.logs[0].producers) == {4002, 4003}
+    assert cluster.logs[0].values == [b"a", b"b"]
+
+
+@in_simulation
+async def test_close_ends_by_its_deadline_with_every_broker_down_and_each_batch_ends_once() -> None:
+    cluster = SimulatedCluster(3)
+    ends = Ends()
+    producer = AsyncProducer(cluster, ProducerSettings(delivery_timeout=FOREVER))  # type: ignore[arg-type]
+    send(producer, ends, [b"a"], 0)
+    await producer.flush(5.0)
+    cluster.faults.script.extend([Fault(hang=True)] * 3)
+    for number in range(30):
+        send(producer, ends, [b"%d" % number], number % 3)
+    producer.send("events", b"collected", partition=0, done=ends.append)
+    await asyncio.sleep(0.01)
+    cluster.down.update(cluster.nodes)
+    started = time.monotonic()
+    await producer.close(4.0)
+    assert time.monotonic() - started == pytest.approx(4.0)
+    assert len(ends) == 32
+    assert {type(error) for error in ends.errors} == {Closed}
+    assert all(connection.closed for connection in cluster.connections)
+    with pytest.raises(Closed):
+        send(producer, ends, [b"late"])
+    with pytest.raises(Closed):
+        producer.send("events", b"late")
+    await producer.room()
+    await producer.close(4.0)
+
+
+@in_simulation
+async def test_a_flush_that_is_too_slow_raises_and_what_it_waited_for_goes_on() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.down.update(cluster.nodes)
+        send(producer, ends, [b"a"])
+        with pytest.raises(DeadlineExceeded):
+            await producer.flush(1.0)
+        assert not ends
+        cluster.down.clear()
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"warm", b"a"]
+
+
+@in_simulation
+async def test_an_idle_producer_has_no_task_and_no_timer() -> None:
+    cluster = SimulatedCluster(2)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        for number in range(10):
+            producer.send("events", b"%d" % number, done=ends.append)
+        await producer.flush(5.0)
+        await asyncio.sleep(1.0)
+        loop: Any = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled() and timer.when() < loop.time() + 3000] == []
+        assert len(asyncio.all_tasks()) == 2
+
+
+@in_simulation
+async def test_events_tell_of_acknowledgements_retries_and_failures() -> None:
+    cluster = SimulatedCluster(1)
+    recorder = Recorder()
+    ends = Ends()
+    async with producing(cluster, events=recorder) as producer:
+        recorder.events.clear()
+        cluster.faults.script.extend([Fault(lost=True), Fault(ErrorCode.invalid_record, appended=False)])
+        send(producer, ends, [b"a", b"b"])
+        await producer.flush(5.0)
+    assert [event[0] for event in recorder.events] == ["retried", "failed"]
+
+
+@in_simulation
+async def test_zstd_for_a_broker_that_does_not_know_it_is_refused_before_it_is_sent() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    cluster.produce_version = 6
+    async with producing(cluster, warm=False) as producer:
+        batch = memoryview(ready_batch([bytes(1000)], Compression(Codec.zstd)))
+        producer.send_batch("events", 0, batch, 1, ends.append)
+        await producer.flush(5.0)
+    assert [type(error) for error in ends.errors] == [UnsupportedCodec]
+    assert cluster.requests == 0
+
+
+@in_simulation
+async def test_an_index_outside_the_partitions_offered_is_an_invalid_partition() -> None:
+    cluster = SimulatedCluster(2)
+    outside = custom(lambda key, value, partitions: len(partitions), consistent=True)
+    async with producing(cluster, partitioner=outside) as producer:
+        with pytest.raises(KafkaError, match="invalid partition"):
+            producer.send("events", b"a")
+        with pytest.raises(KafkaError, match="invalid partition"):
+            producer.send("events", b"a", partition=-3)
+    async with producing(cluster, partitioner=manual) as producer:
+        with pytest.raises(KafkaError, match="invalid partition"):
+            producer.send("events", b"a")
+        assert producer.outstanding == 0
+
+
+@in_simulation
+async def test_partitioners_without_a_need_for_consistency_see_only_writable_partitions() -> None:
+    cluster = SimulatedCluster(3)
+    async with producing(cluster, partitioner=round_robin) as producer:
+        cluster.leaders[1] = (-1, 5)
+        cluster.metadata.learn()
+        for number in range(4):
+            producer.send("events", b"%d" % number)
+        await producer.flush(5.0)
+    assert [len(log.values) for log in cluster.logs] == [3, 1, 3]
+
+
+def test_a_callback_that_raises_is_reported_and_hurts_nobody_else() -> None:
+    reported: list[Any] = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        cluster = SimulatedCluster(1)
+        ends = Ends()
+        async with producing(cluster) as producer:
+            producer.send("events", b"a", partition=0, done=lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
+            producer.send("events", b"b", partition=0, done=ends.append)
+            await producer.flush(5.0)
+        assert len(ends) == 1
+
+    simulate(work)
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"acks": 2}, "acks"),
+        ({"acks": 1, "idempotent": True}, "idempotent"),
+        ({"in_flight_requests": 6}, "in_flight_requests"),
+        ({"batch_bytes": 0}, "batch_bytes"),
+        ({"linger": -1.0}, "linger"),
+        ({"delivery_timeout": 0.0}, "delivery_timeout"),
+        ({"request_timeout": float("nan")}, "request_timeout"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        ProducerSettings(**wrong)

@@ -1,0 +1,107 @@
+"""The synchronous producer, from plain threads, on a cluster in memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from simulated_cluster import SimulatedCluster
+
+from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.producer.settings import ProducerSettings
+from ingestd.producer.sync import OutgoingMessage, SendFailed, SentMessage, SyncProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def producer_on(clusters: list[SimulatedCluster], settings: ProducerSettings | None = None) -> SyncProducer:
+    """A producer on a new cluster, which is put into `clusters`."""
+
+    def make() -> SimulatedCluster:
+        clusters.append(SimulatedCluster(2))
+        return clusters[0]
+
+    return SyncProducer([], settings, make_client=make)  # type: ignore[arg-type]
+
+
+def test_send_gives_partition_and_offset() -> None:
+    with producer_on([]) as producer:
+        assert [producer.send("events", b"%d" % n, partition=1) for n in range(3)] == [
+            SentMessage(1, 0),
+            SentMessage(1, 1),
+            SentMessage(1, 2),
+        ]
+        assert producer.send_many([]) == []
+
+
+def test_send_many_shares_batches_and_says_which_records_failed() -> None:
+    clusters: list[SimulatedCluster] = []
+    with producer_on(clusters) as producer:
+        sent = producer.send_many([OutgoingMessage("events", b"%d" % n, partition=n % 2) for n in range(100)])
+        assert [(each.partition, each.offset) for each in sent] == [(n % 2, n // 2) for n in range(100)]
+        assert clusters[0].requests <= 4
+        clusters[0].logs[1].error = ErrorCode.topic_authorization_failed
+        messages = [OutgoingMessage("events", b"x", partition=n % 2) for n in range(4)]
+        with pytest.raises(SendFailed) as raised:
+            producer.send_many([*messages, OutgoingMessage("events", b"y", partition=-5)])
+        assert [each.index for each in raised.value.failures] == [1, 3, 4]
+        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+            producer.send("events", b"x", partition=1)
+
+
+def test_more_records_than_the_buffer_holds_wait_for_room() -> None:
+    clusters: list[SimulatedCluster] = []
+    with producer_on(clusters, ProducerSettings(buffer_bytes=500, linger=0.0)) as producer:
+        producer.send_many([OutgoingMessage("events", bytes(50), partition=0) for _ in range(100)])
+    assert len(clusters[0].logs[0].values) == 100
+
+
+def test_closing_ends_the_calls_of_other_threads_and_the_thread() -> None:
+    clusters: list[SimulatedCluster] = []
+    producer = producer_on(clusters, ProducerSettings(linger=0.0))
+    producer.send("events", b"a", partition=0)
+    clusters[0].down.update(clusters[0].nodes)
+    raised: list[BaseException] = []
+    sending = threading.Event()
+
+    def work() -> None:
+        sending.set()
+        try:
+            producer.send("events", b"b", partition=0)
+        except Closed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    sending.wait(5)
+    producer.close(0.2)
+    thread.join(5)
+    assert [type(error) for error in raised] == [Closed]
+    assert not producer._thread.is_alive()
+    with pytest.raises(Closed):
+        producer.send("events", b"c")
+    producer.close()
+
+
+def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
+    producer = producer_on([])
+    thread = producer._thread
+    holder = [producer]
+    del producer
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        holder.clear()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_client_that_can_not_be_made_leaves_no_thread() -> None:
+    def make() -> None:
+        raise ValueError("no address")
+
+    before = threading.active_count()
+    failing: Callable[[], SyncProducer] = lambda: SyncProducer([], make_client=make)  # type: ignore[arg-type,return-value]  # noqa: E731
+    with pytest.raises(ValueError, match="no address"):
+        failing()
+    assert threading.active_count() == before
