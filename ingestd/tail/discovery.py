@@ -20,6 +20,7 @@ import structlog
 from ingestd.daemon.source import Found
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.compressed import compressed_copy
+from ingestd.tail.content import last_line_start, not_text, text_start
 from ingestd.tail.identity import (
     HEAD_BYTES,
     Fingerprint,
@@ -29,6 +30,7 @@ from ingestd.tail.identity import (
     name_source,
     opened,
     possible_originals,
+    printable,
     regular_files,
     rotated_from,
     same_content,
@@ -53,8 +55,6 @@ COPY_PATIENCE: Final = 30.0
 SETTLE: Final = 0.05
 """Seconds between news from a directory and the pass it causes: a rotation is several changes."""
 
-_MAGIC_BYTES: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
-_LINE_SEARCH_BYTES: Final = 1 << 20
 _DONE_KEPT: Final = 10_000
 _READ_TO: Final = re.compile(r"read to (\d+)$")
 _COPY: Final = re.compile(r"truncated, its copy (.*), read to \d+$", re.DOTALL)
@@ -86,6 +86,7 @@ class _Candidate:
     path: str
     status: os.stat_result
     head: bytes
+    text_start: int
 
     @property
     def file(self) -> File:
@@ -120,6 +121,7 @@ class TailFinder:
         self._copies: dict[File, tuple[int, float]] = {}
         self._paths_stored: set[str] = set()
         self._directories: set[str] = set()
+        self._refused: dict[File, tuple[int, str]] = {}
         self._told: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
         self._wanted: asyncio.Event | None = None
@@ -233,11 +235,12 @@ class TailFinder:
             self._know_again(candidates, sources)
         for candidate in candidates.values():
             self._take(candidate, sources)
+        self._copies = {file: held for file, held in self._copies.items() if file in candidates}
         self._first_pass = False
         self._tell_troubles(sources)
 
     def _trouble(self, thing: str, reason: str) -> None:
-        self._troubles.setdefault(thing, reason)
+        self._troubles.setdefault(printable(thing), printable(reason))
 
     def _tell_troubles(self, sources: Sources) -> None:
         for thing, reason in self._troubles.items():
@@ -277,6 +280,10 @@ class TailFinder:
             return None
         if status.st_size == 0:
             return None
+        modified, reason = self._refused.get((status.st_dev, status.st_ino), (-1, ""))
+        if modified == status.st_mtime_ns:
+            self._trouble(path, reason)
+            return None
         owner = self._claims.claim((status.st_dev, status.st_ino), self._route.name)
         if owner != self._route.name:
             self._trouble(path, f"taken by the tail {owner!r} already; a file belongs to one tail")
@@ -285,16 +292,19 @@ class TailFinder:
             with opened(path) as descriptor:
                 status = os.fstat(descriptor)
                 head = os.pread(descriptor, HEAD_BYTES, 0)
+                begin = text_start(descriptor, head)
         except OSError as error:
             self._claims.release((status.st_dev, status.st_ino), self._route.name)
             if not isinstance(error, FileNotFoundError):
                 self._trouble(path, f"can not be read: {error.strerror}")
             return None
-        reason = _binary(head) if self._route.binary == "refuse" else None
-        if reason is not None:
-            self._trouble(path, f'{reason}; exclude it, or set binary = "accept"')
+        wrong = not_text(head) if self._route.binary == "refuse" else None
+        if wrong is not None:
+            reason = f'{wrong}; exclude it, or set binary = "accept"'
+            self._refused[status.st_dev, status.st_ino] = (status.st_mtime_ns, reason)
+            self._trouble(path, reason)
             return None
-        return _Candidate(path, status, head) if head else None
+        return _Candidate(path, status, head, begin) if begin < status.st_size else None
 
     # What is stored.
 
@@ -361,7 +371,7 @@ class TailFinder:
                 continue
             candidate = self._examine(path, found)
             if candidate is not None:
-                self._start(candidate, identity.origin, 0, sources)
+                self._start(candidate, identity.origin, candidate.text_start, sources)
 
     @staticmethod
     def _moved_as_a_whole(
@@ -414,11 +424,14 @@ class TailFinder:
         route = self._route
         before = self._first_pass and candidate.path not in self._paths_stored
         if not before or route.start == "beginning":
-            return 0
+            return candidate.text_start
         age = route.start_age
         if age is not None and candidate.status.st_mtime >= time.time() - age:
-            return 0
-        return _last_line_start(candidate)
+            return candidate.text_start
+        try:
+            return max(candidate.text_start, last_line_start(candidate.path, candidate.status.st_size))
+        except OSError:
+            return candidate.status.st_size  # it can not be opened any more: whoever reads it says so
 
     # Copies: `copytruncate` leaves a second file with the content of the first.
 
@@ -464,26 +477,6 @@ def _holds(path: str, identity: Identity, position: int) -> bool:
             return identity.is_in(descriptor, position)
     except OSError:
         return False
-
-
-def _last_line_start(candidate: _Candidate) -> int:
-    """The end of the last whole line, so that a line being written now is not cut; the end of the file if none is near."""
-    size = candidate.status.st_size
-    start = max(0, size - _LINE_SEARCH_BYTES)
-    try:
-        with opened(candidate.path) as descriptor:
-            found = os.pread(descriptor, size - start, start).rfind(b"\n")
-    except OSError:
-        return size
-    if found >= 0:
-        return start + found + 1
-    return size if start else 0
-
-
-def _binary(head: bytes) -> str | None:
-    if head.startswith(_MAGIC_BYTES):
-        return "a compressed file"
-    return "holds NUL bytes, so it is not text" if b"\0" in head else None
 
 
 def _kind(mode: int) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "name_source",
     "opened",
     "possible_originals",
+    "printable",
     "regular_files",
     "rotated_from",
     "same_content",
@@ -44,6 +45,8 @@ WITNESS_BYTES: Final = 256
 
 _ADDED: Final = re.compile(r"[-._~].*\d|\b(old|prev|bak)\b|~$")
 """What rotation adds to a name."""
+
+_NOT_UTF8: Final = "bytes:"
 
 _births = itertools.count(time.time_ns())
 
@@ -107,8 +110,8 @@ class Identity:
     def to_detail(self) -> dict[str, Any]:
         """As JSON values, for `Found.detail`."""
         detail: dict[str, Any] = {
-            "path": self.path,
-            "origin": self.origin,
+            "path": _to_text(self.path),
+            "origin": _to_text(self.origin),
             "device": self.device,
             "inode": self.inode,
             "fingerprint": self.fingerprint.digest,
@@ -127,10 +130,10 @@ class Identity:
         witness = None
         if "witness" in detail:
             witness = Witness(int(detail["witness_at"]), int(detail["witness_bytes"]), str(detail["witness"]))
-        path = str(detail["path"])
+        path = _to_path(str(detail["path"]))
         return cls(
             path=path,
-            origin=str(detail.get("origin", path)),
+            origin=_to_path(str(detail.get("origin", path))),
             device=int(detail["device"]),
             inode=int(detail["inode"]),
             fingerprint=Fingerprint(int(detail["fingerprint_bytes"]), str(detail["fingerprint"])),
@@ -158,6 +161,20 @@ class Identity:
 def name_source(status: os.stat_result, fingerprint: Fingerprint) -> str:
     """A name for a file found for the first time; no two calls give the same."""
     return f"{status.st_dev:x}-{status.st_ino:x}-{fingerprint.digest[:8]}-{next(_births):x}"
+
+
+def printable(path: str) -> str:
+    """A path that may not be UTF-8, for people."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _to_text(path: str) -> str:
+    """A path as JSON can hold it: as it is, or its bytes if they are not UTF-8."""
+    return path if printable(path) == path else _NOT_UTF8 + os.fsencode(path).hex()
+
+
+def _to_path(text: str) -> str:
+    return os.fsdecode(bytes.fromhex(text.removeprefix(_NOT_UTF8))) if text.startswith(_NOT_UTF8) else text
 
 
 @contextmanager

@@ -1,0 +1,56 @@
+"""Content: where the text of a file begins, where its last line does, and whether it is text at all."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from ingestd.tail.identity import HEAD_BYTES
+
+__all__ = ["last_line_start", "not_text", "text_start"]
+
+_COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
+_LINE_SEARCH_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 64 * 1024
+
+
+def not_text(head: bytes) -> str | None:
+    """Why a file with this head is not text, or None. NUL bytes at the very beginning are no reason: see `text_start`."""
+    if head.startswith(_COMPRESSED):
+        return "a compressed file"
+    return "holds NUL bytes, so it is not text" if b"\0" in head.lstrip(b"\0") else None
+
+
+def text_start(descriptor: int, head: bytes) -> int:
+    """The first position that is not NUL.
+
+    A writer that does not append goes on at its old place after its file was truncated: what is before, nobody wrote.
+    Raises `OSError`.
+    """
+    at = 0
+    if not head.startswith(b"\0"):
+        return at
+    if len(head) == HEAD_BYTES and not head.strip(b"\0"):
+        try:
+            at = os.lseek(descriptor, 0, os.SEEK_DATA)
+        except OSError:
+            return 0  # all of it is a hole, or the file system does not say
+    while block := os.pread(descriptor, _BLOCK_BYTES, at):
+        text = block.lstrip(b"\0")
+        if text:
+            return at + len(block) - len(text)
+        at += len(block)
+    return at
+
+
+def last_line_start(path: str, size: int) -> int:
+    """The end of the last whole line in the first `size` bytes, or `size` if none is near. Raises `OSError`."""
+    start = max(0, size - _LINE_SEARCH_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.pread(descriptor, size - start, start).rfind(b"\n")
+    finally:
+        os.close(descriptor)
+    if found >= 0:
+        return start + found + 1
+    return size if start else 0
