@@ -50,10 +50,13 @@ class Deadline:
         """Await within the deadline. Raises `DeadlineExceeded`, naming what was being done."""
         if self.at == float("inf"):
             return await awaitable
+        # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes just as the awaitable is done.
+        limit = asyncio.timeout(self.remaining)
         try:
-            return await asyncio.wait_for(awaitable, self.remaining)
-        except TimeoutError as error:
-            if isinstance(error, DeadlineExceeded):
+            async with limit:
+                return await awaitable
+        except TimeoutError:
+            if not limit.expired():
                 raise
             raise DeadlineExceeded(f"{doing}: not done within {self.seconds:g} s") from None
 

@@ -171,7 +171,8 @@ class RefreshedMetadata:
         interval = self._last_round + self._settings.metadata_minimum_interval - now
         if interval > 0 and not coming.waited_for:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), interval)
+                async with asyncio.timeout(interval):
+                    await self._hurry.wait()
 
     async def _send(self, current: _Round) -> None:
         try:

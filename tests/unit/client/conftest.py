@@ -71,7 +71,7 @@ class ScriptedConnection:
 
 
 class ScriptedCluster:
-    """Nodes by address, topics as {name: {partition: (leader, epoch)}}; what is down refuses, what hangs says nothing."""
+    """Nodes by address, topics as {name: {partition: (leader, epoch)}}; who is down refuses, who hangs is silent."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, str] = {1: "one:1", 2: "two:2", 3: "three:3"}
