@@ -116,7 +116,9 @@ class SyncProducer:
             return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
         loop = self._loop
-        self._submit(_end(self._client, self._producer, 0.0)).add_done_callback(lambda _: loop.stop())
+        self._submit(_end(self._client, self._producer, 0.0)).add_done_callback(
+            lambda _: loop.call_soon_threadsafe(loop.stop)
+        )
 
     def send(
         self,
