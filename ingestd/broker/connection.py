@@ -15,6 +15,7 @@ import structlog
 
 from ingestd.broker.request import Answer, Request, read_request
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
+from ingestd.records.loops import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -75,6 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_for_room = False
         self._ending = False
         self._last_byte = time.monotonic()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when nothing of the connection is left."""
 
     # What asyncio calls.
 
@@ -108,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._received == len(self._frame):
             frame, self._frame = self._frame, None
             self._take(memoryview(frame), held=len(frame))
+            self._watch_pipeline()
 
     def eof_received(self) -> bool:
         """A client that closes its side gets no more answers."""
@@ -118,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         del exc
         self._ending = True
         self._connections.discard(self)
+        if not self.lost.done():
+            self.lost.set_result(None)
         for slot in self._slots:
             if slot.task is not None:
                 slot.task.cancel()
@@ -167,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._watch_pipeline()
 
     def _begin_frame(self, size: int, begun: memoryview) -> None:
-        self._frame = bytearray(size)
+        self._frame = allocate(size)
         self._frame[: len(begun)] = begun
         self._received = len(begun)
         if not self._broker.memory.take_or_wait(size, self._room_made):
@@ -260,30 +266,35 @@ class Connection(asyncio.BufferedProtocol):
             if not self._write_paused:
                 self._broker.memory.give_back(self._unsent)
                 self._unsent = 0
-        if self._filled and self._frame is None and not self._ending and not transport.is_reading():
-            # Requests were left in the scratch buffer when the pipeline was full.
+        if not self._ending and not transport.is_reading():
+            # The pipeline was full, and requests may have been left in the scratch buffer.
             asyncio.get_running_loop().call_soon(self._continue)
 
     def _continue(self) -> None:
-        if not self._ending and self._frame is None:
+        if self._ending:
+            return
+        if self._frame is None:
             self._take_from_scratch()
+        else:
+            self._watch_pipeline()
 
     def sweep(self, now: float, idle_timeout: float) -> None:
-        """End the connection when its client stopped in the middle of a frame, or asked for nothing for long."""
+        """End the connection when its client stopped in the middle of a frame, or neither asked nor read for long."""
         quiet = now - self._last_byte
         if self._frame is not None and not self._waiting_for_room and quiet > _FRAME_TIMEOUT and self._reading_now():
             self._end(f"nothing for {quiet:.0f} s in the middle of a request")
-        elif not self._slots and quiet > idle_timeout:
-            self._close()
+        elif quiet > idle_timeout and (self._write_paused or not self._slots):
+            self.close()
 
     def _reading_now(self) -> bool:
         return self._transport is not None and self._transport.is_reading()
 
     def _end(self, reason: str) -> None:
         _log.warning("connection closed", peer=self._peer_port, reason=reason)
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Take no more requests; what has been answered is sent."""
         self._ending = True
         if self._transport is not None:
             self._transport.close()

@@ -81,15 +81,25 @@ class BrokerServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take everything down in order; safe to cancel nowhere, but bounded by the disk alone."""
+        """Take everything down in order, within the shutdown timeout and what the disk needs."""
         if self._listener is not None:
             self._listener.close()
-        for connection in tuple(self._connections):
-            connection.abort()
+        await self._end_connections()
         await self._tasks.close()
         self._broker.storage.close()
         self._broker.request_log.close()
         _log.info("broker closed", address=self.bootstrap)
+
+    async def _end_connections(self) -> None:
+        connections = tuple(self._connections)
+        for connection in connections:
+            connection.close()
+        if connections:
+            lost = [connection.lost for connection in connections]
+            await asyncio.wait(lost, timeout=self._settings.shutdown_timeout)
+        # Clients that do not read what they asked for.
+        for connection in tuple(self._connections):
+            connection.abort()
 
     async def _enforce_retention(self) -> None:
         while True:

@@ -56,12 +56,16 @@ class BrokerSettings:
     max_fetch_bytes: int = 55 * MIB
     max_connections: int = 10_000
     idle_timeout: float = 600.0
-    shutdown_timeout: float = 10.0
+    shutdown_timeout: float = 2.0
 
     def __post_init__(self) -> None:
         if self.default_partitions < 1:
             raise ConfigurationError(f"default_partitions: {self.default_partitions} is not a number of partitions")
         if not 0 <= self.port < 1 << 16:
             raise ConfigurationError(f"port: {self.port} is not a TCP port")
+        if self.max_request_bytes > self.max_in_flight_bytes:
+            raise ConfigurationError(
+                f"max_in_flight_bytes: {self.max_in_flight_bytes} has no room for a request of {self.max_request_bytes}"
+            )
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")

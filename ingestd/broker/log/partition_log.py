@@ -18,7 +18,7 @@ from ingestd.broker.log.epochs import LeaderEpochs
 from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
 from ingestd.broker.log.producer_state import ProducerStates
 from ingestd.broker.log.segment import LOG_SUFFIX, Segment
-from ingestd.errors import ErrorCode, KafkaError
+from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
 from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ class PartitionLog:
         self._load_start_offset()
         self.epochs.load(self.end_offset)
         self._load_producers()
+        for segment in self._segments[:-1]:
+            if not segment.sealed:
+                self._disk.submit(self._seal, segment, os.dup(segment.descriptor))
 
     def _load_segments(self) -> None:
         bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
@@ -142,13 +145,20 @@ class PartitionLog:
                 replay_from = int(path.stem)
                 break
             path.unlink()
+        try:
+            self._replay_producers(replay_from)
+        except CorruptBatch as error:
+            # A sealed segment that changed on the disk: its readers are told, the rest of the log is well.
+            _log.error("log is damaged", partition=self.directory.name, error=str(error))
+        self._producers.expire()
+
+    def _replay_producers(self, replay_from: int) -> None:
         for segment in self._segments:
             if segment.next_offset <= replay_from:
                 continue
             for _position, header in segment.headers(max(replay_from, segment.base_offset)):
                 if header.producer_id != NO_PRODUCER_ID and header.base_offset >= replay_from:
                     self._producers.appended(header, header.base_offset, segment.created)
-        self._producers.expire()
 
     def _segment(self, base_offset: int) -> Segment:
         return Segment(self._files, self.directory, base_offset, self.config.index_interval)
@@ -223,8 +233,7 @@ class PartitionLog:
 
     def _write_producers(self) -> None:
         self._producers.expire()
-        if not len(self._producers):
-            return
+        # Also when there are none: the next start need not look for them in the whole log.
         try:
             self._producers.write(self.directory / f"{self.end_offset:020d}{_PRODUCERS_SUFFIX}")
         except OSError as error:
@@ -337,14 +346,12 @@ class PartitionLog:
         if self._closed:
             return
         self._stop()
-        for descriptor in self.take_unflushed():
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        for segment in self._segments:
-            if segment.size and not segment.index_path.exists():
-                segment.seal()
+        unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
+        if not unsealed:
+            return
+        for segment in unsealed:
+            os.fsync(segment.descriptor)
+            segment.seal()
         self._write_producers()
         sync_directory(self.directory)
 

@@ -53,9 +53,6 @@ class ProducerStates:
         self._expiry = expiry
         self._producers: dict[int, _Producer] = {}
 
-    def __len__(self) -> int:
-        return len(self._producers)
-
     def check(self, header: BatchHeader) -> int | None:
         """The base offset that the same batch got before, or None when the batch is new and may be appended.
 

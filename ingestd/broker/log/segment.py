@@ -29,11 +29,23 @@ class Segment:
         Batches follow each other without a gap of offsets.
     """
 
-    __slots__ = ("_files", "_torn", "base_offset", "created", "index", "next_offset", "path", "size", "unflushed")
+    __slots__ = (
+        "_files",
+        "_sealed_size",
+        "_torn",
+        "base_offset",
+        "created",
+        "index",
+        "next_offset",
+        "path",
+        "size",
+        "unflushed",
+    )
 
     def __init__(self, files: OpenFiles, directory: Path, base_offset: int, index_interval: int) -> None:
         self._files = files
         self._torn = False
+        self._sealed_size = -1
         self.path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -46,6 +58,11 @@ class Segment:
     def index_path(self) -> Path:
         """Where the index stands once the segment is sealed."""
         return self.path.with_suffix(".index")
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the index file describes the segment as it is."""
+        return self._sealed_size == self.size
 
     @property
     def descriptor(self) -> int:
@@ -105,6 +122,7 @@ class Segment:
     def seal(self) -> None:
         """Write the index. The segment's bytes must be on the disk. Raises `OSError`."""
         self.index.write(self.index_path, self.size, self.next_offset)
+        self._sealed_size = self.size
 
     def load(self) -> None:
         """Take the file as the index describes it; without an index that fits, keep the batches beyond doubt.
@@ -116,7 +134,7 @@ class Segment:
         known = SegmentIndex.read(self.index_path, self.index.interval, status.st_size)
         if known is not None:
             self.index, self.next_offset = known
-            self.size = status.st_size
+            self.size = self._sealed_size = status.st_size
             return
         self.index_path.unlink(missing_ok=True)
         self.index = SegmentIndex(self.index.interval)

@@ -1,4 +1,4 @@
-"""Fixtures: `embedded`, one broker for the session; `broker_process`, brokers of one's own, to be killed and changed."""
+"""Fixtures: `embedded`, one broker for the session; `broker_process`, brokers of one's own, to be killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+
 from embedded.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     started: list[BrokerProcess] = []
     numbers = itertools.count(1)
 
-    def start(*options: str, before_exec: Callable[[], None] | None = None) -> BrokerProcess:
+    def start(*options: str) -> BrokerProcess:
         directory = tmp_path / f"broker-{next(numbers)}"
         directory.mkdir()
-        broker = BrokerProcess(directory, *options, before_exec=before_exec)
+        broker = BrokerProcess(directory, *options)
         started.append(broker)
         return broker.__enter__()
 

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import orjson
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["BrokerProcess"]
 
@@ -25,13 +23,12 @@ END_SECONDS = 20
 class BrokerProcess:
     """Context manager. `directory` gets `data`, `requests.jsonl` and `stderr`."""
 
-    def __init__(self, directory: Path, *options: str, before_exec: Callable[[], None] | None = None) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.data = directory / "data"
         self.request_log = directory / "requests.jsonl"
         self.stderr = directory / "stderr"
         self.port = 0
         self._options = options
-        self._before_exec = before_exec
         self._process: subprocess.Popen[bytes] | None = None
         self._parent_pipe = -1
 
@@ -65,9 +62,7 @@ class BrokerProcess:
             "--request-log", str(self.request_log), "--parent-fd", str(reading_end), *self._options,
         ]  # fmt: skip
         with self.stderr.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[reading_end], preexec_fn=self._before_exec
-            )
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[reading_end])
         os.close(reading_end)
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], READY_SECONDS)
@@ -108,14 +103,12 @@ class BrokerProcess:
 
     def cpu_seconds(self) -> float:
         """User and system time so far."""
-        with open(f"/proc/{self.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self) -> int:
         """Resident memory."""
-        with open(f"/proc/{self.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def requests(self) -> list[dict[str, object]]:
         """What the request log has so far."""

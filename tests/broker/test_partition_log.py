@@ -1,0 +1,296 @@
+"""A partition's log: what is appended is found, by offset and by time, also after a restart."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from embedded.batches import batch_of, numbered_batch
+
+from ingestd.broker.log.files import OpenFiles
+from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.topic_config import TopicConfig
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.records.batch import read_header, split_batches
+from ingestd.records.decode import decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+EXPIRY = 86_400.0
+
+
+class Reopener:
+    """Opens the log of one directory; again, as a new process would after a kill, without closing the old one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "topic-0"
+        self.disk = ThreadPoolExecutor(max_workers=1)
+        self.opened: list[OpenFiles] = []
+
+    def __call__(self, leader_epoch: int = 0, **config: str) -> PartitionLog:
+        files = OpenFiles(8)
+        self.opened.append(files)
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        log = PartitionLog(
+            self.directory,
+            TopicConfig.of(settings, {}),
+            files,
+            self.disk,
+            leader_epoch=leader_epoch,
+            producer_expiry=EXPIRY,
+        )
+        log.open()
+        return log
+
+    def settle(self) -> None:
+        """Wait for what the disk threads have to do."""
+        self.disk.submit(int).result()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path) -> Iterator[Reopener]:
+    reopener = Reopener(tmp_path)
+    yield reopener
+    reopener.disk.shutdown()
+    for files in reopener.opened:
+        files.close_all()
+
+
+def append(log: PartitionLog, batch: bytearray) -> int:
+    return log.append(memoryview(batch), read_header(batch)).base_offset
+
+
+def read_all(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
+    """Offset and value of every record, fetched `max_bytes` at a time."""
+    found = []
+    offset = log.start_offset
+    while (piece := log.slice(offset, max_bytes)) is not None:
+        for batch in split_batches(piece.read()):
+            found += [(record.offset, record.value or b"") for record in decode_records(batch)]
+        offset = found[-1][0] + 1
+    return found
+
+
+def values(start: int, count: int) -> list[bytes]:
+    return [b"value %d " % number + b"." * (number % 70) for number in range(start, start + count)]
+
+
+def fill(log: PartitionLog, batches: int, records: int = 5) -> list[tuple[int, bytes]]:
+    expected = []
+    for _ in range(batches):
+        offset = log.end_offset
+        content = values(offset, records)
+        assert append(log, batch_of(content, timestamp_ms=1_000 + offset)) == offset
+        expected += list(enumerate(content, offset))
+    return expected
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 5_000, 1 << 20])
+@pytest.mark.parametrize("segment_bytes", ["2000", "1073741824"])
+def test_everything_appended_is_read_in_order_whatever_the_piece(
+    reopen: Reopener, max_bytes: int, segment_bytes: str
+) -> None:
+    log = reopen(segment_bytes=segment_bytes, index_interval_bytes="600")
+    expected = fill(log, 60)
+    assert read_all(log, max_bytes) == expected
+
+
+def test_a_read_from_the_middle_begins_with_the_batch_that_holds_the_offset(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="3000", index_interval_bytes="900")
+    fill(log, 50)
+    for offset in range(log.end_offset):
+        piece = log.slice(offset, 1)
+        assert piece is not None
+        header = read_header(piece.read())
+        assert header.base_offset <= offset <= header.last_offset
+        assert piece.length == piece.first == header.size
+
+
+def test_a_piece_is_never_larger_than_asked_but_for_its_first_batch(reopen: Reopener) -> None:
+    log = reopen(index_interval_bytes="0")
+    fill(log, 100)
+    for max_bytes in range(0, 4000, 97):
+        piece = log.slice(7, max_bytes)
+        assert piece is not None
+        assert piece.length == piece.first or piece.length <= max_bytes
+
+
+def test_an_offset_outside_the_log_is_out_of_range(reopen: Reopener) -> None:
+    log = reopen()
+    fill(log, 2)
+    assert log.slice(10, 100) is None
+    for offset in (-1, 11):
+        with pytest.raises(KafkaError) as refused:
+            log.slice(offset, 100)
+        assert refused.value.code is ErrorCode.offset_out_of_range
+
+
+def test_a_batch_is_found_by_time_in_every_segment(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="1500", index_interval_bytes="500")
+    fill(log, 60)
+    for offset in range(log.end_offset):
+        header, piece = next(log.batches_from_timestamp(1_000 + offset))
+        assert header.base_offset <= offset <= header.last_offset
+        assert read_header(piece.read()) == header
+    assert next(log.batches_from_timestamp(1_000 + log.end_offset), None) is None
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_restart_changes_nothing_that_a_reader_sees(reopen: Reopener, closed: bool) -> None:
+    config = {"segment_bytes": "2500", "index_interval_bytes": "700"}
+    log = reopen(**config)
+    expected = fill(log, 40)
+    if closed:
+        reopen.settle()
+        log.close()
+    log = reopen(**config)
+    assert read_all(log) == expected
+    expected += fill(log, 40)
+    assert read_all(log) == expected
+    for offset in range(0, log.end_offset, 13):
+        assert next(log.batches_from_timestamp(1_000 + offset))[0].last_offset >= offset
+
+
+def test_a_closed_log_is_opened_by_its_indexes_without_reading_a_batch(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="2500")
+    fill(log, 40)
+    reopen.settle()
+    log.close()
+    names = {path.suffix for path in log.directory.iterdir()}
+    assert names == {".log", ".index", ".producers"}
+    for path in log.directory.glob("*.log"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert reopen(segment_bytes="2500").end_offset == 200
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 40, None])
+def test_a_damaged_index_is_made_again_from_the_segment(reopen: Reopener, damage: bytes | None) -> None:
+    log = reopen(segment_bytes="2500")
+    expected = fill(log, 40)
+    reopen.settle()
+    log.close()
+    for path in log.directory.glob("*.index"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content) if damage is None else damage)
+    assert read_all(reopen(segment_bytes="2500")) == expected
+
+
+def test_duplicates_of_the_last_five_batches_are_told_their_offset_also_after_a_restart(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="600")
+    batches = [numbered_batch(values(5 * number, 5), 7, 0, 5 * number) for number in range(12)]
+    for number, batch in enumerate(batches):
+        assert append(log, bytearray(batch)) == 5 * number
+    for now in (log, reopen(segment_bytes="600")):
+        for number in range(7, 12):
+            header = read_header(batches[number])
+            again = now.append(memoryview(bytearray(batches[number])), header)
+            assert (again.base_offset, again.duplicate) == (5 * number, True)
+        with pytest.raises(KafkaError) as refused:
+            append(now, bytearray(batches[6]))
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        assert now.end_offset == 60
+
+
+def test_a_producer_must_go_on_where_it_was_and_in_its_newest_epoch(reopen: Reopener) -> None:
+    log = reopen()
+    append(log, numbered_batch(values(0, 3), 7, 1, 0))
+
+    def refused(epoch: int, sequence: int) -> ErrorCode:
+        with pytest.raises(KafkaError) as error:
+            append(log, numbered_batch(values(0, 3), 7, epoch, sequence))
+        return error.value.code
+
+    assert refused(1, 4) is ErrorCode.out_of_order_sequence_number
+    assert refused(0, 3) is ErrorCode.invalid_producer_epoch
+    assert refused(2, 3) is ErrorCode.out_of_order_sequence_number
+    assert append(log, numbered_batch(values(0, 3), 7, 1, 3)) == 3
+    assert append(log, numbered_batch(values(0, 3), 7, 2, 0)) == 6
+    assert refused(1, 6) is ErrorCode.invalid_producer_epoch
+
+
+def test_sequences_wrap_to_zero(reopen: Reopener) -> None:
+    log = reopen()
+    last = (1 << 31) - 1
+    append(log, numbered_batch(values(0, 3), 7, 0, last - 4))
+    append(log, numbered_batch(values(0, 3), 7, 0, last - 1))
+    assert append(log, numbered_batch(values(0, 3), 7, 0, 1)) == 6
+    assert append(log, numbered_batch(values(0, 3), 7, 0, last - 1)) == 3
+
+
+def test_segments_beyond_the_bytes_to_keep_are_removed(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="2000", retention_bytes="6000")
+    expected = fill(log, 60)
+    reopen.settle()
+    log.enforce_retention(0.0)
+    assert 6000 <= log.size < 6000 + 2000
+    left = read_all(log)
+    assert left == expected[-len(left) :]
+    assert log.start_offset == left[0][0]
+    assert len(list(log.directory.glob("*.log"))) <= 5
+    assert reopen(segment_bytes="2000").start_offset == log.start_offset
+
+
+def test_everything_older_than_the_time_to_keep_is_removed_and_the_end_is_not_forgotten(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="2000", retention_ms="1000")
+    fill(log, 60)
+    log.enforce_retention(1_000 / 1000)
+    assert log.start_offset == 0
+    log.enforce_retention(100.0)
+    assert (log.start_offset, log.end_offset) == (300, 300)
+    again = reopen(segment_bytes="2000")
+    assert (again.start_offset, again.end_offset) == (300, 300)
+    assert fill(again, 1)[0][0] == 300
+
+
+def test_deleted_records_stay_deleted_after_a_restart(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="2000")
+    fill(log, 60)
+    log.delete_before(123)
+    for now in (log, reopen(segment_bytes="2000")):
+        assert now.start_offset == 123
+        with pytest.raises(KafkaError):
+            now.slice(122, 100)
+        assert now.slice(123, 100) is not None
+
+
+def test_each_leader_epoch_ends_where_the_next_begins(reopen: Reopener) -> None:
+    log = reopen(leader_epoch=0)
+    fill(log, 2)
+    log = reopen(leader_epoch=3)
+    fill(log, 1)
+    log = reopen(leader_epoch=4)
+    assert log.epochs.end_of(0, log.end_offset) == (0, 10)
+    assert log.epochs.end_of(2, log.end_offset) == (0, 10)
+    assert log.epochs.end_of(3, log.end_offset) == (3, 15)
+    assert log.epochs.end_of(9, log.end_offset) == (3, 15)
+    assert [log.epochs.at(offset) for offset in (0, 9, 10, 14)] == [0, 0, 3, 3]
+    piece = log.slice(10, 1)
+    assert piece is not None
+    assert read_header(piece.read()).leader_epoch == 3
+
+
+def test_a_failed_write_leaves_the_log_as_it_was(reopen: Reopener, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = reopen()
+    expected = fill(log, 3)
+
+    def part_of(write: Callable[..., int]) -> Callable[..., int]:
+        def failing(descriptor: int, content: memoryview, position: int) -> int:
+            write(descriptor, content[: len(content) // 2], position)
+            raise OSError(28, "No space left on device")
+
+        return failing
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", part_of(os.pwrite))
+        with pytest.raises(KafkaError) as refused:
+            append(log, batch_of(values(0, 50)))
+    assert refused.value.code is ErrorCode.kafka_storage_error
+    assert read_all(log) == expected
+    expected += fill(log, 1)
+    assert read_all(log) == expected
+    assert read_all(reopen()) == expected
