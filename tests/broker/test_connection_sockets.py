@@ -9,7 +9,7 @@ import asyncio
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 import uvloop
@@ -63,7 +63,7 @@ class Server:
         self.script = script
         self.failed: BaseException | None = None
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         # A small receive buffer, so that the client's kernel fills up soon.
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)

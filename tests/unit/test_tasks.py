@@ -1,0 +1,78 @@
+"""Whoever starts a task ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ingestd.errors import Closed
+from ingestd.tasks import TaskOwner
+
+
+async def forever(ended: list[str]) -> None:
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        ended.append("ended")
+
+
+async def test_no_task_outlives_close() -> None:
+    owner = TaskOwner()
+    ended: list[str] = []
+    tasks = [owner.start(forever(ended), "t") for _ in range(3)]
+    await asyncio.sleep(0)
+    await owner.close()
+    await owner.close()
+    assert all(task.cancelled() for task in tasks)
+    assert ended == ["ended"] * 3
+
+
+async def test_nothing_starts_after_close() -> None:
+    owner = TaskOwner()
+    await owner.close()
+    with pytest.raises(Closed, match="late"):
+        owner.start(forever([]), "late")
+
+
+async def test_an_error_is_reported_once_and_swallowed_never() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    crashes: list[BaseException] = []
+    owner = TaskOwner(crashes.append)
+    await asyncio.wait([owner.start(fail(), "t")])
+    await asyncio.sleep(0)
+    assert [str(error) for error in crashes] == ["broken"]
+
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    owner = TaskOwner()
+    await asyncio.wait([owner.start(fail(), "t")])
+    await asyncio.sleep(0)
+    assert [str(context["exception"]) for context in reported] == ["broken"]
+
+
+async def test_a_task_may_close_its_own_owner() -> None:
+    owner = TaskOwner()
+    ended: list[str] = []
+    other = owner.start(forever(ended), "other")
+    closing = owner.start(owner.close(), "closing")
+    await closing
+    assert other.cancelled()
+
+
+async def test_finish_waits_for_work_that_ends_by_itself() -> None:
+    owner = TaskOwner()
+    release = asyncio.Event()
+    task = owner.start(release.wait(), "t")
+    finishing = asyncio.create_task(owner.finish())
+    await asyncio.sleep(0)
+    assert not finishing.done()
+    release.set()
+    await finishing
+    assert task.done()
+    assert not task.cancelled()
+    with pytest.raises(Closed):
+        owner.start(forever([]), "late")
