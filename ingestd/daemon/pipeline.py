@@ -114,6 +114,7 @@ class _LaneQueue:
     ready: deque[_OpenSource] = field(default_factory=deque)
     slabs: deque[_Slab] = field(default_factory=deque)
     due: bool = False
+    waiting: bool = False
     timer: asyncio.TimerHandle | None = None
 
 
@@ -154,6 +155,10 @@ class Pipeline:
         self._gauges: dict[str, SourceGauges] = {}
         self._stale: set[str] = set()
         self._lanes: dict[Lane, _LaneQueue] = {}
+        self._waiting: deque[_LaneQueue] = deque()
+        """Lanes that are due and wait for an encoder, pages or partitions, longest first."""
+        self._interrupted: set[_LaneQueue] = set()
+        """Lanes whose first slab is encoded in part and waits for another output run."""
         self._loop = asyncio.get_running_loop()
         self._pages = 0
         self._encoding_now = 0
@@ -242,13 +247,25 @@ class Pipeline:
 
     def kick(self) -> None:
         """Go on reading where it stopped for want of pages or of metadata."""
-        if self._stopped:
-            return
         self._starved = False
-        for queue in self._lanes.values():
+        self._resume()
+
+    def _resume(self) -> None:
+        """Let those who wait go on, in turn. What is half encoded comes first: only it can give pages back."""
+        interrupted, self._interrupted = self._interrupted, set()
+        for queue in interrupted:
             self._advance(queue)
-            if queue.due:
-                self._pump(queue)
+        for _ in range(len(self._waiting)):
+            if self._stopped or self._starved or self._encoding_now >= self._encoding.capacity:
+                return
+            queue = self._waiting.popleft()
+            queue.waiting = False
+            self._pump(queue)
+
+    def _wait(self, queue: _LaneQueue) -> None:
+        if not queue.waiting:
+            queue.waiting = True
+            self._waiting.append(queue)
 
     @property
     def starved(self) -> bool:
@@ -270,14 +287,17 @@ class Pipeline:
                 queue.due = False
                 return
             if self._encoding_now >= self._encoding.capacity:
+                self._wait(queue)
                 return
             partitions = self._partitions()
             if partitions == 0:
                 self._metadata.wanted([self.route.topic], "no partitions known")
+                self._wait(queue)
                 return
             slab = self._fill(queue, partitions)
             if slab is None:
                 if self._starved:
+                    self._wait(queue)
                     return
                 continue
             self._encode(slab, partitions)
@@ -373,8 +393,7 @@ class Pipeline:
             return
         slab.encoding = result
         self._advance(slab.lane)
-        if slab.lane.due:
-            self._pump(slab.lane)
+        self._resume()
 
     # Sending, in order of reading.
 
@@ -396,6 +415,7 @@ class Pipeline:
                 slab.output = self._arena.allocate(slab.length - slab.offset + LEAST_READ)
                 if slab.output is None:
                     self._starved = True
+                    self._interrupted.add(queue)
                     return
                 self._pages += slab.output.pages
                 self._encode(slab, self._partitions())

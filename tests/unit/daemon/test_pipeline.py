@@ -208,7 +208,12 @@ def bench(route, pages=64, partitions=2):
     descriptor = Arena.create(pages * PAGE_BYTES)
     arena = Arena(descriptor)
     made = Bench(route, arena, partitions)
-    arena.freed = lambda: asyncio.get_running_loop().call_soon(made.pipeline.kick)
+
+    def freed():
+        if made.pipeline.starved:
+            asyncio.get_running_loop().call_soon(made.pipeline.kick)
+
+    arena.freed = freed
     yield made
     made.pipeline.close()
     arena.close()
@@ -237,7 +242,7 @@ async def drive(made, random, until):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    counts=st.lists(st.integers(0, 4000), min_size=1, max_size=4),
+    counts=st.lists(st.integers(0, 4000), min_size=1, max_size=6),
     most=st.integers(PAGE_BYTES // 2, SLAB),
     pages=st.integers(10, 40),
     random=st.randoms(use_true_random=False),
@@ -247,7 +252,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
     counts, most, pages, random, fixed
 ):
     texts = {f"s{number}": lines(f"s{number}", count, 150) for number, count in enumerate(counts)}
-    lanes = {name: Lane(number % 2) for number, name in enumerate(texts)} if fixed else {}
+    lanes = {name: Lane(number % 2, b"k%d" % number) for number, name in enumerate(texts)} if fixed else {}
     route = TextRoute(texts, most, lanes=lanes)
 
     async def check():
@@ -404,3 +409,17 @@ async def test_a_hot_source_does_not_keep_others_waiting(quiet):
             await made.turn()
         sent = b"".join(batch for batches in made.broker.sent.values() for batch in batches)
         assert all(f"q{n} 0\n".encode() in sent for n in range(quiet))
+
+
+async def test_a_lane_that_found_no_encoder_free_goes_on_when_another_lanes_slab_is_encoded():
+    texts = {"a": lines("a", 10, 10), "b": lines("b", 10, 10)}
+    with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
+        made.encoding.capacity = 1
+        made.assign("a")
+        made.assign("b")
+        await made.turn()
+        assert len(made.encoding.jobs) == 1
+        made.encoding.finish(0)
+        await made.turn()
+        made.encoding.finish(0)
+        assert {bytes(batch) for batch, *_ in made.broker.waiting} == set(texts.values())
