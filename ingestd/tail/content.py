@@ -15,7 +15,7 @@ _BLOCK_BYTES: Final = 64 * 1024
 
 
 def not_text(head: bytes) -> str | None:
-    """Why a file with this head is not text, or None. NUL bytes at the very beginning are no reason: see `text_start`."""
+    """Why a file with this head is not text, or None. NUL bytes at its very beginning are no reason (`text_start`)."""
     if head.startswith(_COMPRESSED):
         return "a compressed file"
     return "holds NUL bytes, so it is not text" if b"\0" in head.lstrip(b"\0") else None

@@ -1,4 +1,4 @@
-"""TailFinder: one per tail, in the supervisor. Finds the files of the globs, knows those that are stored again, names trouble.
+"""TailFinder: one per tail, in the supervisor. Finds the files of the globs, knows stored ones again, names trouble.
 
 A complete pass lists directories and asks the kernel for each file's inode; only files not known yet are opened, for
 their fingerprint. Between passes inotify tells of directories in which a name came or went.
@@ -36,7 +36,7 @@ from ingestd.tail.identity import (
     same_content,
 )
 from ingestd.tail.source import RENAMED, TAKEN
-from ingestd.tail.watch import DIRECTORY_EVENTS, Inotify, WatchLimit
+from ingestd.tail.watch import DIRECTORY_EVENTS, WRITTEN, Inotify, WatchLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -119,7 +119,6 @@ class TailFinder:
         self._by_path: dict[str, _Known] = {}
         self._by_origin: dict[str, dict[File, _Known]] = {}
         self._copies: dict[File, tuple[int, float]] = {}
-        self._paths_stored: set[str] = set()
         self._directories: set[str] = set()
         self._refused: dict[File, tuple[int, str]] = {}
         self._told: dict[str, str] = {}
@@ -204,18 +203,27 @@ class TailFinder:
             self._wanted.set()
 
     def _watch(self, inotify: Inotify) -> None:
-        for gone in inotify.keys - self._directories:
+        wanted = dict.fromkeys(self._directories, DIRECTORY_EVENTS) | dict.fromkeys(self._empty, WRITTEN)
+        for gone in inotify.keys - wanted.keys():
             inotify.drop(gone)
-        for directory in self._directories:
-            if directory in inotify:
+        for path, events in wanted.items():
+            if path in inotify:
                 continue
             try:
-                inotify.add(directory, directory, DIRECTORY_EVENTS)
+                inotify.add(path, path, events)
             except WatchLimit as error:
                 self._warn_watch(error)
                 return
             except OSError:
                 continue  # gone since the pass: the next one says so
+            if events == WRITTEN:
+                self._look_again_unless_empty(path)
+
+    def _look_again_unless_empty(self, path: str) -> None:
+        """What was written before the watch was there gives no event."""
+        with suppress(OSError):
+            if os.stat(path).st_size and self._wanted is not None:
+                self._wanted.set()
 
     def _warn_watch(self, error: OSError) -> None:
         _log.warning(
@@ -230,6 +238,7 @@ class TailFinder:
     def _pass(self, sources: Sources) -> None:
         self._troubles = {}
         self._directories = set()
+        self._empty = set()
         candidates = self._candidates()
         if self._first_pass:
             self._know_again(candidates, sources)
@@ -275,18 +284,13 @@ class TailFinder:
         return candidates
 
     def _examine(self, path: str, status: os.stat_result) -> _Candidate | None:
-        if not stat.S_ISREG(status.st_mode):
-            self._trouble(path, f"{_kind(status.st_mode)}, not a file")
-            return None
-        if status.st_size == 0:
-            return None
-        modified, reason = self._refused.get((status.st_dev, status.st_ino), (-1, ""))
-        if modified == status.st_mtime_ns:
+        """Open a file that is not known, if it is one to take. What it is not is trouble; that it is empty is none."""
+        reason = self._untakeable(status)
+        if reason is not None:
             self._trouble(path, reason)
-            return None
-        owner = self._claims.claim((status.st_dev, status.st_ino), self._route.name)
-        if owner != self._route.name:
-            self._trouble(path, f"taken by the tail {owner!r} already; a file belongs to one tail")
+        if reason is None and status.st_size == 0:
+            self._empty.add(path)
+        if reason is not None or status.st_size == 0:
             return None
         try:
             with opened(path) as descriptor:
@@ -303,13 +307,23 @@ class TailFinder:
             reason = f'{wrong}; exclude it, or set binary = "accept"'
             self._refused[status.st_dev, status.st_ino] = (status.st_mtime_ns, reason)
             self._trouble(path, reason)
-            return None
-        return _Candidate(path, status, head, begin) if begin < status.st_size else None
+        return _Candidate(path, status, head, begin) if wrong is None and begin < status.st_size else None
+
+    def _untakeable(self, status: os.stat_result) -> str | None:
+        """Why a file is not to be opened. One that is not empty is claimed here."""
+        file = (status.st_dev, status.st_ino)
+        if not stat.S_ISREG(status.st_mode):
+            return f"{_kind(status.st_mode)}, not a file"
+        modified, reason = self._refused.get(file, (-1, ""))
+        if modified == status.st_mtime_ns:
+            return reason
+        owner = self._claims.claim(file, self._route.name) if status.st_size else self._route.name
+        return None if owner == self._route.name else f"taken by the tail {owner!r} already; a file belongs to one tail"
 
     # What is stored.
 
     def _know_again(self, candidates: dict[File, _Candidate], sources: Sources) -> None:
-        """Give each stored position to the file with its content, wherever that is now; the newest of an inode first."""
+        """Give each stored position to the file with its content, wherever that is now; the newest first."""
         missing = []
         for position in sorted(self._stored.values(), key=lambda stored: birth_of(stored.source), reverse=True):
             try:
@@ -317,7 +331,6 @@ class TailFinder:
             except (KeyError, ValueError, TypeError) as error:
                 self._trouble(position.source, f"its stored position can not be understood: {error!r}")
                 continue
-            self._paths_stored.add(identity.path)
             candidate = candidates.get((identity.device, identity.inode))
             if candidate is not None and _holds(candidate.path, identity, position.position):
                 self._resume(position, identity.at(candidate.path, candidate.status), sources)
@@ -351,8 +364,8 @@ class TailFinder:
         elif compressed.size > position.position:
             self._trouble(
                 compressed.path,
-                f"holds {compressed.size - position.position} bytes of {identity.path} that were not delivered before it "
-                "was compressed; compressed files are not read",
+                f"holds {compressed.size - position.position} bytes of {identity.path} that were not delivered before "
+                "it was compressed; compressed files are not read",
             )
 
     def _take_successors(
@@ -377,7 +390,7 @@ class TailFinder:
     def _moved_as_a_whole(
         position: StoredPosition, identity: Identity, candidates: dict[File, _Candidate]
     ) -> tuple[str, os.stat_result] | None:
-        """The file at the same path with the same content but another inode or device: restored, or on a disk renumbered."""
+        """The file with the same path and content but another inode or device: restored, or the disk renumbered."""
         for candidate in candidates.values():
             enough = identity.fingerprint.length == HEAD_BYTES or candidate.status.st_ino == identity.inode
             if candidate.path == identity.path and enough and _holds(candidate.path, identity, position.position):
@@ -422,8 +435,7 @@ class TailFinder:
     def _start_of(self, candidate: _Candidate) -> int:
         """Where to begin in a file that is not known: `start` speaks of those that were there before this tail was."""
         route = self._route
-        before = self._first_pass and candidate.path not in self._paths_stored
-        if not before or route.start == "beginning":
+        if not (self._first_run and self._first_pass) or route.start == "beginning":
             return candidate.text_start
         age = route.start_age
         if age is not None and candidate.status.st_mtime >= time.time() - age:
@@ -461,7 +473,7 @@ class TailFinder:
 
 
 def _may_repeat(candidate: _Candidate, known: _Known) -> bool:
-    """Whether a file has the content of the known one, or has its fingerprint and the known one has other content by now."""
+    """Whether a file has the content of the known one, or had it before that one got other content."""
     if not known.identity.fingerprint.fits(candidate.head):
         return False
     try:

@@ -1,4 +1,4 @@
-"""TailEncoder: whole lines to record batches. One partition is one pass in compiled code; keys in lines cost a search each."""
+"""TailEncoder: whole lines to record batches, in one pass of compiled code; a key in a line costs a search more."""
 
 from __future__ import annotations
 

@@ -83,9 +83,10 @@ class Globs:
         return any(_fits(names, parts) for parts in self._excluded_paths)
 
     def walk(self, directories: set[str], trouble: Callable[[str, str], None]) -> Iterator[os.DirEntry[str]]:
-        """Entries that the globs match, whatever they are, each path once. Adds each directory visited to `directories`.
+        """Entries that the globs match, whatever they are, each path once.
 
-        A directory that can not be read, a glob that has nothing to match, and a loop of symbolic links go to `trouble`.
+        Adds each directory visited to `directories`. A directory that can not be read, a glob that has nothing to
+        match, and a loop of symbolic links go to `trouble`.
         """
         given: set[str] = set()
         for pattern in self.patterns:

@@ -213,8 +213,12 @@ def rotated_from(path: str) -> list[str]:
     return [
         os.path.join(directory, original)
         for original in possible_originals(name)
-        if _ADDED.search(name[len(os.path.commonprefix((name, original))) :]) and is_rotation_of(name, original)
+        if _ADDED.search(name[_common_prefix(name, original) :]) and is_rotation_of(name, original)
     ]
+
+
+def _common_prefix(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def possible_originals(name: str) -> Iterator[str]:

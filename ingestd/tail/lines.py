@@ -55,7 +55,7 @@ def cut_at(line: bytes, limit: int) -> int:
 
 
 class Shortened(NamedTuple):
-    """What `shorten` did: bytes written, bytes of the input they stand for, lines cut, and whether it ended within one."""
+    """What `shorten` did: bytes written, input bytes they stand for, lines cut, and whether it ended within one."""
 
     length: int
     consumed: int
@@ -66,7 +66,7 @@ class Shortened(NamedTuple):
 def shorten(
     raw: bytes, limit: int, policy: Literal["truncate", "split"], out: memoryview, *, within: bool = False
 ) -> Shortened:
-    """Write the lines of `raw` to `out`, those over `limit` bytes shortened; stops at the last newline, or when `out` is full.
+    """Write the lines of `raw` to `out`, those over `limit` bytes shortened, until `raw` ends or `out` is full.
 
     With `split`, what stands at the end without newline is taken too as long as it is over the limit: it is a line
     that is longer than the buffer, and each part is a line of its own. `within`: `raw` begins in a line that was split

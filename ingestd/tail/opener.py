@@ -1,4 +1,4 @@
-"""TailOpener: one per tail and worker. Opens files, hears of their changes by one inotify descriptor, looks at all now and then."""
+"""TailOpener: one per tail and worker. Opens files, and hears of their changes by one inotify descriptor."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TailOpener:
         return None
 
     def reopen(self, path: str) -> int:
-        """A descriptor of the file at `path`; when there are no more, idle files give theirs up first. Raises `OSError`."""
+        """A descriptor of the file at `path`; when none are left, idle files give theirs up. Raises `OSError`."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         try:
             return os.open(path, flags)

@@ -61,21 +61,21 @@ class TailRoute:
     linger: float = 0.05
     """Seconds that a line may wait for company before a batch is made; a full batch never waits."""
     batch_bytes: int = 14 * 64 * 1024
-    """Most bytes of a file in one record batch. A batch, with an eighth more for what Kafka adds to each line, must stay
-    below the topic's `max.message.bytes` even when it does not compress: the default does so for Kafka's default."""
+    """Most bytes of a file in one record batch. With an eighth more for what Kafka adds to each line, it must stay
+    below the topic's `max.message.bytes` even when it does not compress; the default does, below Kafka's default."""
     start: str = "beginning"
-    """Where to begin in files that are there, and unknown, when this tail runs for the first time: `beginning`, `end`, or
-    an age as in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files that
-    appear later are read from their beginning."""
+    """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as in
+    `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files found later are always
+    read from their beginning."""
     max_line_bytes: int = 13 * 64 * 1024
     """The longest line, in bytes without its newline; below `batch_bytes`."""
     long_lines: Literal["truncate", "split"] = "truncate"
-    """What becomes of a longer line: cut off, with `...[truncated]` at its end, or split into several records."""
+    """What becomes of a longer line: `truncate`: cut off, `...[truncated]` at its end; `split`: several records."""
     partition: Literal["sticky", "file", "round-robin", "key"] = "sticky"
-    """The partition of a line: `sticky`: one for each batch, in turn; `file`: by the path that the file was found under,
-    the same for ever; `round-robin`: line by line; `key`: by the key, as Java's default partitioner does."""
+    """The partition of a line: `sticky`: one for each batch, in turn; `file`: by the path that the file was found
+    under, the same for ever; `round-robin`: line by line; `key`: by the key, as Java's default partitioner does."""
     key_pattern: str | None = None
-    """A regular expression whose only group, or group named `key`, is the record's key. What does not match has no key."""
+    """A regular expression whose only group, or group named `key`, is the record's key. No match, no key."""
     key_from: Literal["path", "line"] = "line"
     """What `key_pattern` is searched in: the path that the file was found under, or each line."""
     delivery: Literal["at-least-once"] = "at-least-once"
@@ -145,7 +145,7 @@ class TailRoute:
 
     @property
     def start_age(self) -> float | None:
-        """Files modified within so many seconds are read from the beginning, older ones from the end; None: see `start`."""
+        """`start` in seconds, where it is an age."""
         found = _AGE.fullmatch(self.start)
         return None if found is None else float(found[1]) * _SECONDS[found[2]]
 

@@ -1,4 +1,4 @@
-"""TailSource: one open file. Reads whole lines in place, keeps to its content whatever its name, and knows when it ends."""
+"""TailSource: one open file. Reads whole lines in place, keeps to its content whatever its name, knows its end."""
 
 from __future__ import annotations
 
@@ -225,17 +225,17 @@ class TailSource:
         if whole:
             self._within_split = False
             return self._take(into, whole, self._position + whole)
-        if length == len(into):
-            return self._postpone()
+        return self._postpone() if length == len(into) else self._at_end(into, length)
+
+    def _at_end(self, into: memoryview, length: int) -> Piece | None:
+        """Nothing but `length` bytes without newline is there: hold them, or take them as the last line."""
         self._scanned = length
         if not self._complete():
             return None
         if not length:
             self._finish(self._leaving or TAKEN)
             return None
-        if length + 1 > len(into):
-            return self._postpone()
-        return self._take_last(into, length)
+        return self._take_last(into, length) if length < len(into) else self._postpone()
 
     @property
     def _limit(self) -> int:

@@ -32,7 +32,7 @@ _IGNORED: Final = 0x8000
 _ONLYDIR: Final = 0x1000000
 
 WRITTEN: Final = _MODIFY
-"""The event of bytes written (or cut off); every other one means that the file was renamed, deleted or changed owner."""
+"""The event of bytes written, or cut off; any other means that the file was renamed, deleted or given away."""
 
 OVERFLOW: Final = _OVERFLOW
 """What every watched thing is given when the kernel lost events: anything may have happened."""
@@ -46,11 +46,11 @@ _LIMITS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOM
 
 
 class WatchLimit(OSError):
-    """The kernel gives no more watches or inotify descriptors (`fs.inotify` in sysctl); look at the file by the clock."""
+    """The kernel gives no more watches or inotify descriptors (sysctl `fs.inotify`): look by the clock instead."""
 
 
 class Inotify:
-    """Watches paths, each for one or more keys; `changed(key, events)` is called on the running loop. Never twice a wake-up.
+    """Watches paths, each for one or more keys; calls `changed(key, events)` on the running loop, once a wake-up.
 
     Invariants
         A path that is watched for two keys has one watch in the kernel, which stays until the second key is dropped.

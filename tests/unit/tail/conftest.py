@@ -1,4 +1,4 @@
-"""A follower: finder and sources of one tail driven by hand, with positions that survive a restart. No daemon, no sockets."""
+"""A follower: finder and sources of one tail driven by hand, with positions that survive a restart. No daemon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.daemon.source import Assignment, StoredPosition
-from ingestd.tail.discovery import TailFinder
 from ingestd.tail.route import TailRoute
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingestd.daemon.source import Found
+    from ingestd.tail.discovery import TailFinder
     from ingestd.tail.opener import TailOpener
     from ingestd.tail.source import TailSource
 

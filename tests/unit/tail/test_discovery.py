@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,6 @@ from ingestd.tail.discovery import TailFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ingestd.daemon.source import Found
 
@@ -32,7 +32,7 @@ def _no_claims_left() -> Iterator[None]:
 
 
 def names(found: list[Found]) -> list[str]:
-    return sorted(os.path.basename(each.detail["path"]) for each in found)
+    return sorted(Path(each.detail["path"]).name for each in found)
 
 
 class Told:
@@ -183,7 +183,7 @@ async def test_the_end_is_behind_the_last_whole_line(follow: Any, tmp_path: Path
     assert follower.texts == [b"half of a line"]
 
 
-async def test_the_successor_of_a_stored_file_is_read_from_its_beginning(follow: Any, tmp_path: Path) -> None:
+async def test_what_came_while_we_were_down_is_read_from_its_beginning(follow: Any, tmp_path: Path) -> None:
     # Rotated while we were down, with start = "end": the lines of the new file must not be skipped.
     (tmp_path / "a.log").write_text("one\n")
     follower = follow(start="end")
@@ -191,9 +191,10 @@ async def test_the_successor_of_a_stored_file_is_read_from_its_beginning(follow:
     follower.stop()
     (tmp_path / "a.log").rename(tmp_path / "a.log.1")
     (tmp_path / "a.log").write_text("two\n")
+    (tmp_path / "b.log").write_text("three\n")
     follower.start()
     await follower.settle()
-    assert follower.texts == [b"two"]
+    assert follower.texts == [b"two", b"three"]
 
 
 # Known again
@@ -356,17 +357,19 @@ async def test_a_restored_file_with_another_inode_goes_on(follow: Any, tmp_path:
     assert follower.texts[1:] == [b"two"]
 
 
-async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, tmp_path: Path) -> None:
-    path = os.fsencode(tmp_path) + b"/\xff.log"
-    with open(path, "wb") as stream:  # noqa: PTH123 - bytes
-        stream.write(b"one\n")
+@pytest.fixture
+def odd_path(tmp_path: Path) -> Path:
+    return Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.log"))
+
+
+async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, odd_path: Path) -> None:
+    odd_path.write_bytes(b"one\n")
     follower = follow()
     await follower.settle()
     (stored,) = follower.stored.values()
     stored.detail["path"].encode()
     follower.restart()
-    with open(path, "ab") as stream:  # noqa: PTH123 - bytes
-        stream.write(b"two\n")
+    odd_path.write_bytes(b"one\ntwo\n")
     await follower.settle()
     assert follower.texts == [b"one", b"two"]
 
@@ -440,7 +443,7 @@ async def test_what_is_no_readable_text_file_is_named(make_route: Callable[..., 
         finder = make_route("*.log", "directory.log", "missing.log").finder([], once=False)
         await finder.scan(told)
         await finder.scan(told)
-    reasons = {os.path.basename(thing): reason for thing, reason in told.troubles}
+    reasons = {Path(thing).name: reason for thing, reason in told.troubles}
     assert len(reasons) == len(told.troubles), "trouble is told once a state"
     assert told.found == []
     assert reasons["directory.log"] == "a directory, not a file"

@@ -26,7 +26,9 @@ def encode(route: TailRoute, raw: bytes, lane: Lane, partitions: int = 4, room: 
     at = 0
     while at < len(raw):
         out = memoryview(bytearray(len(raw) + 65536 if room is None else room))
-        made = encoder.encode(memoryview(raw)[at:], out, lane=lane, partitions=partitions, timestamp_ms=1_700_000_000_000)
+        made = encoder.encode(
+            memoryview(raw)[at:], out, lane=lane, partitions=partitions, timestamp_ms=1_700_000_000_000
+        )
         assert made.consumed > 0
         at += made.consumed
         for span in made.batches:

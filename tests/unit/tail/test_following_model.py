@@ -136,47 +136,45 @@ async def play(actions: list[tuple[str, Any, Any]], follower: Any, directory: Pa
     check(follower, writers)
 
 
-async def act(
-    verb: str, first: Any, second: Any, follower: Any, writers: dict[str, Writer], everything: bool
-) -> None:
-    writer = writers.get(first) if isinstance(first, str) else None
-    match verb, writer:
-        case "write", Writer():
-            writer.write(second)
-        case "write_partial", Writer():
-            writer.write_partial(second)
-        case "rename" | "copytruncate", Writer():
-            # What is rotated to a name that no glob matches, unseen, can not be known of.
-            written_late = verb == "rename" and second
-            if not everything and writer.unseen and (writer.size or written_late):
-                return
-            if verb == "rename":
-                writer.rename(late=second)
-            else:
-                writer.copytruncate(second)
-        case "delete", Writer():
-            await follower.settle()
-            if writer.stream is not None:
-                writer.path.unlink()
-                writer.end_partial()
-                writer.reopen()
-                follower.drain()
-        case "scan", _:
-            await follower.scan()
-        case "read", _:
-            for source in list(follower.sources):
-                for _ in range(second):
-                    if not follower.read(source, first):
-                        break
-        case "acknowledge", _:
-            for source in list(follower.sources):
-                follower.acknowledge(source, first)
-        case "settle", _:
-            await follower.settle()
-            for known in writers.values():
-                known.unseen = known.unseen and not known.size
-        case "restart", _:
-            follower.restart()
+async def act(verb: str, first: Any, second: Any, follower: Any, writers: dict[str, Writer], everything: bool) -> None:
+    if verb in {"write", "write_partial", "rename", "copytruncate", "delete"}:
+        await act_as_writer(verb, second, follower, writers[first], everything)
+    elif verb == "read":
+        for source in list(follower.sources):
+            for _ in range(second):
+                if not follower.read(source, first):
+                    break
+    elif verb == "acknowledge":
+        for source in list(follower.sources):
+            follower.acknowledge(source, first)
+    elif verb == "settle":
+        await follower.settle()
+        for writer in writers.values():
+            writer.unseen = writer.unseen and not writer.size
+    elif verb == "restart":
+        follower.restart()
+    else:
+        await follower.scan()
+
+
+async def act_as_writer(verb: str, amount: Any, follower: Any, writer: Writer, everything: bool) -> None:
+    if verb == "write":
+        writer.write(amount)
+    elif verb == "write_partial":
+        writer.write_partial(amount)
+    elif verb == "delete":
+        await follower.settle()
+        if writer.stream is not None:
+            writer.path.unlink()
+            writer.end_partial()
+            writer.reopen()
+            follower.drain()
+    # What is rotated to a name that no glob matches, unseen, can not be known of.
+    elif everything or not writer.unseen or not (writer.size or (verb == "rename" and amount)):
+        if verb == "rename":
+            writer.rename(late=amount)
+        else:
+            writer.copytruncate(amount)
 
 
 def check(follower: Any, writers: dict[str, Writer]) -> None:

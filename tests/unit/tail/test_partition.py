@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given
 from hypothesis import strategies as st
-from aiokafka.partitioner import murmur2 as reference
 
 from ingestd.tail.partition import murmur2, partition_of_key
 

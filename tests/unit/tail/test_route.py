@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,6 @@ from ingestd.daemon.configuration import WrongSetting
 from ingestd.daemon.source import PER_RECORD, Found, Lane
 from ingestd.tail.partition import partition_of_key
 from ingestd.tail.route import TailRoute
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Make = "Callable[..., TailRoute]"
 
 
 def route(**settings: Any) -> TailRoute:

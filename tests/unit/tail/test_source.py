@@ -38,7 +38,7 @@ def open_files() -> dict[str, int]:
     files = {}
     for entry in sorted(Path("/proc/self/fd").iterdir(), key=lambda path: int(path.name)):
         with suppress(FileNotFoundError):
-            files[os.readlink(entry)] = int(entry.name)
+            files[str(entry.readlink())] = int(entry.name)
     return files
 
 
