@@ -55,6 +55,9 @@ COPY_PATIENCE: Final = 30.0
 SETTLE: Final = 0.05
 """Seconds between news from a directory and the pass it causes: a rotation is several changes."""
 
+_REST_FOR_WORK: Final = 20
+"""In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
+
 _DONE_KEPT: Final = 10_000
 _READ_TO: Final = re.compile(r"read to (\d+)$")
 _COPY: Final = re.compile(r"truncated, its copy (.*), read to \d+$", re.DOTALL)
@@ -120,6 +123,7 @@ class TailFinder:
         self._by_origin: dict[str, dict[File, _Known]] = {}
         self._copies: dict[File, tuple[int, float]] = {}
         self._directories: set[str] = set()
+        self._empty: dict[File, str] = {}
         self._refused: dict[File, tuple[int, str]] = {}
         self._told: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
@@ -139,12 +143,14 @@ class TailFinder:
         try:
             while True:
                 self._wanted.clear()
+                began = time.process_time()
                 self._pass(sources)
+                rest = max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
                 if inotify is not None:
                     self._watch(inotify)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._route.rescan_interval)
-                    await asyncio.sleep(SETTLE)
+                    await asyncio.sleep(rest)
         finally:
             self._wanted = None
             self._claims.release_all(self._route.name)
@@ -203,14 +209,15 @@ class TailFinder:
             self._wanted.set()
 
     def _watch(self, inotify: Inotify) -> None:
-        wanted = dict.fromkeys(self._directories, DIRECTORY_EVENTS) | dict.fromkeys(self._empty, WRITTEN)
+        wanted: dict[Hashable, tuple[str, int]] = {path: (path, DIRECTORY_EVENTS) for path in self._directories}
+        wanted |= {file: (path, WRITTEN) for file, path in self._empty.items()}
         for gone in inotify.keys - wanted.keys():
             inotify.drop(gone)
-        for path, events in wanted.items():
-            if path in inotify:
+        for key, (path, events) in wanted.items():
+            if key in inotify:
                 continue
             try:
-                inotify.add(path, path, events)
+                inotify.add(key, path, events)
             except WatchLimit as error:
                 self._warn_watch(error)
                 return
@@ -238,7 +245,7 @@ class TailFinder:
     def _pass(self, sources: Sources) -> None:
         self._troubles = {}
         self._directories = set()
-        self._empty = set()
+        self._empty = {}
         candidates = self._candidates()
         if self._first_pass:
             self._know_again(candidates, sources)
@@ -289,7 +296,7 @@ class TailFinder:
         if reason is not None:
             self._trouble(path, reason)
         if reason is None and status.st_size == 0:
-            self._empty.add(path)
+            self._empty[status.st_dev, status.st_ino] = path
         if reason is not None or status.st_size == 0:
             return None
         try:

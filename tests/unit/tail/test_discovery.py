@@ -31,6 +31,10 @@ def _no_claims_left() -> Iterator[None]:
     CLAIMS.release_all("other")
 
 
+def write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
 def names(found: list[Found]) -> list[str]:
     return sorted(Path(each.detail["path"]).name for each in found)
 
@@ -363,13 +367,13 @@ def odd_path(tmp_path: Path) -> Path:
 
 
 async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, odd_path: Path) -> None:
-    odd_path.write_bytes(b"one\n")
+    write(odd_path, b"one\n")
     follower = follow()
     await follower.settle()
     (stored,) = follower.stored.values()
     stored.detail["path"].encode()
     follower.restart()
-    odd_path.write_bytes(b"one\ntwo\n")
+    write(odd_path, b"one\ntwo\n")
     await follower.settle()
     assert follower.texts == [b"one", b"two"]
 
