@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Produced", "Production", "open_input", "produce", "producer_settings"]
 
 _READ_BYTES = 1024 * 1024
+_METADATA_TIMEOUT = 20.0
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
@@ -72,7 +73,7 @@ def producer_settings(compression: str, acks: int, linger: float) -> ProducerSet
         parsed = Compression.parse(codec, int(level) if colon else None)
     except UnsupportedCodec as error:
         raise ConfigurationError(str(error)) from None
-    return ProducerSettings(acks=acks, linger=linger, compression=parsed)
+    return ProducerSettings(acks=acks, linger=linger, compression=parsed, metadata_timeout=_METADATA_TIMEOUT)
 
 
 def open_input(path: Path | None) -> BinaryIO:
@@ -88,10 +89,13 @@ async def produce(
     """Send each line of `source` until its end, or until one can not be delivered; returns when all are decided.
 
     A topic that is not there is created where the broker does so on demand.
-    Raises what opening the producer raises; what becomes of a line is in the value returned.
+    Raises `ConfigurationError` for a partition that the topic does not have; what becomes of a line is in the value
+    returned.
     """
     produced = Produced()
     async with Client(bootstrap, ClientSettings(allow_auto_topic_creation=True)) as client:
+        if production.partition is not None:
+            await _check_partition(client, production.topic, production.partition)
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:
             async for lines in _lines(source, production.delimiter):
@@ -101,6 +105,12 @@ async def produce(
             timeout = 120.0 if settings is None else settings.delivery_timeout + settings.request_timeout
             await producer.flush(timeout)
     return produced
+
+
+async def _check_partition(client: Client, topic: str, partition: int) -> None:
+    known = await client.partitions(topic)
+    if partition not in known:
+        raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")
 
 
 async def _send(producer: AsyncProducer, production: Production, lines: list[bytes], produced: Produced) -> None:

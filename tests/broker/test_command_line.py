@@ -1,0 +1,177 @@
+"""The command against the embedded broker, as a person at a shell uses it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from embedded.process import BrokerProcess
+
+SECONDS = 30
+
+
+@pytest.fixture
+def ingestd(embedded: BrokerProcess) -> Callable[..., str]:
+    """Run the command; what it wrote. Its exit code is 0, or `code`, and then what it wrote to standard error."""
+
+    def ingestd(*arguments: str, given: str = "", code: int = 0) -> str:
+        answer = subprocess.run(
+            [sys.executable, "-m", "ingestd", *arguments, "--brokers", embedded.servers],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert answer.returncode == code, answer.stderr
+        return answer.stdout if code == 0 else answer.stderr
+
+    return ingestd
+
+
+def test_lines_go_in_and_come_out_in_order(ingestd: Callable[..., str], new_topic: str) -> None:
+    lines = "".join(f"line {number}\n" for number in range(10_000))
+    ingestd("produce", "-t", new_topic, "-p", "1", "-z", "zstd:3", given=lines)
+    assert ingestd("consume", "-t", new_topic, "-e") == lines
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_every_kind_of_acknowledgement_delivers(ingestd: Callable[..., str], new_topic: str, acks: str) -> None:
+    ingestd("produce", "-t", new_topic, "--acks", acks, given="a\nb")
+    assert sorted(ingestd("consume", "-t", new_topic, "-n", "2").split()) == ["a", "b"]
+
+
+def test_equal_keys_share_a_partition(ingestd: Callable[..., str], new_topic: str) -> None:
+    lines = "".join(f"key-{number % 7}=>{number}\n" for number in range(70))
+    ingestd("produce", "-t", new_topic, "-K", "=>", given=lines)
+    seen: dict[str, set[str]] = {}
+    for line in ingestd("consume", "-t", new_topic, "-e", "-f", r"%p %k\n").splitlines():
+        partition, key = line.split()
+        seen.setdefault(key, set()).add(partition)
+    assert len(seen) == 7
+    assert all(len(partitions) == 1 for partitions in seen.values())
+    assert len(set.union(*seen.values())) == 2
+
+
+def test_json_names_where_each_record_is(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "0", "-D", ";", given="one;two")
+    first, second = map(json.loads, ingestd("consume", "-t", new_topic, "-e", "--output", "json").splitlines())
+    assert (first["topic"], first["partition"], first["offset"], first["value"]) == (new_topic, 0, 0, "one")
+    assert (second["offset"], second["key"], second["value"]) == (1, None, "two")
+    assert second["timestamp"] > 1_600_000_000_000
+
+
+def test_reading_starts_and_ends_where_told(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "0", given="a\nb\nc\nd\n")
+    assert ingestd("consume", "-t", new_topic, "-p", "0", "-o", "2", "-e") == "c\nd\n"
+    assert ingestd("consume", "-t", new_topic, "-p", "0", "-o", "-1", "-e") == "d\n"
+    assert ingestd("consume", "-t", new_topic, "-o", "-99", "-e") == "a\nb\nc\nd\n"
+    assert ingestd("consume", "-t", new_topic, "-o", "end", "-e") == ""
+    assert ingestd("consume", "-t", new_topic, "-o", "@2000-01-01", "-n", "3") == "a\nb\nc\n"
+    assert ingestd("consume", "-t", new_topic, "-n", "0") == ""
+
+
+def test_topics_are_made_described_and_unmade(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("topics", "create", new_topic, "-p", "3", "--config-entry", "retention.ms=3600000")
+    assert f"{new_topic} 3" in ingestd("topics", "list").splitlines()
+    ingestd("produce", "-t", new_topic, "-p", "2", given="a\nb\n")
+    header, *partitions = ingestd("topics", "describe", new_topic).splitlines()
+    assert header == f"{new_topic}: 3 partitions; retention.ms=3600000"
+    assert partitions[2] == "  2: offsets 0 to 2, leader 1, replicas 1, in sync 1"
+    (described,) = json.loads(ingestd("topics", "describe", new_topic, "--output", "json"))
+    assert described["partitions"][2]["end_offset"] == 2
+    assert described["configs"] == {"retention.ms": "3600000"}
+    ingestd("topics", "delete", new_topic)
+    assert new_topic not in json.loads(ingestd("topics", "list", "--output", "json"))
+
+
+def test_what_is_not_there_is_one_line(ingestd: Callable[..., str], new_topic: str) -> None:
+    assert ingestd("topics", "describe", "absent", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): absent\n"
+    ingestd("topics", "create", new_topic, "-p", "1")
+    assert ingestd("topics", "create", new_topic, code=1).startswith("ingestd: TOPIC_ALREADY_EXISTS (36)")
+    assert ingestd("consume", "-t", new_topic, "-p", "7", code=2) == (
+        f"ingestd: {new_topic} has no partition 7; it has 1, from 0\n"
+    )
+    assert ingestd("produce", "-t", new_topic, "-p", "7", given="x", code=2) == (
+        f"ingestd: {new_topic} has no partition 7; it has 1, from 0\n"
+    )
+
+
+def test_a_reader_that_has_enough_is_no_error(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("produce", "-t", new_topic, given="".join(f"{number:0100}\n" for number in range(20_000)))
+    command = [sys.executable, "-m", "ingestd", "consume", "-t", new_topic, "-b", embedded.servers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
+        assert consume.stdout is not None
+        assert consume.stderr is not None
+        assert len(consume.stdout.readline()) == 101
+        consume.stdout.close()
+        assert consume.wait(SECONDS) == 0
+        assert consume.stderr.read() == b""
+
+
+def test_an_interrupt_ends_a_writer_that_waits_after_what_it_had_was_sent(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("topics", "create", new_topic)
+    brokers = ["-t", new_topic, "-b", embedded.servers]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ingestd", "produce", *brokers], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as produce:
+        assert produce.stdin is not None
+        produce.stdin.write(b"hello\n")
+        produce.stdin.flush()
+        answer = subprocess.run(
+            [sys.executable, "-m", "ingestd", "consume", *brokers, "-n", "1", "-o", "beginning"],
+            stdout=subprocess.PIPE,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert (answer.returncode, answer.stdout) == (0, b"hello\n")
+        produce.send_signal(signal.SIGINT)
+        assert produce.wait(SECONDS) == 130
+        assert produce.stderr is not None
+        assert produce.stderr.read() == b""
+
+
+def test_an_interrupt_ends_a_reader_that_waits(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("produce", "-t", new_topic, given="hello\n")
+    command = [sys.executable, "-m", "ingestd", "consume", "-t", new_topic, "-b", embedded.servers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
+        assert consume.stdout is not None
+        assert consume.stdout.readline() == b"hello\n"
+        consume.send_signal(signal.SIGINT)
+        assert consume.wait(SECONDS) == 130
+        assert consume.stderr is not None
+        assert consume.stderr.read() == b""
+
+
+def test_the_broker_alone_says_where_it_listens_and_ends_on_a_signal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ingestd", "broker", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        said = broker.stdout.readline()
+        assert said.startswith("listening at 127.0.0.1:")
+        address = said.split()[-1]
+        listed = subprocess.run(
+            [sys.executable, "-m", "ingestd", "topics", "list", "-b", address],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert (listed.returncode, listed.stdout, listed.stderr) == (0, "", "")
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(SECONDS) == 0
