@@ -24,6 +24,8 @@ __all__ = ["BrokerProducer"]
 
 _PRODUCE: Final = 0
 _FIRST_WITH_ZSTD: Final = 7
+_SLOW_CONNECT: Final = 1.0
+"""Seconds after which a connection that is still not open is reason enough to ask whether the leader moved."""
 
 
 class BrokerProducer:
@@ -57,6 +59,7 @@ class BrokerProducer:
         self._in_flight = 0
         self._drain_due = False
         self._pause: asyncio.TimerHandle | None = None
+        self._doubt: asyncio.TimerHandle | None = None
         self._closed = False
         self._limit = settings.request_bytes
         self._acknowledge_ms = int(settings.acknowledge_timeout * 1000)
@@ -90,6 +93,7 @@ class BrokerProducer:
         if connection is None or connection.closed:
             if not self._connecting:
                 self._connecting = True
+                self._doubt = asyncio.get_running_loop().call_later(_SLOW_CONNECT, self._doubt_leader)
                 self._tasks.start(self._connect(), f"connect to node {self._node}")
             return
         while self._ready and self._in_flight < self._settings.in_flight_requests:
@@ -209,19 +213,32 @@ class BrokerProducer:
             connection = await broker.connection(self._settings.connect_timeout)
             self._version = produce_version(connection.versions)
         except IngestdError as error:
-            self._connecting = False
+            self._connected()
             self._unreachable(error)
             return
         except BaseException:
-            self._connecting = False
+            self._connected()
             self._unreachable(Closed(f"node {self._node}: the producer is closing"))
             raise
-        self._connecting = False
+        self._connected()
         if self._closed:
             connection.abort(Closed("the producer was closed"))
             return
         self._connection = connection
         self._drain()
+
+    def _connected(self) -> None:
+        """The attempt is over, one way or the other."""
+        self._connecting = False
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
+
+    def _doubt_leader(self) -> None:
+        """A frozen node lets one wait for the whole timeout, while its partitions have long had other leaders."""
+        self._doubt = asyncio.get_running_loop().call_later(_SLOW_CONNECT, self._doubt_leader)
+        topics = {partition.topic for partition in self._ready}
+        self._client.metadata.wanted(topics, f"node {self._node} is slow to connect to")
 
     def _unreachable(self, error: IngestdError) -> None:
         waiting, self._ready = self._ready, OrderedDict()

@@ -254,7 +254,8 @@ class SimulatedConnection:
         """The oldest request's deadline."""
         future = self.pending[0][2]
         future.set_exception(DeadlineExceeded(f"node {self.node}: no answer"))
-        self.abort(ConnectionLost(f"node {self.node}: no answer in time"))
+        if self.cluster.connections_end_themselves:
+            self.abort(ConnectionLost(f"node {self.node}: no answer in time"))
 
     def abort(self, error: IngestdError) -> None:
         """End it; nothing is read from the requests after this."""
@@ -307,6 +308,9 @@ class SimulatedBroker:
         """The open one, or a new one after a moment."""
         if self.current is None or self.current.closed:
             await asyncio.sleep(min(TRIP, timeout))
+            if self.node in self.cluster.frozen:
+                await asyncio.sleep(timeout)
+                raise DeadlineExceeded(f"node {self.node}: connecting")
             if self.node in self.cluster.down:
                 raise ConnectionLost(f"node {self.node}: connection refused")
             self.current = SimulatedConnection(self.cluster, self.node)
@@ -397,6 +401,8 @@ class SimulatedCluster:
         self.errors: dict[str, TopicMetadata] = {}
         self.nodes = (1, 2, 3)
         self.down: set[int] = set()
+        self.frozen: set[int] = set()
+        self.connections_end_themselves = True
         self.leaders = [(1 + number % 3, 0) for number in range(partitions)]
         self.logs = [SimulatedLog() for _ in range(partitions)]
         self.faults = faults or Faults()

@@ -15,6 +15,7 @@ from ingestd.errors import (
     BufferFull,
     Closed,
     ConfigurationError,
+    ConnectionLost,
     DeadlineExceeded,
     ErrorCode,
     IngestdError,
@@ -192,6 +193,41 @@ async def test_what_follows_a_batch_that_is_retried_waits_and_stays_behind_it() 
     assert cluster.logs[0].values == [b"warm", b"0", b"1", b"2", b"3"]
     assert [read_header(batch).base_sequence for batch in batches] == [1, 2, 3, 4]
     assert {read_header(batch).producer_epoch for batch in batches} == {0}
+
+
+@in_simulation
+async def test_a_connection_is_aborted_before_what_timed_out_on_it_is_handed_back() -> None:
+    # The request's future fails and the connection would live on: a late write from the batch's memory is possible.
+    cluster = SimulatedCluster(1)
+    cluster.connections_end_themselves = False
+    ends = Ends()
+    async with producing(cluster, request_timeout=1.0, delivery_timeout=0.5) as producer:
+        cluster.faults.script.append(Fault(hang=True))
+        producer.send_batch(
+            "events",
+            0,
+            memoryview(ready_batch([b"a"])),
+            1,
+            lambda end: ends.append(end) if cluster.connections[0].closed else pytest.fail("not aborted"),
+        )
+        await producer.flush(5.0)
+    assert [type(error) for error in ends.errors] == [DeadlineExceeded]
+
+
+@in_simulation
+async def test_a_node_that_is_slow_to_connect_to_is_left_as_soon_as_the_leader_is_another() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.connections[0].abort(ConnectionLost("frozen"))
+        cluster.frozen.add(1)
+        started = time.monotonic()
+        send(producer, ends, [b"a"])
+        await asyncio.sleep(2.5)
+        cluster.move(0, 2)
+        await producer.flush(10.0)
+        assert time.monotonic() - started < 4.0
+    assert cluster.logs[0].values == [b"warm", b"a"]
 
 
 @in_simulation
