@@ -2,7 +2,7 @@
 """The hot loops in C: the twin of `_plain`, whose docstrings are the contract of both.
 
 Nothing here trusts a length: every read is checked against the end of its buffer, every write against the room
-computed for it. Buffers may be shared with other processes, so no byte that was checked is read a second time.
+computed for it. Buffers may be shared with other processes, so a byte that is read again is checked again.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -14,7 +14,17 @@ from libc.string cimport memchr, memcpy, memset
 
 from ingestd.errors import CorruptBatch
 
-__all__ = ["BUDGET_SPENT", "FINISHED", "SLOT_FULL", "RecordBuffer", "allocate", "encode_lines", "line_ends", "parse_records", "scatter_lines"]
+__all__ = [
+    "BUDGET_SPENT",
+    "FINISHED",
+    "SLOT_FULL",
+    "RecordBuffer",
+    "allocate",
+    "encode_lines",
+    "line_ends",
+    "parse_records",
+    "scatter_lines",
+]
 
 NAME = "compiled"
 

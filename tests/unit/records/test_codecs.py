@@ -61,7 +61,7 @@ def test_what_is_compressed_is_read_here_and_elsewhere(compression, data):
     assert bytes(decompress(compression.codec, made, len(data))) == data
 
 
-@pytest.mark.parametrize("compression", LEVELS, ids=str)
+@pytest.mark.parametrize("compression", [each for each in LEVELS if each.level != 22], ids=str)
 @pytest.mark.parametrize("data", [b"x", LINES, NOISE], ids=len)
 def test_compressing_into_a_buffer_fits_exactly_or_says_no(compression, data):
     expected = bytes(compressor(compression).compress(data))
