@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from ingestd.spark import register
@@ -27,6 +30,28 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
+    session.sparkContext.setLogLevel("OFF")  # what goes wrong here is meant to, and is in the exceptions
     register(session)
     yield session
     session.stop()
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A cluster of either kind, and how topics are made on it."""
+
+    servers: str
+
+    def create_topic(self, partitions: int = 1, **configs: str) -> str:
+        """A new topic; `_` in config names stands for `.`."""
+        name = f"spark-{uuid.uuid4().hex[:8]}"
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(timeout=20)
+        return name
+
+
+@pytest.fixture(params=["kafka", "embedded"])
+def either(request: pytest.FixtureRequest) -> Servers:
+    """Real Kafka, then the embedded broker."""
+    return Servers(request.getfixturevalue(request.param).servers)

@@ -1,4 +1,4 @@
-"""Pipelines on real Kafka: the files that they write are read back with pyarrow."""
+"""Pipelines on real Kafka and on the embedded broker: the files that they write are read back with pyarrow."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from ingestd.daemon.configuration import PipelineSettings, PipelineSink, Pipelin
 from ingestd.spark.pipeline import PipelineFailed, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from harness.cluster import KafkaCluster
+    from conftest import Servers
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def filled(kafka: KafkaCluster, topic: Callable[..., str]) -> str:
+def filled(either: Servers) -> str:
     """A topic with 1,000 records in 2 partitions."""
-    name = topic(partitions=2)
-    sender = Producer({"bootstrap.servers": kafka.servers, "enable.idempotence": True, "log_level": 2})
+    name = either.create_topic(partitions=2)
+    sender = Producer({"bootstrap.servers": either.servers, "enable.idempotence": True, "log_level": 2})
     for number in range(1_000):
         sender.produce(name, b"GET /page/%d" % number, partition=number % 2, headers=[("host", b"a")])
     assert sender.flush(60) == 0
@@ -44,10 +43,10 @@ def settings(
 
 
 def test_a_pipeline_writes_what_its_query_selects(
-    spark: SparkSession, kafka: KafkaCluster, filled: str, tmp_path: Path
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     query = "SELECT partition, offset, CAST(value AS STRING) AS line FROM source WHERE offset < 100"
-    result = run(settings(filled, tmp_path / "out", query), kafka.bootstrap, session=spark)
+    result = run(settings(filled, tmp_path / "out", query), [either.servers], session=spark)
     assert (result.name, result.rows) == ("access", 200)
     rows = pq.read_table(tmp_path / "out").sort_by([("offset", "ascending"), ("partition", "ascending")]).to_pylist()
     assert [(row["partition"], row["offset"], row["line"]) for row in rows] == [
@@ -56,9 +55,9 @@ def test_a_pipeline_writes_what_its_query_selects(
 
 
 def test_without_a_query_every_column_is_written(
-    spark: SparkSession, kafka: KafkaCluster, filled: str, tmp_path: Path
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
-    assert run(settings(filled, tmp_path / "out"), kafka.bootstrap, session=spark).rows == 1_000
+    assert run(settings(filled, tmp_path / "out"), [either.servers], session=spark).rows == 1_000
     table = pq.read_table(tmp_path / "out")
     assert table.column_names == [
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
@@ -68,25 +67,25 @@ def test_without_a_query_every_column_is_written(
 
 
 def test_the_sinks_mode_decides_about_what_is_there(
-    spark: SparkSession, kafka: KafkaCluster, filled: str, tmp_path: Path
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "out"
-    run(settings(filled, path), kafka.bootstrap, session=spark)
+    run(settings(filled, path), [either.servers], session=spark)
     with pytest.raises(PipelineFailed, match=r"pipeline access: .*already exists"):
-        run(settings(filled, path), kafka.bootstrap, session=spark)
-    assert run(settings(filled, path, mode="ignore"), kafka.bootstrap, session=spark).rows is None
-    run(settings(filled, path, mode="append"), kafka.bootstrap, session=spark)
+        run(settings(filled, path), [either.servers], session=spark)
+    assert run(settings(filled, path, mode="ignore"), [either.servers], session=spark).rows is None
+    run(settings(filled, path, mode="append"), [either.servers], session=spark)
     assert pq.read_table(path).num_rows == 2_000
-    run(settings(filled, path, mode="overwrite"), kafka.bootstrap, session=spark)
+    run(settings(filled, path, mode="overwrite"), [either.servers], session=spark)
     assert pq.read_table(path).num_rows == 1_000
 
 
 def test_a_wrong_query_or_topic_is_told_in_one_line(
-    spark: SparkSession, kafka: KafkaCluster, filled: str, tmp_path: Path
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PipelineFailed, match=r"pipeline access: .*nonsense") as caught:
-        run(settings(filled, tmp_path / "out", "SELECT nonsense FROM source"), kafka.bootstrap, session=spark)
+        run(settings(filled, tmp_path / "out", "SELECT nonsense FROM source"), [either.servers], session=spark)
     assert "\n" not in str(caught.value)
     with pytest.raises(PipelineFailed, match=r"pipeline access: UNKNOWN_TOPIC_OR_PARTITION.*no-such-topic") as caught:
-        run(settings("no-such-topic", tmp_path / "out"), kafka.bootstrap, session=spark)
+        run(settings("no-such-topic", tmp_path / "out"), [either.servers], session=spark)
     assert "\n" not in str(caught.value)

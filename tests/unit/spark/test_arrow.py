@@ -1,0 +1,95 @@
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ingestd.errors import CorruptBatch
+from ingestd.spark.arrow import ROWS, arrow_schema, record_batches
+from ingestd.spark.source import spark_schema
+
+
+def rows(batches, **options):
+    options = {"include_headers": False} | options
+    found = list(record_batches(batches, "t", 3, **options))
+    for batch in found:
+        batch.validate(full=True)
+    return found
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_the_schema_is_exactly_what_spark_makes_of_its_own(include_headers):
+    expected = to_arrow_schema(spark_schema(include_headers=include_headers), timezone="UTC")
+    assert arrow_schema(include_headers=include_headers).equals(expected)
+
+
+def test_a_record_is_a_row(fetched):
+    records = [
+        (b"k", b"v", [("h", b"1"), ("h", None)], 1_000),
+        (None, None, [], 2_001),
+        (b"", b"", [("ü", b"")], -1),
+    ]
+    (batch,) = rows([fetched(40, records)], include_headers=True)
+    assert batch.schema.equals(arrow_schema(include_headers=True))
+    assert batch.to_pylist() == [
+        _row(b"k", b"v", 40, 1_000, [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]),
+        _row(None, None, 41, 2_001, None),
+        _row(b"", b"", 42, -1, [{"key": "ü", "value": b""}]),
+    ]
+
+
+def _row(key, value, offset, timestamp_ms, headers):
+    return {
+        "key": key,
+        "value": value,
+        "topic": "t",
+        "partition": 3,
+        "offset": offset,
+        "timestamp": datetime.fromtimestamp(timestamp_ms / 1000, UTC),
+        "timestampType": 0,
+        "headers": headers,
+    }
+
+
+def test_small_batches_are_gathered_and_large_ones_cut(fetched):
+    small = [fetched(7 * number, [(None, b"%d" % index, [], 5) for index in range(7)]) for number in range(3_000)]
+    large = fetched(21_000, [(None, b"x", [("h", b"y")], 5)] * 25_001)
+    found = rows([*small, large], include_headers=True)
+    assert [batch.num_rows for batch in found] == [ROWS] * 4 + [6_001]
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(46_001))
+    assert found[0]["value"][8].as_py() == b"1"
+    assert found[0]["headers"][0].as_py() is None
+    assert found[4]["headers"][6_000].as_py() == [{"key": "h", "value": b"y"}]
+
+
+def test_batches_cut_by_the_range_give_the_rows_within_it(fetched):
+    records = [
+        (b"k%d" % index if index % 2 else None, b"v%d" % index, [("h", b"%d" % index)], 5) for index in range(50)
+    ]
+    (batch,) = rows([fetched(0, records, position=11, end=33)], include_headers=True)
+    assert batch["offset"].to_pylist() == list(range(11, 33))
+    assert batch["key"].to_pylist() == [b"k%d" % index if index % 2 else None for index in range(11, 33)]
+    assert batch["headers"][0].as_py() == [{"key": "h", "value": b"11"}]
+
+
+def test_rows_of_large_values_do_not_wait_for_ten_thousand(fetched):
+    batches = [fetched(number, [(None, b"x" * 1_000_000, [], 5)]) for number in range(40)]
+    found = rows(batches)
+    assert sum(batch.num_rows for batch in found) == 40
+    assert len(found) > 1
+
+
+def test_timestamp_types_stay_with_their_records(fetched):
+    one = [(None, b"x", [], 5)]
+    batches = [fetched(0, one), fetched(1, one, log_append_time=True), fetched(2, one, log_append_time=True)]
+    found = rows(batches)
+    assert [kind for batch in found for kind in batch["timestampType"].to_pylist()] == [0, 1, 1]
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == [0, 1, 2]
+
+
+def test_a_timestamp_beyond_microseconds_is_an_error_naming_the_offset(fetched):
+    with pytest.raises(CorruptBatch, match="offset 9"):
+        rows([fetched(9, [(None, b"x", [], 2**62)])])
+
+
+def test_no_records_are_no_batches():
+    assert rows([]) == []

@@ -1,0 +1,111 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.consumer.settings import AtTime, Edge
+from ingestd.errors import ConfigurationError
+from ingestd.spark.options import parse_options
+from ingestd.spark.planning import DataLoss, OffsetRange, plan, split
+
+
+class Log:
+    """Topics with a log start and an end for each partition; a time stands for the offset of the same number."""
+
+    def __init__(self, **topics):
+        self._topics = topics
+
+    def topics(self):
+        return sorted(self._topics)
+
+    def partitions(self, topic):
+        return list(range(len(self._topics[topic])))
+
+    def offsets(self, wanted):
+        return {key: self._offset(*self._topics[key.topic][key.partition], start) for key, start in wanted.items()}
+
+    def _offset(self, oldest, newest, start):
+        if isinstance(start, AtTime):
+            return min(max(start.timestamp_ms, oldest), newest)
+        return {Edge.oldest: oldest, Edge.newest: newest}[start]
+
+
+LOG = Log(a=[(0, 100), (50, 80)], b=[(7, 7)], other=[(0, 9)])
+
+
+def planned(**options):
+    parsed = parse_options({"bootstrap": "x:1"} | options)
+    return [(one.topic, one.partition, one.start, one.end) for one in plan(parsed, LOG)]
+
+
+def test_every_partition_is_one_range_and_empty_ones_are_none():
+    assert planned(subscribe="b,a") == [("a", 0, 0, 100), ("a", 1, 50, 80)]
+
+
+def test_a_pattern_matches_whole_names():
+    assert planned(subscribePattern="a|oth") == [("a", 0, 0, 100), ("a", 1, 50, 80)]
+    assert planned(subscribePattern="none") == []
+
+
+def test_assigned_partitions_are_read_alone_and_must_exist():
+    assert planned(assign='{"a": [1]}') == [("a", 1, 50, 80)]
+    with pytest.raises(ConfigurationError, match="assign names a-2; the topic has partitions 0 to 1"):
+        planned(assign='{"a": [1, 2]}')
+
+
+def test_given_offsets_and_edges_are_taken():
+    found = planned(
+        subscribe="a", startingOffsets='{"a": {"0": 10, "1": -2}}', endingOffsets='{"a": {"0": -1, "1": 60}}'
+    )
+    assert found == [("a", 0, 10, 100), ("a", 1, 50, 60)]
+
+
+def test_offsets_must_be_given_for_all_partitions_and_no_others():
+    with pytest.raises(ConfigurationError, match="startingOffsets leaves out a-1"):
+        planned(subscribe="a", startingOffsets='{"a": {"0": 10}}')
+    with pytest.raises(ConfigurationError, match="endingOffsets names b-0, which the query does not read"):
+        planned(subscribe="a", endingOffsets='{"a": {"0": 10, "1": 60}, "b": {"0": 1}}')
+
+
+def test_offsets_that_are_gone_are_data_loss_or_what_is_there():
+    starts = '{"a": {"0": 0, "1": 3}}'
+    with pytest.raises(DataLoss, match="startingOffsets asks for offset 3 of a-1, whose log has 50 to 80"):
+        planned(subscribe="a", startingOffsets=starts)
+    found = planned(subscribe="a", startingOffsets=starts, failOnDataLoss="false")
+    assert found == [("a", 0, 0, 100), ("a", 1, 50, 80)]
+
+
+def test_a_time_after_the_last_record_is_an_error_or_the_end():
+    with pytest.raises(ConfigurationError, match="startingTimestamp: a-1 has no record at or after"):
+        planned(subscribe="a", startingTimestamp="90")
+    found = planned(subscribe="a", startingTimestamp="90", startingOffsetsByTimestampStrategy="latest")
+    assert found == [("a", 0, 90, 100)]
+    assert planned(subscribe="a", endingTimestamp="90") == [("a", 0, 0, 90), ("a", 1, 50, 80)]
+
+
+def test_the_largest_ranges_are_split_first():
+    ranges = split([OffsetRange("t", 0, 0, 1_000), OffsetRange("t", 1, 0, 100)], 5, None)
+    assert [one.size for one in ranges if one.partition == 0] == [250] * 4
+    assert [one.size for one in ranges if one.partition == 1] == [100]
+
+
+def test_a_range_pickles():
+    one = OffsetRange("t", 1, 2, 3)
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+@given(
+    sizes=st.lists(st.integers(1, 2_000), max_size=6),
+    least=st.none() | st.integers(1, 40),
+    most=st.none() | st.integers(50, 700),
+)
+def test_splitting_keeps_every_offset_once_within_the_limits(sizes, least, most):
+    whole = [OffsetRange("t", number, 10, 10 + size) for number, size in enumerate(sizes)]
+    pieces = split(whole, least, most)
+    for number, size in enumerate(sizes):
+        offsets = [offset for one in pieces if one.partition == number for offset in range(one.start, one.end)]
+        assert offsets == list(range(10, 10 + size))
+    assert all(one.size > 0 for one in pieces)
+    assert most is None or all(one.size <= most for one in pieces)
+    assert least is None or len(pieces) >= min(least, sum(sizes))
