@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from ingestd.daemon.source import Found
+from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable, why_not
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.compressed import compressed_copy
 from ingestd.tail.content import last_line_start, not_text, text_start
@@ -33,13 +34,12 @@ from ingestd.tail.identity import (
     printable,
     regular_files,
     rotated_from,
-    same_content,
 )
 from ingestd.tail.source import RENAMED, TAKEN
 from ingestd.tail.watch import DIRECTORY_EVENTS, WRITTEN, Inotify, WatchLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from ingestd.daemon.source import Sources, StoredPosition
     from ingestd.tail.claims import Claims
@@ -80,20 +80,6 @@ class _Done:
 
     identity: Identity
     position: int
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A file that a glob matches and no source stands for."""
-
-    path: str
-    status: os.stat_result
-    head: bytes
-    text_start: int
-
-    @property
-    def file(self) -> File:
-        return (self.status.st_dev, self.status.st_ino)
 
 
 class TailFinder:
@@ -165,7 +151,7 @@ class TailFinder:
         if file is None:
             return
         known = self._known.pop(file)
-        self._by_path.pop(known.path, None)
+        self._leave_path(known)
         same_origin = self._by_origin[known.identity.origin]
         del same_origin[file]
         if not same_origin:
@@ -174,6 +160,10 @@ class TailFinder:
         self._claims.release(file, self._route.name)
         if self._wanted is not None:
             self._wanted.set()
+
+    def _leave_path(self, known: _Known) -> None:
+        if self._by_path.get(known.path) is known:
+            del self._by_path[known.path]
 
     def _keep_done(self, file: File, known: _Known, reason: str) -> None:
         """Remember what was read of a file that stays there, so that it is not read again should a glob match it."""
@@ -247,7 +237,7 @@ class TailFinder:
         self._directories = set()
         self._empty = {}
         candidates = self._candidates()
-        if self._first_pass:
+        if self._stored and (self._first_pass or candidates):
             self._know_again(candidates, sources)
         for candidate in candidates.values():
             self._take(candidate, sources)
@@ -264,15 +254,15 @@ class TailFinder:
                 sources.trouble(thing, reason)
         self._told = self._troubles
 
-    def _candidates(self) -> dict[File, _Candidate]:
+    def _candidates(self) -> dict[File, Candidate]:
         """Files not known yet, opened for their heads; known ones are only noted under their present name."""
-        candidates: dict[File, _Candidate] = {}
+        candidates: dict[File, Candidate] = {}
         seen: set[File] = set()
         for entry in self._globs.walk(self._directories, self._trouble):
             try:
                 status = entry.stat()
             except OSError as error:
-                self._trouble(entry.path, _why_not(entry, error))
+                self._trouble(entry.path, why_not(entry, error))
                 continue
             file = (status.st_dev, status.st_ino)
             if file in seen:
@@ -281,7 +271,7 @@ class TailFinder:
             known = self._known.get(file)
             if known is not None:
                 if known.path != entry.path:
-                    self._by_path.pop(known.path, None)
+                    self._leave_path(known)
                     known.path = entry.path
                 self._by_path[known.path] = known
                 continue
@@ -290,7 +280,7 @@ class TailFinder:
                 candidates[candidate.file] = candidate
         return candidates
 
-    def _examine(self, path: str, status: os.stat_result) -> _Candidate | None:
+    def _examine(self, path: str, status: os.stat_result) -> Candidate | None:
         """Open a file that is not known, if it is one to take. What it is not is trouble; that it is empty is none."""
         reason = self._untakeable(status)
         if reason is not None:
@@ -314,13 +304,13 @@ class TailFinder:
             reason = f'{wrong}; exclude it, or set binary = "accept"'
             self._refused[status.st_dev, status.st_ino] = (status.st_mtime_ns, reason)
             self._trouble(path, reason)
-        return _Candidate(path, status, head, begin) if wrong is None and begin < status.st_size else None
+        return Candidate(path, status, head, begin) if wrong is None and begin < status.st_size else None
 
     def _untakeable(self, status: os.stat_result) -> str | None:
         """Why a file is not to be opened. One that is not empty is claimed here."""
         file = (status.st_dev, status.st_ino)
         if not stat.S_ISREG(status.st_mode):
-            return f"{_kind(status.st_mode)}, not a file"
+            return f"{kind_of(status.st_mode)}, not a file"
         modified, reason = self._refused.get(file, (-1, ""))
         if modified == status.st_mtime_ns:
             return reason
@@ -329,8 +319,11 @@ class TailFinder:
 
     # What is stored.
 
-    def _know_again(self, candidates: dict[File, _Candidate], sources: Sources) -> None:
-        """Give each stored position to the file with its content, wherever that is now; the newest first."""
+    def _know_again(self, candidates: dict[File, Candidate], sources: Sources) -> None:
+        """Give each stored position to the file with its content, wherever that is now; the newest first.
+
+        What is not found now is given up, unless it can not be looked for: a file system that is not mounted yet.
+        """
         missing = []
         for position in sorted(self._stored.values(), key=lambda stored: birth_of(stored.source), reverse=True):
             try:
@@ -339,27 +332,35 @@ class TailFinder:
                 self._trouble(position.source, f"its stored position can not be understood: {error!r}")
                 continue
             candidate = candidates.get((identity.device, identity.inode))
-            if candidate is not None and _holds(candidate.path, identity, position.position):
+            if candidate is not None and holds(candidate.path, identity, position.position):
                 self._resume(position, identity.at(candidate.path, candidate.status), sources)
                 del candidates[candidate.file]
             else:
                 missing.append((position, identity))
+        self._stored = {}
         for position, identity in missing:
-            self._look_for(position, identity, candidates, sources)
+            if not self._look_for(position, identity, candidates, sources):
+                if unavailable(identity):
+                    self._stored[position.source] = position
+                else:
+                    self._tell_what_is_lost(position, identity)
 
     def _look_for(
-        self, position: StoredPosition, identity: Identity, candidates: dict[File, _Candidate], sources: Sources
-    ) -> None:
+        self, position: StoredPosition, identity: Identity, candidates: dict[File, Candidate], sources: Sources
+    ) -> bool:
         found = find_again(identity, position.position, besides=set(self._known))
         if found is None:
             found = self._moved_as_a_whole(position, identity, candidates)
-        if found is not None:
-            path, status = found
-            candidates.pop((status.st_dev, status.st_ino), None)
-            self._resume(position, identity.at(path, status), sources)
-            if not self._globs.matches(path):
-                self._take_successors(identity, status, candidates, sources)
-            return
+        if found is None:
+            return False
+        path, status = found
+        candidates.pop((status.st_dev, status.st_ino), None)
+        self._resume(position, identity.at(path, status), sources)
+        if not self._globs.matches(path):
+            self._take_successors(identity, status, candidates, sources)
+        return True
+
+    def _tell_what_is_lost(self, position: StoredPosition, identity: Identity) -> None:
         compressed = compressed_copy(identity)
         if compressed is None:
             if identity.size > position.position:
@@ -376,18 +377,17 @@ class TailFinder:
             )
 
     def _take_successors(
-        self, identity: Identity, status: os.stat_result, candidates: dict[File, _Candidate], sources: Sources
+        self, identity: Identity, status: os.stat_result, candidates: dict[File, Candidate], sources: Sources
     ) -> None:
         """Files that were created and rotated away, under names that no glob matches, since this one was."""
         rotated = []
         for entry in regular_files(os.path.dirname(identity.origin)):
             if identity.origin in rotated_from(entry.path) and not self._globs.excludes(entry.path):
                 with suppress(FileNotFoundError):
-                    rotated.append((entry.stat().st_mtime_ns, entry.path))
-        for modified, path in sorted(rotated):
-            found = os.stat(path)
+                    rotated.append((entry.path, os.stat(entry.path)))
+        for path, found in sorted(rotated, key=lambda each: each[1].st_mtime_ns):
             file = (found.st_dev, found.st_ino)
-            if modified <= status.st_mtime_ns or file in self._known or file in candidates:
+            if found.st_mtime_ns <= status.st_mtime_ns or file in self._known or file in candidates:
                 continue
             candidate = self._examine(path, found)
             if candidate is not None:
@@ -395,12 +395,12 @@ class TailFinder:
 
     @staticmethod
     def _moved_as_a_whole(
-        position: StoredPosition, identity: Identity, candidates: dict[File, _Candidate]
+        position: StoredPosition, identity: Identity, candidates: dict[File, Candidate]
     ) -> tuple[str, os.stat_result] | None:
         """The file with the same path and content but another inode or device: restored, or the disk renumbered."""
         for candidate in candidates.values():
             enough = identity.fingerprint.length == HEAD_BYTES or candidate.status.st_ino == identity.inode
-            if candidate.path == identity.path and enough and _holds(candidate.path, identity, position.position):
+            if candidate.path == identity.path and enough and holds(candidate.path, identity, position.position):
                 return candidate.path, candidate.status
         return None
 
@@ -409,16 +409,16 @@ class TailFinder:
 
     # What is new.
 
-    def _take(self, candidate: _Candidate, sources: Sources) -> None:
+    def _take(self, candidate: Candidate, sources: Sources) -> None:
         if candidate.file in self._known or self._is_copy(candidate):
             return
         start = self._start_of(candidate)
         done = self._done.pop(candidate.file, None)
-        if done is not None and _holds(candidate.path, done.identity, done.position):
+        if done is not None and holds(candidate.path, done.identity, done.position):
             start = done.position
         self._start(candidate, candidate.path, start, sources)
 
-    def _start(self, candidate: _Candidate, origin: str, position: int, sources: Sources) -> None:
+    def _start(self, candidate: Candidate, origin: str, position: int, sources: Sources) -> None:
         fingerprint = Fingerprint.of(candidate.head)
         device, inode = candidate.file
         size = candidate.status.st_size
@@ -439,7 +439,7 @@ class TailFinder:
                 until = position
         sources.appeared(Found(source, position, identity.to_detail(), until))
 
-    def _start_of(self, candidate: _Candidate) -> int:
+    def _start_of(self, candidate: Candidate) -> int:
         """Where to begin in a file that is not known: `start` speaks of those that were there before this tail was."""
         route = self._route
         if not (self._first_run and self._first_pass) or route.start == "beginning":
@@ -459,7 +459,7 @@ class TailFinder:
         at_it = self._by_path.get(path)
         return [*self._by_origin.get(path, {}).values()] + ([] if at_it is None else [at_it])
 
-    def _is_copy(self, candidate: _Candidate) -> bool:
+    def _is_copy(self, candidate: Candidate) -> bool:
         """Whether a file repeats the known one whose rotation its name says it is; then it waits.
 
         If the known file is truncated, its reader goes on in the copy, and its end says so (`ended`). If nothing of the
@@ -470,46 +470,10 @@ class TailFinder:
         directory, name = os.path.split(candidate.path)
         for original in possible_originals(name):
             path = f"{directory}/{original}"
-            if any(_may_repeat(candidate, known) for known in self._known_from(path)):
+            if any(may_repeat(candidate, known.identity, known.path) for known in self._known_from(path)):
                 size, since = self._copies.get(candidate.file, (-1, 0.0))
                 if size != candidate.status.st_size:
                     since = time.monotonic()
                     self._copies[candidate.file] = (candidate.status.st_size, since)
                 return time.monotonic() - since < COPY_PATIENCE
         return False
-
-
-def _may_repeat(candidate: _Candidate, known: _Known) -> bool:
-    """Whether a file has the content of the known one, or had it before that one got other content."""
-    if not known.identity.fingerprint.fits(candidate.head):
-        return False
-    try:
-        with opened(candidate.path) as copy, opened(known.path) as original:
-            return same_content(copy, original) or not known.identity.is_in(original, 0)
-    except OSError:
-        return False
-
-
-def _holds(path: str, identity: Identity, position: int) -> bool:
-    try:
-        with opened(path) as descriptor:
-            return identity.is_in(descriptor, position)
-    except OSError:
-        return False
-
-
-def _kind(mode: int) -> str:
-    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISFIFO, "a FIFO"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a character device"),
-        (stat.S_ISBLK, "a block device"),
-    )
-    return next((name for test, name in kinds if test(mode)), "something special")
-
-
-def _why_not(entry: os.DirEntry[str], error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "a symbolic link that leads nowhere" if entry.is_symlink() else "vanished"
-    return f"can not be read: {error.strerror}"

@@ -65,7 +65,7 @@ class TailRoute:
     below the topic's `max.message.bytes` even when it does not compress; the default does, below Kafka's default."""
     start: str = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
-    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files found later are always
+    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Later files are always
     read from their beginning."""
     max_line_bytes: int = 13 * 64 * 1024
     """The longest line, in bytes without its newline; below `batch_bytes`."""

@@ -501,3 +501,19 @@ async def test_a_file_that_two_tails_claim_goes_to_the_first_and_is_named_by_the
     await asyncio.gather(task, return_exceptions=True)
     await route.finder([], once=False).scan(second)
     assert len(second.found) == 1, "a finder that is cancelled gives its claims up"
+
+
+async def test_a_file_system_that_is_mounted_late_brings_its_positions_back(follow: Any, tmp_path: Path) -> None:
+    # Without them, every file on it would be sent again.
+    logs = tmp_path / "mount"
+    logs.mkdir()
+    (logs / "a.log").write_text("one\n")
+    follower = follow("mount/*.log")
+    await follower.settle()
+    follower.stop()
+    logs.rename(tmp_path / "not mounted")
+    follower.start()
+    await follower.settle()
+    (tmp_path / "not mounted").rename(logs)
+    await follower.settle()
+    assert follower.texts == [b"one"]
