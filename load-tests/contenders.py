@@ -5,11 +5,10 @@ Whatever cannot be equal is said in `delivery`, which stands beside every figure
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from workload import program
+from workload import ingestd, program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +76,7 @@ class Ingestd:
             f'[tails.bench]\npaths = ["{job.log}"]\ncluster = "bench"\ntopic = "{job.topic}"\n'
             f'compression = "{job.codec}"\n{level}linger = {LINGER_MS / 1000}\n'
         )
-        return [sys.executable, "-m", "ingestd", "run", "--once", str(configuration)]
+        return [*ingestd(), "run", "--once", str(configuration)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "kafka"))
 
 from harness.cluster import KafkaCluster  # noqa: E402 - the harness lies with the tests
 from harness.daemon import Daemon  # noqa: E402
-from harness.programs import program  # noqa: E402
+from harness.programs import ingestd, program  # noqa: E402
 from harness.reading import end_offsets  # noqa: E402
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "Daemon",
     "KafkaCluster",
     "delivered",
+    "ingestd",
     "input_log",
     "machine",
     "program",

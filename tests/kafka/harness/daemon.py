@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.node import free_ports, last_lines
-from harness.programs import program
+from harness.programs import ingestd, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,10 +104,10 @@ class Daemon:
 
     def start(self, *arguments: str) -> None:
         """Run it; does not wait until it is ready."""
-        ingestd = [sys.executable, "-m", "ingestd", "run", *arguments, str(self.file)]
+        command = [*ingestd(), "run", *arguments, str(self.file)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [program("setpriv"), "--pdeathsig", "KILL", *self._bound, *ingestd],
+                [program("setpriv"), "--pdeathsig", "KILL", *self._bound, *command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["HOW_TO_INSTALL", "MissingProgramError", "missing", "program"]
+__all__ = ["HOW_TO_INSTALL", "MissingProgramError", "ingestd", "missing", "program"]
 
 HOW_TO_INSTALL = {
     "java": "apt-get install openjdk-17-jre-headless",
@@ -38,6 +38,11 @@ def program(name: str) -> str:
     if found is None:
         raise MissingProgramError(f"{name} is not installed: {HOW_TO_INSTALL.get(name, 'no recipe known')}")
     return found
+
+
+def ingestd() -> list[str]:
+    """The command line that runs ingestd: this interpreter's, or that of `$INGESTD_PYTHON` (an installation to measure)."""
+    return [os.environ.get("INGESTD_PYTHON", sys.executable), "-m", "ingestd"]
 
 
 def missing(names: list[str]) -> list[str]:
