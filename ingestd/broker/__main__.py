@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ def main() -> int:
     """Run until told to end; 2 and a message on standard error when the broker can not start."""
     arguments = _arguments()
     # Standard output is for the announcement.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=lambda *_: _Log())
     host, _, port = arguments.listen.rpartition(":")
     try:
         settings = BrokerSettings(
@@ -43,6 +44,17 @@ def main() -> int:
         sys.stderr.write(f"ingestd broker: {error}\n")
         return 2
     return 0
+
+
+class _Log:
+    """Lines on standard error; one that can not be written (full disk) must not fail the request it is about."""
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with contextlib.suppress(OSError):
+            os.write(2, message.encode(errors="replace") + b"\n")
+
+    debug = info = warning = error = exception = critical = msg
 
 
 def _arguments() -> argparse.Namespace:

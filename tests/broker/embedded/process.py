@@ -13,7 +13,6 @@ from typing import Self
 
 import orjson
 
-
 __all__ = ["BrokerProcess"]
 
 READY_SECONDS = 30
