@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ingestd.records import _compiled, _plain
+
+# How fast an example runs says how busy the machine is, nothing of the code.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(params=[_compiled, _plain], ids=lambda module: module.NAME)
