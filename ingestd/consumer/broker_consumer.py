@@ -41,6 +41,8 @@ _FIRST_WAIT: Final = 0.01
 _EMPTY_ANSWERS_AT_END: Final = 2
 """A read up to an end is done, although no batch reached it, after so many answers with nothing before that end."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
+_SLOW_ANSWER: Final = 3.0
+"""Seconds, longer than a broker may hold an answer back; then its partitions may have another leader already."""
 
 
 _PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
@@ -54,6 +56,25 @@ class Refusal:
     error: IngestdError
     leader: int = -1
     leader_epoch: int = -1
+
+
+class _Reminder:
+    """Calls `remind` every `_SLOW_ANSWER` seconds until cancelled."""
+
+    def __init__(self, remind: Callable[[], None]) -> None:
+        self._remind = remind
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_SLOW_ANSWER, self._fire)
+
+    def _fire(self) -> None:
+        self._arm()
+        self._remind()
+
+    def cancel(self) -> None:
+        """End it."""
+        self._timer.cancel()
 
 
 class BrokerConsumer:
@@ -155,9 +176,13 @@ class BrokerConsumer:
         fetch = self._session.next_fetch(wanted)
         wait = min(self._wait, settings.fetch_max_wait)
         self._under_way = True
-        body = await connection.send(
-            Api.fetch, version, self._request(version, fetch, wait), timeout=settings.request_timeout + wait
-        )
+        reminder = self._remind_later(wanted)
+        try:
+            body = await connection.send(
+                Api.fetch, version, self._request(version, fetch, wait), timeout=settings.request_timeout + wait
+            )
+        finally:
+            reminder.cancel()
         self._under_way = False
         answer = read_fetch_response(version, body)
         if answer.error is not ErrorCode.none:
@@ -168,6 +193,12 @@ class BrokerConsumer:
         self._take(answer, len(body), ready, wanted)
         if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
             await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
+
+    def _remind_later(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> _Reminder:
+        """Look for other leaders, again and again, while the broker owes an answer: it may hang, not only be slow."""
+        topics = {key.topic for key in wanted}
+        reason = f"broker {self._node_id} owes an answer"
+        return _Reminder(lambda: self._client.metadata.wanted(topics, reason))
 
     def _asked(self, consumer: PartitionConsumer) -> PartitionFetch:
         topic = self._client.metadata.snapshot.topics.get(consumer.topic)

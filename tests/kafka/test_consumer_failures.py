@@ -86,3 +86,18 @@ async def test_closing_ends_soon_although_every_broker_is_down(kafka_cluster: Ca
         async with asyncio.timeout(6):
             await consumer.close()
             assert await reading == []
+
+
+@pytest.mark.timeout(300)
+async def test_reading_leaves_a_frozen_leader_before_its_requests_time_out(kafka3: KafkaCluster) -> None:
+    name = kafka3.create_topic()
+    produce(kafka3.servers, name, 0, 50)
+    settings = ConsumerSettings(request_timeout=120.0)
+    async with Client(kafka3.bootstrap) as client, Consumer(client, settings) as consumer:
+        reading = asyncio.create_task(read_until(consumer, name, 0, 100))
+        while not any(one.position == 50 for one in consumer._partitions.values()):
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(kafka3.freeze, kafka3.leader(name))
+        await asyncio.to_thread(produce, kafka3.servers, name, 50, 50)
+        async with asyncio.timeout(60):
+            assert await reading == list(range(100))
