@@ -76,7 +76,7 @@ class Consumer:
 
     async def partitions(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `KafkaError` when there is no such topic, `DeadlineExceeded`."""
-        return list(await self._client.partitions(topic))
+        return list(await self._client.partitions(topic, self._settings.metadata_timeout))
 
     async def offsets(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
         """The offsets that these starts mean now. Raises `KafkaError` for an unknown partition, `DeadlineExceeded`."""

@@ -1,0 +1,101 @@
+"""The blocking consumer, from plain threads and from a thread whose own loop runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from ingestd.consumer.blocking import BlockingConsumer, read_range
+from ingestd.consumer.settings import ConsumerSettings, Edge, TopicPartition
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.cluster import KafkaCluster
+
+    from ingestd.records.columns import Columns
+
+
+@pytest.fixture
+def filled(kafka: KafkaCluster, topic: Callable[..., str]) -> str:
+    """A topic with 2,000 records in each of 3 partitions."""
+    name = topic(partitions=3)
+    producer = Producer({"bootstrap.servers": kafka.servers, "enable.idempotence": True, "log_level": 2})
+    for number in range(6_000):
+        producer.produce(name, b"%d" % number, partition=number % 3)
+    assert producer.flush(30) == 0
+    return name
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "ingestd consumer"]
+
+
+def offsets(columns: Columns) -> list[int]:
+    return memoryview(columns.offsets).cast("B").cast("q").tolist()
+
+
+def test_a_range_is_read_from_a_plain_thread(kafka: KafkaCluster, filled: str) -> None:
+    found = [offset for columns in read_range(kafka.bootstrap, filled, 1, 100, 1_900) for offset in offsets(columns)]
+    assert found == list(range(100, 1_900))
+
+
+async def test_a_range_is_read_although_the_threads_own_loop_runs(kafka: KafkaCluster, filled: str) -> None:
+    found = [
+        one for columns in read_range(kafka.bootstrap, filled, 0, Edge.oldest, Edge.newest) for one in offsets(columns)
+    ]
+    assert found == list(range(2_000))
+
+
+def test_several_threads_share_one_consumer(kafka: KafkaCluster, filled: str) -> None:
+    with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(3) as threads:
+        assert filled in consumer.topics()
+        assert consumer.partitions(filled) == [0, 1, 2]
+        ends = consumer.offsets({TopicPartition(filled, number): Edge.newest for number in range(3)})
+        assert set(ends.values()) == {2_000}
+
+        def count(partition: int) -> int:
+            return sum(columns.count for columns in consumer.columns(filled, partition, 0, 2_000))
+
+        assert list(threads.map(count, range(3))) == [2_000] * 3
+
+
+def test_an_iteration_that_is_left_can_be_begun_again(kafka: KafkaCluster, filled: str) -> None:
+    with BlockingConsumer(kafka.bootstrap) as consumer:
+        first = consumer.batches(filled, 0, Edge.oldest, Edge.newest)
+        next(first)
+        first.close()  # type: ignore[attr-defined]
+        assert sum(columns.count for columns in consumer.columns(filled, 0, Edge.oldest, Edge.newest)) == 2_000
+
+
+def test_errors_come_to_the_calling_thread(kafka: KafkaCluster, filled: str) -> None:
+    with BlockingConsumer(kafka.bootstrap) as consumer:
+        with pytest.raises(KafkaError) as caught:
+            list(consumer.columns("never-made", 0, Edge.oldest, Edge.newest))
+        assert caught.value.code is ErrorCode.unknown_topic_or_partition
+    with pytest.raises(Closed):
+        consumer.topics()
+
+
+def test_waiting_has_an_end_where_nothing_is_produced(kafka: KafkaCluster, filled: str) -> None:
+    with (
+        BlockingConsumer(kafka.bootstrap, patience=1.0) as consumer,
+        pytest.raises(DeadlineExceeded, match=f"reading {filled}-0"),
+    ):
+        list(consumer.columns(filled, 0, Edge.newest, None))
+
+
+def test_waiting_and_closing_have_an_end_where_nobody_answers() -> None:
+    begun = time.monotonic()
+    settings = ConsumerSettings(metadata_timeout=1.0)
+    with BlockingConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
+        list(consumer.columns("any", 0, Edge.oldest, Edge.newest))
+    assert time.monotonic() - begun < 10
