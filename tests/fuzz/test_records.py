@@ -8,6 +8,7 @@ hot loops guides it, since its branches are seen; the compiled one must give the
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -17,7 +18,8 @@ if __name__ == "__main__":
     import atheris
 
     with atheris.instrument_imports(include=["ingestd.records"]):
-        pass
+        importlib.import_module("ingestd.records.decode")
+        importlib.import_module("ingestd.records._plain")
 
 from ingestd.errors import CorruptBatch, UnsupportedCodec
 from ingestd.records import _compiled, _plain
