@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.source import Piece
-from ingestd.tail.identity import HEAD_BYTES, WITNESS_BYTES, Fingerprint, Witness, find_again, rotated_from
+from ingestd.tail.identity import HEAD_BYTES, WITNESS_BYTES, Fingerprint, Witness, find_again
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class TailSource:
         self._leaving: str | None = None
         self._leave_at = 0.0
         self._left_path = identity.path
-        self._originals: list[str] = []
         self._finished: str | None = None
         self._news_at = time.monotonic()
         if descriptor is not None:
@@ -173,7 +172,6 @@ class TailSource:
     def _follow_to(self, path: str, status: os.stat_result, *, left: str | None = None) -> None:
         left = self.path if left is None else left
         self._identity = self._identity.at(path, status)
-        self._originals = rotated_from(path)
         if self._owner.globs.matches(path):
             self._leaving = None
         elif self._leaving is None:
@@ -276,21 +274,21 @@ class TailSource:
         if now < self._leave_at:
             self._owner.wake(self, self._leave_at - now)
             return False
-        return not self._leaving.startswith(RENAMED) or self._replaced([self._left_path], now)
+        return not self._leaving.startswith(RENAMED) or self._replaced(self._left_path, now)
 
     def _rotated(self, now: float) -> bool:
-        """Whether the file is still followed, but under the name of a rotated one, with a new one where it stood."""
-        if not self._originals:
+        """Whether the file is still followed, but was renamed, and there is a new one where it stood."""
+        if self.path == self._identity.origin:
             return False
         still = self._news_at + self._owner.route.leave_after - now
         if still > 0:
             self._owner.wake(self, still)
             return False
-        return self._replaced([path for path in self._originals if self._owner.globs.matches(path)], now)
+        return self._replaced(self._identity.origin, now)
 
-    def _replaced(self, paths: list[str], now: float) -> bool:
+    def _replaced(self, path: str, now: float) -> bool:
         """Whether a new file stands where this one stood; if not, its writer may go on with this one for a while."""
-        if now - self._news_at >= self._owner.route.release_after or any(os.path.exists(path) for path in paths):
+        if now - self._news_at >= self._owner.route.release_after or os.path.exists(path):
             return True
         self._owner.wake(self, self._owner.route.leave_after)
         return False
@@ -311,7 +309,8 @@ class TailSource:
         self._size = max(self._size, end)
         self._scanned = 0
         self._news_at = time.monotonic()
-        if self._leaving is not None:
+        # A renamed file's writer may go on with it; the copy of a truncated one (0.0) was complete before we saw it.
+        if self._leaving is not None and self._leave_at:
             self._leave_at = max(self._leave_at, self._news_at + self._owner.route.leave_after)
         return Piece(length, start, end, shortened)
 
