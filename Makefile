@@ -10,7 +10,7 @@ PYTHON  ?= $(shell for python in python3 python3.14 python3.13 python3.12 python
 BIN     := $(VENV)/bin
 SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd)
 
-.PHONY: help demo test test-peers lint bench evidence clean
+.PHONY: help demo test test-peers lint bench evidence reference clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -40,6 +40,10 @@ bench: $(VENV)/.developing $(VENV)-user/.installed
 # After `test` and `test-peers`: every test that tests/seed_systems.toml names did run.
 evidence: $(VENV)/.installed
 	$(BIN)/python tests/evidence/seed_systems.py $(wildcard $(REPORTS)/*.xml)
+
+# CONFIGURATION.md, from the settings classes.
+reference: $(VENV)/.installed
+	$(BIN)/python tests/evidence/reference.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-user build demo-out load-tests/results ingestd/records/_compiled.c ingestd/records/*.so *.egg-info

@@ -41,7 +41,7 @@ def program(name: str) -> str:
 
 
 def ingestd() -> list[str]:
-    """The command line that runs ingestd: this interpreter's, or that of `$INGESTD_PYTHON` (an installation to measure)."""
+    """The command line that runs ingestd: with this interpreter, or `$INGESTD_PYTHON` (for load tests)."""
     return [os.environ.get("INGESTD_PYTHON", sys.executable), "-m", "ingestd"]
 
 

@@ -1,0 +1,20 @@
+"""CONFIGURATION.md says what the settings classes say, and each key says what it means."""
+
+from __future__ import annotations
+
+from reference import PAGE, TABLES, keys_of, render
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "make reference"
+
+
+def test_every_key_of_a_table_that_a_user_writes_often_says_what_it_means() -> None:
+    silent = [
+        f"{table} {key.name}"
+        for table, settings, _ in TABLES
+        if not table.startswith("[pipelines")
+        for key in keys_of(settings)
+        if not key.meaning
+    ]
+    assert silent == []
