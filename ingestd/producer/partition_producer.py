@@ -115,6 +115,7 @@ class PartitionProducer:
         self._route: Route | None = None
         self._leader: tuple[int, int] | None = None
         self._unknown_since: float | None = None
+        self._trouble: IngestdError | None = None
         self._suspects: list[Batch] = []
         self._timer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -201,6 +202,7 @@ class PartitionProducer:
         while (before := queue.popleft()) is not batch:
             self._acknowledge(before, -1, -1)
         self._settled = True
+        self._trouble = None
         self._backoff.reset()
         self._acknowledge(batch, base_offset, log_append_time_ms)
         if self._state is _State.SENDING:
@@ -380,6 +382,7 @@ class PartitionProducer:
         metadata = self._routes.metadata
         topic = metadata.snapshot.topics.get(self.topic)
         delay = self._backoff.next_delay()
+        self._trouble = self._trouble or KafkaError(ErrorCode.leader_not_available, str(self))
         if metadata.snapshot.partition(self.topic, self.partition) is None:
             code = ErrorCode.unknown_topic_or_partition
             if topic is not None and topic.error is not ErrorCode.none:
@@ -400,6 +403,7 @@ class PartitionProducer:
         metadata.wanted((self.topic,), f"{self} has no known leader")
 
     def _back_off(self, error: IngestdError) -> None:
+        self._trouble = error
         self._state = _State.WAITING
         self._settled = False
         self._timer = asyncio.get_running_loop().call_later(self._backoff.next_delay(), self._find_leader)
@@ -468,10 +472,9 @@ class PartitionProducer:
                 break
             del self._queue[first]
             self._suspects = []
-            age = now - batch.accepted_at
-            ended.append(
-                (batch, DeadlineExceeded(f"{self}: not acknowledged within {age:.1f} s, {batch.attempts} attempts"))
-            )
+            tried = f"not acknowledged within {now - batch.accepted_at:.1f} s, {batch.attempts} attempts"
+            reason = "" if self._trouble is None else f"; the last trouble: {self._trouble}"
+            ended.append((batch, DeadlineExceeded(f"{self}: {tried}{reason}")))
         if self._expiry is None and self._queue and self._queue[0].deadline > now:
             self._arm_expiry()
         self._end_batches(ended)

@@ -239,7 +239,7 @@ async def test_with_all_brokers_down_close_ends_by_its_deadline_and_every_batch_
         await load.send(20)
         with pytest.raises(DeadlineExceeded):
             await producer.flush(0.5)
-        await asyncio.wait_for(producer.close(1.0), 2.0)
+        await asyncio.wait_for(producer.close(1.0), 4.0)
     assert len(load.ends) == 30
     assert [end.error is None for end in load.ends] == [True] * 10 + [False] * 20
 

@@ -361,6 +361,7 @@ async def test_a_delivery_timeout_ends_a_batch_that_never_got_through_and_the_ne
         assert time.monotonic() - started < 6.0
         assert [type(error) for error in ends.errors] == [DeadlineExceeded]
         assert "events[0]" in str(ends.errors[0])
+        assert "node 1: connection refused" in str(ends.errors[0])
         cluster.down.clear()
         send(producer, ends, [b"next"])
         await producer.flush(10.0)
