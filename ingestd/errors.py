@@ -49,7 +49,7 @@ class BufferFull(IngestdError):
 
 
 class ConnectionLost(IngestdError, ConnectionError):
-    """The connection to a broker could not be made, or ended with requests in flight; whether they took effect is unknown."""
+    """No connection to a broker, or it ended with requests in flight; nobody knows whether they took effect."""
 
 
 class ProtocolError(IngestdError):
@@ -104,6 +104,7 @@ _REFRESH_METADATA: Final = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.leader_not_available,
+        ErrorCode.broker_not_available,
         ErrorCode.not_leader_or_follower,
         ErrorCode.replica_not_available,
         ErrorCode.kafka_storage_error,

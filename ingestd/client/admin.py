@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+_PURPOSE = "administration"
+"""Connections of its own: brokers answer the requests of one connection in turn, and creating topics takes time."""
+
+
 class ResourceType(IntEnum):
     """What a configuration belongs to."""
 
@@ -267,10 +271,10 @@ class ClusterAdmin:
 
         async def whom() -> Broker:
             if node_id is None:
-                return await self._client.any()
+                return await self._client.any(purpose=_PURPOSE)
             if node_id not in self._client.metadata.snapshot.nodes:
                 await self._client.metadata.refresh((), deadline.remaining)
-            return self._client.broker(node_id)
+            return self._client.broker(node_id, _PURPOSE)
 
         answer = await self._retried(whom, lambda _: build, lambda answer: answer, deadline)
         return [_described(result) for result in answer.results]
@@ -293,7 +297,7 @@ class ClusterAdmin:
                 error = KafkaError(code, f"{asked.topic}-{asked.partition}")
                 listed.append((asked, ListedOffset(asked.topic, asked.partition, error=error)))
                 continue
-            leader = self._client.broker(node.id)
+            leader = self._client.broker(node.id, _PURPOSE)
             by_leader.setdefault((leader, times[asked.topic, asked.partition]), []).append(asked)
             times[asked.topic, asked.partition] += 1
         requested = (
@@ -335,7 +339,7 @@ class ClusterAdmin:
         deadline = Deadline.after(timeout)
 
         async def controller() -> Broker:
-            return await self._client.controller(deadline.remaining)
+            return await self._client.controller(deadline.remaining, purpose=_PURPOSE)
 
         def checked(answer: Any) -> list[_Outcome]:
             outcomes = outcome(answer)
@@ -347,7 +351,10 @@ class ClusterAdmin:
         return await self._retried(controller, build, checked, deadline)
 
     async def _by_any(self, build: Build, timeout: float) -> Any:
-        return await self._retried(self._client.any, lambda _: build, lambda answer: answer, Deadline.after(timeout))
+        async def any_broker() -> Broker:
+            return await self._client.any(purpose=_PURPOSE)
+
+        return await self._retried(any_broker, lambda _: build, lambda answer: answer, Deadline.after(timeout))
 
     async def _retried(
         self,

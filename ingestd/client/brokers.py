@@ -47,6 +47,7 @@ class Brokers:
         self._settings = settings
         self._seed_nodes = [Node(_FIRST_SEED_ID - n, host, port) for n, (host, port) in enumerate(addresses)]
         self._nodes: dict[int, Node] = {}
+        self._replaced_by: Mapping[int, Node] | None = None
         self._failed: set[int] = set()
         self._brokers: dict[tuple[int, str], Broker] = {}
         self._tasks = TaskOwner()
@@ -75,9 +76,12 @@ class Brokers:
             yield self._of(node, CONTROL)
         self._failed.clear()  # nobody answered: next time everybody gets another chance
 
-    def any(self) -> Broker:
-        """The first of `candidates`."""
-        return next(self.candidates())
+    def any(self, purpose: str) -> Broker:
+        """The first of `candidates`, for this purpose. Raises `KafkaError` (BROKER_NOT_AVAILABLE): there is none."""
+        broker = next(self.candidates(), None)
+        if broker is None:
+            raise KafkaError(ErrorCode.broker_not_available, "no broker is known yet")
+        return self._of(broker.node, purpose)
 
     def register(self, node: Node) -> None:
         """Know a node that an answer other than metadata named (a coordinator, a new leader)."""
@@ -96,8 +100,9 @@ class Brokers:
 
     def replace(self, metadata: ClusterMetadata) -> None:
         """Take the nodes of new metadata: moved ones get their new address, those that are gone are deregistered."""
-        if not metadata.nodes:
-            return
+        if not metadata.nodes or metadata.nodes is self._replaced_by:
+            return  # nothing known, or only partitions have changed
+        self._replaced_by = metadata.nodes
         self._failed.clear()
         self._nodes = dict(metadata.nodes)
         for key, broker in list(self._brokers.items()):

@@ -84,11 +84,14 @@ class Client:
         """
         return self._brokers.broker(node_id, purpose)
 
-    async def any(self) -> Broker:
-        """A broker for what every broker can answer: a random seed until nodes are known, then a live one."""
-        return self._brokers.any()
+    async def any(self, *, purpose: str = CONTROL) -> Broker:
+        """A broker for what every broker can answer: a random seed until nodes are known, then a live one.
 
-    async def controller(self, timeout: float | None = None) -> Broker:
+        Raises `KafkaError` (BROKER_NOT_AVAILABLE) where nothing is known and there are no seeds.
+        """
+        return self._brokers.any(purpose)
+
+    async def controller(self, timeout: float | None = None, *, purpose: str = CONTROL) -> Broker:
         """The controller, as metadata names it; refreshed while it names none.
 
         With KRaft that is whichever broker passes requests on to the controller. Raises `KafkaError` (NOT_CONTROLLER)
@@ -98,14 +101,14 @@ class Client:
         snapshot = self.metadata.snapshot
         async for attempt in self.settings.retry_backoff().attempts_until(deadline):
             if snapshot.controller_id in snapshot.nodes:
-                return self.broker(snapshot.controller_id)
+                return self.broker(snapshot.controller_id, purpose)
             try:
                 snapshot = await self.metadata.refresh((), deadline.remaining)
             except DeadlineExceeded:
                 if not attempt:
                     raise
         if snapshot.controller_id in snapshot.nodes:
-            return self.broker(snapshot.controller_id)
+            return self.broker(snapshot.controller_id, purpose)
         raise KafkaError(ErrorCode.not_controller, "no controller is known")
 
     async def leader(

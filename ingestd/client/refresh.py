@@ -209,9 +209,9 @@ class RefreshedMetadata:
                 code = getattr(answer, "error_code", ErrorCode.none)
                 if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node is of no use any more
                     raise KafkaError(code, "Metadata")
-            except Closed:
-                raise
             except IngestdError as error:
+                if self._closed:
+                    raise Closed("the client is closed") from error
                 failures[f"{broker.node.host}:{broker.node.port}"] = str(error)
                 self._brokers.deregister(broker, str(error))
             else:

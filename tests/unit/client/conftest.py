@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAST = ClientSettings(
     connect_timeout=1.0,
-    metadata_request_timeout=0.05,
+    metadata_request_timeout=5.0,
     metadata_minimum_interval=0.01,
     retry_initial=0.001,
     retry_maximum=0.002,

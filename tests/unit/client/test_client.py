@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -126,6 +127,22 @@ async def test_there_is_one_broker_object_for_each_node_and_purpose(cluster: Any
     assert caught.value.code is ErrorCode.broker_not_available
 
 
+async def test_a_client_that_knows_nothing_yet_says_so(settings: Any) -> None:
+    async with Client([], settings(), metadata=Upward().source()) as client:
+        with pytest.raises(KafkaError) as caught:
+            await client.any()
+    assert caught.value.code is ErrorCode.broker_not_available
+    assert caught.value.retriable
+
+
+async def test_administration_does_not_share_connections_with_metadata(cluster: Any, settings: Any) -> None:
+    """Creating a topic may take the broker seconds, and it answers the requests of one connection in turn."""
+    async with Client(["one:1"], settings()) as client:
+        controller = await client.controller(5, purpose="administration")
+        assert controller is not client.broker(controller.node.id)
+        assert await client.any(purpose="administration") is not await client.any()
+
+
 async def test_questions_about_partitions_are_answered_from_one_refresh_in_order(cluster: Any, settings: Any) -> None:
     cluster.topics["t"] = {2: (3, 0), 0: (1, 0), 1: (-1, 0)}
     async with Client(["one:1"], settings()) as client:
@@ -144,6 +161,17 @@ async def test_a_partition_that_an_answer_left_out_stands_there_without_a_leader
     async with Client(["one:1"], settings(metadata_attempts=1)) as client:
         assert await client.partitions("t", 5) == [0, 1, 2]
         assert await client.writable_partitions("t", 5) == [0, 2]
+
+
+async def test_a_hint_brings_no_failed_node_back(cluster: Any, settings: Any) -> None:
+    async with Client(["one:1"], settings()) as client:
+        await client.metadata.refresh(["t"], 5)
+        for node_id in (2, 3):
+            client._brokers.deregister(client.broker(node_id), "failed")
+        client.metadata.hint("t", 0, 2, 6)
+        assert client.metadata.snapshot.partition("t", 0).leader == 2
+        nodes_and_first_seed = itertools.islice(client._brokers.candidates(), 2)
+        assert [broker.node.id for broker in nodes_and_first_seed] == [1, -2]
 
 
 async def test_a_node_that_is_gone_is_deregistered_and_one_that_moved_follows(cluster: Any, settings: Any) -> None:

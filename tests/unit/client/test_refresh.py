@@ -28,7 +28,7 @@ async def test_a_seed_is_asked_first_and_a_live_node_from_then_on(cluster: Any, 
 
 
 async def test_a_broker_that_fails_is_deregistered_and_the_next_one_asked(cluster: Any, settings: Any) -> None:
-    async with Client(["a:1", "b:2", "c:3"], settings()) as client:
+    async with Client(["a:1", "b:2", "c:3"], settings(metadata_request_timeout=0.2)) as client:
         cluster.down = {"a:1"}
         cluster.hanging = {"b:2"}
         snapshot = await client.metadata.refresh(["t"], 5)
