@@ -91,6 +91,8 @@ class Writer:
     def rename(self, *, late: bool) -> None:
         if self.stream is None:
             return
+        if self.unseen:
+            self.end_partial()  # nobody could know that a file found under this name only will not go on
         self.path.rename(self.rotated())
         if late:
             self.write(2)  # it has not heard of the rotation yet
@@ -106,6 +108,8 @@ class Writer:
     def copytruncate(self, again: int) -> None:
         if self.stream is None:
             return
+        if self.unseen:
+            self.end_partial()
         shutil.copyfile(self.path, self.rotated())
         os.truncate(self.path, 0)
         self.cut_partial()
