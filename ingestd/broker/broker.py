@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ingestd.broker.fetch_sessions import FetchSessions
 from ingestd.broker.memory import MemoryBudget
 from ingestd.broker.request_log import RequestLog
 from ingestd.broker.storage import NewTopic, Partition, Storage
@@ -27,6 +28,7 @@ class Broker:
         self.settings = settings
         self.storage = Storage(settings)
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
+        self.fetch_sessions = FetchSessions(settings.max_fetch_sessions)
         self.request_log = RequestLog(settings.request_log)
 
     @property

@@ -54,6 +54,7 @@ class BrokerSettings:
     max_request_bytes: int = 100 * MIB
     max_in_flight_bytes: int = 512 * MIB
     max_fetch_bytes: int = 55 * MIB
+    max_fetch_sessions: int = 1_000
     max_connections: int = 10_000
     idle_timeout: float = 600.0
     shutdown_timeout: float = 2.0

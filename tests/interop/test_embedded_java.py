@@ -41,7 +41,9 @@ def test_the_topic_tools_see_what_is_there(
     embedded: BrokerProcess, new_topic: str, java_tool: Callable[..., str]
 ) -> None:
     server = ("--bootstrap-server", embedded.servers)
-    java_tool("TopicCommand", *server, "--create", "--topic", new_topic, "--partitions", "3", "--config", "retention.ms=5000")
+    java_tool(
+        "TopicCommand", *server, "--create", "--topic", new_topic, "--partitions", "3", "--config", "retention.ms=5000"
+    )
     assert new_topic in java_tool("TopicCommand", *server, "--list").split()
     described = java_tool("TopicCommand", *server, "--describe", "--topic", new_topic)
     assert "PartitionCount: 3" in described

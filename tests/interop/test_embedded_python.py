@@ -79,7 +79,9 @@ def consume_librdkafka(servers: str, topic: str, count: int) -> list[Sent]:
 def produce_kafka_python(servers: str, topic: str, codec: str, sent: list[Sent]) -> None:
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(bootstrap_servers=servers, compression_type=None if codec == "none" else codec, linger_ms=5)
+    producer = KafkaProducer(
+        bootstrap_servers=servers, compression_type=None if codec == "none" else codec, linger_ms=5
+    )
     try:
         futures = [
             producer.send(topic, one.value, one.key, one.headers, partition=0, timestamp_ms=one.timestamp_ms)
@@ -94,7 +96,9 @@ def produce_kafka_python(servers: str, topic: str, codec: str, sent: list[Sent])
 def consume_kafka_python(servers: str, topic: str, count: int) -> list[Sent]:
     from kafka import KafkaConsumer, TopicPartition
 
-    consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=SECONDS * 1000)
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=SECONDS * 1000
+    )
     try:
         consumer.assign([TopicPartition(topic, 0)])
         read = [message for _, message in zip(range(count), consumer, strict=False)]
@@ -108,7 +112,10 @@ async def produce_aiokafka(servers: str, topic: str, codec: str, sent: list[Sent
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(
-        bootstrap_servers=servers, compression_type=None if codec == "none" else codec, enable_idempotence=True, linger_ms=5
+        bootstrap_servers=servers,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=True,
+        linger_ms=5,
     )
     async with producer:
         futures = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from ingestd.broker.fetch_sessions import NO_SESSION
 from ingestd.broker.messages import messages
 from ingestd.broker.request import Answer
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ingestd.broker.broker import Broker
+    from ingestd.broker.fetch_sessions import FetchPlan, Wanted
     from ingestd.broker.log.partition_log import LogSlice, PartitionLog
     from ingestd.broker.request import Handled, Request
     from ingestd.wire.codec import Buffer
@@ -31,33 +33,21 @@ if TYPE_CHECKING:
 API: Final = Api.fetch
 VERSIONS: Final = range(4, 19)
 
+_FIRST_WITH_SESSION: Final = 7
 _FIRST_WITH_TOPIC_ID: Final = 13
 _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 _ERROR_AND_SESSION: Final = Struct(">hi")
 _PARTITION_START: Final = Struct(">ihqq")
-_NO_SESSION: Final = 0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """One partition of the request."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-    leader_epoch: int
-    error: ErrorCode = ErrorCode.none
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What there is for one partition: its log, unless there is an error, and the batches to send, if any."""
 
-    partition: int
+    wanted: Wanted
     error: ErrorCode
     log: PartitionLog | None = None
     records: LogSlice | None = None
@@ -66,14 +56,13 @@ class _Found:
     def size(self) -> int:
         return 0 if self.records is None else self.records.length
 
+    @property
+    def end_offset(self) -> int:
+        return -1 if self.log is None else self.log.end_offset
 
-@dataclass(frozen=True, slots=True)
-class _TopicWanted:
-    """A topic of the request, as the request names it."""
-
-    name: str
-    topic_id: UUID | None
-    partitions: list[_Wanted]
+    @property
+    def start_offset(self) -> int:
+        return -1 if self.log is None else self.log.start_offset
 
 
 class _Growth:
@@ -112,127 +101,87 @@ class _Growth:
 def handle(broker: Broker, request: Request) -> Handled:
     """Answered at once when there is enough, or an error, or no time to wait."""
     asked = messages(API, request.version).decode(request.body)
-    if getattr(asked, "session_id", _NO_SESSION) != _NO_SESSION:
-        return _refuse(request.version, ErrorCode.fetch_session_id_not_found)
-    topics = [_topic_wanted(broker, topic) for topic in asked.topics]
-    found = _look(broker, asked, topics)
-    missing = asked.min_bytes - _size(found)
+    try:
+        plan = broker.fetch_sessions.plan(asked, by_topic_id=request.version >= _FIRST_WITH_TOPIC_ID)
+    except KafkaError as refused:
+        return _frame(request.version, refused.code, NO_SESSION, [])
+    found = _look(broker, asked.max_bytes, plan)
+    missing = asked.min_bytes - sum(one.size for one in found)
     seconds = asked.max_wait.total_seconds()
-    if missing <= 0 or seconds <= 0 or _error(found) is not ErrorCode.none or not any(found):
-        return _answer(broker, request.version, topics, found)
-    return _wait(broker, request.version, asked, topics, _logs(found), missing, seconds)
+    if missing <= 0 or seconds <= 0 or not found or any(one.error for one in found):
+        return _answer(request.version, plan, found)
+    return _wait(broker, request.version, asked, plan, found, missing, seconds)
 
 
 async def _wait(
-    broker: Broker,
-    version: int,
-    asked: Any,
-    topics: list[_TopicWanted],
-    logs: list[PartitionLog],
-    missing: int,
-    seconds: float,
+    broker: Broker, version: int, asked: Any, plan: FetchPlan, found: list[_Found], missing: int, seconds: float
 ) -> Answer:
-    await _Growth(missing).wait(logs, seconds)
-    return _answer(broker, version, topics, _look(broker, asked, topics))
+    await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
+    return _answer(version, plan, _look(broker, asked.max_bytes, plan))
 
 
-def _topic_wanted(broker: Broker, topic: Any) -> _TopicWanted:
-    topic_id = getattr(topic, "topic_id", None)
-    name = getattr(topic, "topic", "")
-    error = ErrorCode.none
-    known = name
-    if not name:
-        found = broker.storage.topics.identified(topic_id)
-        known = "" if found is None else found.name
-        error = ErrorCode.unknown_topic_id if found is None else ErrorCode.none
-    return _TopicWanted(
-        name,
-        topic_id,
-        [
-            _Wanted(
-                known,
-                partition.partition,
-                partition.fetch_offset,
-                partition.partition_max_bytes,
-                getattr(partition, "current_leader_epoch", -1),
-                error,
-            )
-            for partition in topic.partitions
-        ],
-    )
-
-
-def _look(broker: Broker, asked: Any, topics: list[_TopicWanted]) -> list[list[_Found]]:
+def _look(broker: Broker, max_bytes: int, plan: FetchPlan) -> list[_Found]:
     """What can be sent now, within the request's bounds; always at least one batch if there is any (KIP-74)."""
-    left = min(asked.max_bytes, broker.settings.max_fetch_bytes)
-    if broker.memory.exhausted:
-        left = 0
+    left = 0 if broker.memory.exhausted else min(max_bytes, broker.settings.max_fetch_bytes)
     empty = True
-    answer = []
-    for topic in topics:
-        found = []
-        for wanted in topic.partitions:
-            one = _look_at(broker, wanted, min(left, wanted.max_bytes), whatever_size=empty)
-            found.append(one)
-            if one.size:
-                empty = False
-                left = max(0, left - one.size)
-        answer.append(found)
-    return answer
+    found = []
+    for wanted in plan.wanted:
+        one = _look_at(broker, wanted, min(left, wanted.max_bytes), whatever_size=empty)
+        found.append(one)
+        if one.size:
+            empty = False
+            left = max(0, left - one.size)
+    return found
 
 
-def _look_at(broker: Broker, wanted: _Wanted, max_bytes: int, *, whatever_size: bool) -> _Found:
-    error = wanted.error or broker.leader_error(wanted.leader_epoch)
-    if error is not ErrorCode.none:
-        return _Found(wanted.partition, error)
+def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: bool) -> _Found:
     try:
-        log = broker.partition(wanted.topic, wanted.partition).log
+        topic = wanted.topic or broker.topic_with_id(wanted.topic_id).name
+        log = broker.partition(topic, wanted.partition).log
+        error = broker.leader_error(wanted.leader_epoch)
+        if error is not ErrorCode.none:
+            return _Found(wanted, error)
         records = log.slice(wanted.offset, max_bytes) if max_bytes > 0 or whatever_size else None
     except KafkaError as refused:
-        return _Found(wanted.partition, refused.code)
+        return _Found(wanted, refused.code)
     except CorruptBatch as damaged:
-        _log.error("log is damaged", partition=f"{wanted.topic}-{wanted.partition}", error=str(damaged))
-        return _Found(wanted.partition, ErrorCode.corrupt_message)
+        _log.error("log is damaged", topic=wanted.topic, partition=wanted.partition, error=str(damaged))
+        return _Found(wanted, ErrorCode.corrupt_message)
     if records is not None and records.length > max_bytes and not whatever_size:
         records = None
-    return _Found(wanted.partition, ErrorCode.none, log, records)
+    return _Found(wanted, ErrorCode.none, log, records)
 
 
-def _size(found: list[list[_Found]]) -> int:
-    return sum(one.size for topic in found for one in topic)
+def _answer(version: int, plan: FetchPlan, found: list[_Found]) -> Answer:
+    session = plan.session
+    if session is None:
+        return _frame(version, ErrorCode.none, NO_SESSION, found)
+    news = [
+        one
+        for one in found
+        if session.news(one.wanted.key, (one.error, one.end_offset, one.start_offset), has_records=one.size > 0)
+    ]
+    return _frame(version, ErrorCode.none, session.id, news if plan.incremental else found)
 
 
-def _error(found: list[list[_Found]]) -> ErrorCode:
-    return next((one.error for topic in found for one in topic if one.error), ErrorCode.none)
-
-
-def _logs(found: list[list[_Found]]) -> list[PartitionLog]:
-    return [one.log for topic in found for one in topic if one.log is not None]
-
-
-def _refuse(version: int, error: ErrorCode) -> Answer:
-    flexible = is_flexible(API, version)
-    end = b"\x00" if flexible else b""
-    body = _INT32.pack(0) + _ERROR_AND_SESSION.pack(error, _NO_SESSION) + array_length(0, flexible=flexible) + end
-    return Answer([body], error)
-
-
-def _answer(broker: Broker, version: int, topics: list[_TopicWanted], found: list[list[_Found]]) -> Answer:
+def _frame(version: int, error: ErrorCode, session_id: int, found: list[_Found]) -> Answer:
     flexible = is_flexible(API, version)
     end = b"\x00" if flexible else b""
     parts: list[Buffer] = []
     small = bytearray(_INT32.pack(0))
-    if version >= 7:
-        small += _ERROR_AND_SESSION.pack(ErrorCode.none, _NO_SESSION)
+    if version >= _FIRST_WITH_SESSION:
+        small += _ERROR_AND_SESSION.pack(error, session_id)
+    # Each topic once, though a session mixes them: some clients keep only the last of two.
+    topics: dict[tuple[str, UUID | None], list[_Found]] = {}
+    for one in found:
+        topics.setdefault((one.wanted.topic, one.wanted.topic_id), []).append(one)
     small += array_length(len(topics), flexible=flexible)
-    for topic, partitions in zip(topics, found, strict=True):
-        small += (
-            uuid_bytes(topic.topic_id) if version >= _FIRST_WITH_TOPIC_ID else string(topic.name, flexible=flexible)
-        )
+    for (name, topic_id), partitions in topics.items():
+        small += uuid_bytes(topic_id) if version >= _FIRST_WITH_TOPIC_ID else string(name, flexible=flexible)
         small += array_length(len(partitions), flexible=flexible)
         for one in partitions:
-            error, records = _read(one)
-            small += _partition_start(version, one, error)
+            partition_error, records = _read(one)
+            small += _partition_start(version, one, partition_error)
             small += array_length(len(records), flexible=flexible)
             if records:
                 parts += (bytes(small), records)
@@ -241,8 +190,7 @@ def _answer(broker: Broker, version: int, topics: list[_TopicWanted], found: lis
         small += end
     small += end
     parts.append(bytes(small))
-    del broker
-    return Answer(parts, _error(found))
+    return Answer(parts, error or next((one.error for one in found if one.error), ErrorCode.none))
 
 
 def _read(found: _Found) -> tuple[ErrorCode, bytes]:
@@ -257,12 +205,10 @@ def _read(found: _Found) -> tuple[ErrorCode, bytes]:
 
 def _partition_start(version: int, found: _Found, error: ErrorCode) -> bytes:
     """Everything of a partition before its records. No transactions: all up to the high watermark is stable."""
-    flexible = is_flexible(API, version)
-    end_offset = -1 if found.log is None else found.log.end_offset
-    start = _PARTITION_START.pack(found.partition, error, end_offset, end_offset)
+    start = _PARTITION_START.pack(found.wanted.partition, error, found.end_offset, found.end_offset)
     if version >= 5:
-        start += _INT64.pack(-1 if found.log is None else found.log.start_offset)
-    start += array_length(-1, flexible=flexible)
+        start += _INT64.pack(found.start_offset)
+    start += array_length(-1, flexible=is_flexible(API, version))
     if version >= 11:
         start += _INT32.pack(-1)
     return start
