@@ -124,3 +124,20 @@ def test_a_daemon_that_is_stopped_and_started_goes_on_where_it_was(
     assert not delivered.foreign
     assert delivered.duplicates == 0
     assert daemon.stop() == 0
+
+
+def test_a_file_that_is_empty_when_found_is_followed_from_its_first_line_at_once(
+    kafka: KafkaCluster,
+    topic: Callable[..., str],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    name, written = topic(partitions=1), Written()
+    (logs / "access.log").touch()
+    daemon = shipping(kafka, name, rescan_interval=600.0)
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(0.2)
+    all_there(kafka, name, written, timeout=10).check(duplicates=False)
+    assert daemon.stop() == 0
