@@ -6,5 +6,7 @@ from ingestd.records._plain import RecordBuffer as RecordBuffer
 from ingestd.records._plain import allocate as allocate
 from ingestd.records._plain import encode_lines as encode_lines
 from ingestd.records._plain import line_ends as line_ends
+from ingestd.records._plain import murmur2 as murmur2
 from ingestd.records._plain import parse_records as parse_records
+from ingestd.records._plain import partition_keys as partition_keys
 from ingestd.records._plain import scatter_lines as scatter_lines

@@ -22,7 +22,9 @@ __all__ = [
     "allocate",
     "encode_lines",
     "line_ends",
+    "murmur2",
     "parse_records",
+    "partition_keys",
     "scatter_lines",
 ]
 
@@ -361,6 +363,84 @@ SCATTER_FAULTS = {
     <int> STOP_BAD_KEY: "its key is not within the lines",
     <int> STOP_TOO_LONG: "a record of 2 GiB or more",
 }
+
+
+# Keys to partitions
+
+cdef uint32_t murmur2_of(const byte_t *key, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t multiplier = 0x5BD1E995
+    cdef uint32_t value = 0x9747B28CU ^ <uint32_t> size
+    cdef uint32_t word
+    cdef int shift = 0
+    while size >= 4:
+        word = (
+            <uint32_t> key[0] | <uint32_t> key[1] << 8 | <uint32_t> key[2] << 16 | <uint32_t> key[3] << 24
+        ) * multiplier
+        word = (word ^ word >> 24) * multiplier
+        value = value * multiplier ^ word
+        key += 4
+        size -= 4
+    if size > 0:
+        word = 0
+        while size > 0:
+            word |= <uint32_t> key[0] << shift
+            shift += 8
+            key += 1
+            size -= 1
+        value = (value ^ word) * multiplier
+    value = (value ^ value >> 13) * multiplier
+    return value ^ value >> 15
+
+
+def murmur2(key):
+    """Kafka's 32-bit murmur2 of a key. See `_plain`."""
+    cdef Py_buffer view
+    cdef uint32_t value
+    if type(key) is bytes:
+        return murmur2_of(<const byte_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+    PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+    value = murmur2_of(<const byte_t *> view.buf, view.len)
+    PyBuffer_Release(&view)
+    return value
+
+
+def partition_keys(raw, keys, int64_t partitions, int32_t keyless):
+    """The partition of each key. See `_plain`."""
+    cdef Py_buffer source, spans
+    cdef const int32_t *span
+    cdef int32_t *chosen
+    cdef Py_ssize_t number, count, fault = -1
+    if not 0 < partitions <= INT32_MAX:
+        raise ValueError(f"{partitions} partitions: expected at least 1")
+    PyObject_GetBuffer(raw, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(keys, &spans, PyBUF_SIMPLE)
+        try:
+            count = spans.len // <Py_ssize_t> (2 * sizeof(int32_t))
+            result = PyByteArray_FromStringAndSize(NULL, count * sizeof(int32_t))
+            chosen = <int32_t *> PyByteArray_AS_STRING(result)
+            span = <const int32_t *> spans.buf
+            with nogil:
+                for number in range(count):
+                    if span[0] < 0:
+                        chosen[number] = keyless
+                    elif span[1] < span[0] or span[1] > source.len:
+                        fault = number
+                        break
+                    else:
+                        chosen[number] = <int32_t> (
+                            <int64_t> (
+                                murmur2_of(<const byte_t *> source.buf + span[0], span[1] - span[0]) & 0x7FFFFFFF
+                            ) % partitions
+                        )
+                    span += 2
+        finally:
+            PyBuffer_Release(&spans)
+    finally:
+        PyBuffer_Release(&source)
+    if fault >= 0:
+        raise ValueError(f"line {fault}: its key is not within the lines")
+    return result
 
 
 # Records to columns

@@ -28,7 +28,9 @@ __all__ = [
     "allocate",
     "encode_lines",
     "line_ends",
+    "murmur2",
     "parse_records",
+    "partition_keys",
     "scatter_lines",
 ]
 
@@ -48,6 +50,9 @@ _SMALLEST_INT64: Final = -(2**63)
 _LARGEST_INT64: Final = 2**63 - 1
 _NO_HEADERS: Final = b"\x00"
 _NO_BYTES: Final = b"\x01"
+_UINT32: Final = 0xFFFFFFFF
+_MURMUR2_SEED: Final = 0x9747B28C
+_MURMUR2_MULTIPLIER: Final = 0x5BD1E995
 
 
 def allocate(size: int) -> bytearray:
@@ -155,6 +160,38 @@ def _key(data: bytes, spans: memoryview, line: int) -> bytes | None:
     if not start <= end <= len(data):
         raise ValueError(f"line {line}: key from {start} to {end} of {len(data)} bytes")
     return data[start:end]
+
+
+def murmur2(key: Buffer) -> int:
+    """Kafka's 32-bit murmur2 of a key (`org.apache.kafka.common.utils.Utils.murmur2`), unsigned."""
+    data = memoryview(key).tobytes()
+    value = _MURMUR2_SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MURMUR2_MULTIPLIER & _UINT32
+        word = (word ^ word >> 24) * _MURMUR2_MULTIPLIER & _UINT32
+        value = value * _MURMUR2_MULTIPLIER & _UINT32 ^ word
+    if len(data) > whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MURMUR2_MULTIPLIER & _UINT32
+    value = (value ^ value >> 13) * _MURMUR2_MULTIPLIER & _UINT32
+    return value ^ value >> 15
+
+
+def partition_keys(raw: Buffer, keys: Buffer, partitions: int, keyless: int) -> bytearray:
+    """The partition of each key among `partitions`, as Java's default partitioner has it; int32 each.
+
+    `keys` holds two int32 for each: where it starts and ends within `raw`. A negative start is no key and gives
+    `keyless`. Raises `ValueError` for a key outside `raw` and for less than one partition.
+    """
+    if not 0 < partitions <= _LONGEST_RECORD:
+        raise ValueError(f"{partitions} partitions: expected at least 1")
+    data = memoryview(raw).tobytes()
+    spans = memoryview(keys).cast("B").cast("i")
+    chosen = bytearray()
+    for number in range(len(spans) // 2):
+        key = _key(data, spans, number)
+        chosen += _INT32.pack(keyless if key is None else (murmur2(key) & _LONGEST_RECORD) % partitions)
+    return chosen
 
 
 def parse_records(

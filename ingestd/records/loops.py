@@ -28,7 +28,9 @@ __all__ = [
     "allocate",
     "encode_lines",
     "line_ends",
+    "murmur2",
     "parse_records",
+    "partition_keys",
     "scatter_lines",
 ]
 
@@ -43,5 +45,7 @@ RecordBuffer = _chosen.RecordBuffer
 allocate = _chosen.allocate
 encode_lines = _chosen.encode_lines
 line_ends = _chosen.line_ends
+murmur2 = _chosen.murmur2
 parse_records = _chosen.parse_records
+partition_keys = _chosen.partition_keys
 scatter_lines = _chosen.scatter_lines

@@ -235,6 +235,48 @@ def test_a_slot_that_claims_more_than_it_can_hold_is_refused(twin):
             )
 
 
+# Keys to partitions
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_kafkas(twin, key, expected):
+    """The values that Apache Kafka's own UtilsTest has."""
+    assert twin.murmur2(key) == twin.murmur2(bytearray(key)) == expected & 0xFFFFFFFF
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 2**31 - 1))
+def test_keys_get_the_partitions_that_java_gives_them(keys, partitions):
+    raw = b"".join(keys)
+    spans, at = array("i"), 0
+    for key in keys:
+        spans.extend((at, at + len(key)))
+        at += len(key)
+    spans.extend((-1, 0))
+    for twin in (_compiled, _plain):
+        chosen = memoryview(twin.partition_keys(raw, spans, partitions, 77)).cast("i").tolist()
+        assert chosen == [(_plain.murmur2(key) & 0x7FFFFFFF) % partitions for key in keys] + [77]
+        assert twin.murmur2(raw) == _plain.murmur2(raw)
+
+
+@pytest.mark.parametrize("span", [(0, 4), (2, 1), (2**31 - 1, 2**31 - 1), (1, -(2**31))])
+def test_keys_that_are_not_there_have_no_partition(twin, span):
+    with pytest.raises(ValueError, match="line 1"):
+        twin.partition_keys(b"abc", array("i", [0, 1, *span]), 3, 0)
+    for partitions in (0, -1, 2**31):
+        with pytest.raises(ValueError, match="partitions"):
+            twin.partition_keys(b"abc", array("i", [0, 1]), partitions, 0)
+
+
 # Records one by one
 
 
