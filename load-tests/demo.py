@@ -239,7 +239,7 @@ def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
             route = status["routes"][0]
             elapsed = time.monotonic() - started
             screen.progress(_progress(route, log, elapsed))
-            if not writer.is_alive() and route["records"] >= log.lines:
+            if not writer.is_alive() and route["records"] >= log.lines and not _lag(route):
                 screen.progress("")
                 return elapsed
         if log.error is not None:
@@ -249,6 +249,12 @@ def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
         if time.monotonic() > caught_up_by:
             raise DemoFailedError(f"not everything is acknowledged {CATCH_UP_TIMEOUT:g} s after the last line")
         time.sleep(0.1)
+
+
+def _lag(route: dict[str, Any]) -> int:
+    """Bytes that the daemon knows of and that are not acknowledged."""
+    unread: int = sum(source["unread"] for source in route["sources"])
+    return unread + int(route["bytes_read"]) - int(route["bytes_acknowledged"])
 
 
 def _progress(route: dict[str, Any], log: RotatedLog, elapsed: float) -> str:
