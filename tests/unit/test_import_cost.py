@@ -1,0 +1,17 @@
+"""What every process pays for importing ingestd: workers are many, and start-up counts in every benchmark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("hypothesis", "pydantic", "aiohttp", "pyspark", "pyarrow", "typer", "rich", "prometheus_client", "pytest")
+
+
+@pytest.mark.parametrize("module", ["ingestd.client.client", "ingestd.producer.producer", "ingestd.consumer.consumer"])
+def test_the_client_imports_nothing_heavy(module: str) -> None:
+    program = f"import sys, {module}; print(sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
