@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from ingestd.records.loops import murmur2
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -57,23 +59,6 @@ class Partitioner(Protocol):
 
 PartitionerFactory: TypeAlias = Callable[[str], Partitioner]
 """Makes the partitioner of the topic named."""
-
-
-def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit murmur2 (seed 0x9747b28c), unsigned."""
-    length = len(key)
-    multiplier = 0x5BD1E995
-    value = 0x9747B28C ^ length
-    whole = length & ~3
-    for position in range(0, whole, 4):
-        word = int.from_bytes(key[position : position + 4], "little")
-        word = word * multiplier & 0xFFFFFFFF
-        word = (word ^ word >> 24) * multiplier & 0xFFFFFFFF
-        value = value * multiplier & 0xFFFFFFFF ^ word
-    if length > whole:
-        value = (value ^ int.from_bytes(key[whole:], "little")) * multiplier & 0xFFFFFFFF
-    value = (value ^ value >> 13) * multiplier & 0xFFFFFFFF
-    return value ^ value >> 15
 
 
 def murmur2_partition(key: bytes, partitions: int) -> int:

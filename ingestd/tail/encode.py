@@ -5,24 +5,23 @@ from __future__ import annotations
 import random
 import re
 from array import array
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.source import BatchSpan, Encoding
 from ingestd.records.codecs import Compression
 from ingestd.records.lines import LineEncoder
-from ingestd.tail.partition import partition_of_key
+from ingestd.records.loops import partition_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from typing_extensions import Buffer
 
     from ingestd.daemon.source import Lane
     from ingestd.records.lines import LineEncoding
     from ingestd.tail.route import TailRoute
 
 __all__ = ["TailEncoder"]
-
-_cached_partition = lru_cache(maxsize=65536)(partition_of_key)
 
 _NO_KEY: Final = (-1, -1)
 
@@ -55,12 +54,14 @@ class TailEncoder:
         data = bytes(raw)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
         keys = None if self._key is None else array("i", self._find_keys(data, self._key))
+        chosen: Buffer
         if partition >= 0:
             chosen = array("i", [partition]) * lines
         elif keys is None or not self._by_key:
             chosen = _in_turn(lines, partitions)
         else:
-            chosen = _by_key(data, keys, partitions)
+            # Lines without a key go together to any partition.
+            chosen = partition_keys(data, keys, partitions, random.randrange(partitions))  # noqa: S311 - balance
         return self._lines.encode_partitioned(
             raw, out, chosen=chosen, partitions=partitions, timestamp_ms=timestamp_ms, keys=keys
         )
@@ -85,13 +86,3 @@ def _in_turn(lines: int, partitions: int) -> array[int]:
     first = random.randrange(partitions)  # noqa: S311 - balance, not cryptography
     turn = array("i", [(first + step) % partitions for step in range(partitions)])
     return (turn * (lines // partitions + 1))[:lines]
-
-
-def _by_key(data: bytes, keys: array[int], partitions: int) -> array[int]:
-    """Each line's partition by its key; lines without one go together to any partition."""
-    without = random.randrange(partitions)  # noqa: S311 - balance, not cryptography
-    chosen = array("i")
-    for index in range(0, len(keys), 2):
-        start = keys[index]
-        chosen.append(without if start < 0 else _cached_partition(data[start : keys[index + 1]], partitions))
-    return chosen
