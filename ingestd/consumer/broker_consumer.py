@@ -206,7 +206,7 @@ class BrokerConsumer:
             topic_id=None if topic is None else topic.topic_id,
             offset=consumer.position,
             leader_epoch=self._leader_epochs[consumer.key],
-            max_bytes=max(1, min(self._settings.partition_max_bytes, consumer.share // 2)),
+            max_bytes=min(self._settings.partition_max_bytes, consumer.room),
         )
 
     def _request(self, version: int, fetch: SessionFetch, wait: float) -> list[Buffer]:
@@ -229,7 +229,6 @@ class BrokerConsumer:
             session_id=fetch.session_id,
             session_epoch=fetch.session_epoch,
             forgotten=[(*topic, partitions) for topic, partitions in forgotten.items()],
-            rack=settings.rack,
         )
 
     def _take(

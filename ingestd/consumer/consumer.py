@@ -29,6 +29,9 @@ __all__ = ["Consumer"]
 _REQUEST_TIMEOUT = 10.0
 """Seconds for one attempt at a question that any broker can answer."""
 
+_LEAST_SHARE = 64 * 1024
+"""Bytes of memory for each partition, however many there are."""
+
 _GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id})
 """A topic that stays away for `metadata_timeout` is deleted: its reader is told."""
 
@@ -101,10 +104,15 @@ class Consumer:
         if self._closed:
             raise Closed(f"{key}: the consumer was closed")
         consumer = PartitionConsumer(
-            key, first, last, check_crcs=self._settings.check_crcs, wake=self._wake, released=self._release
+            key,
+            first,
+            last,
+            check_crcs=self._settings.check_crcs,
+            share=self._share,
+            wake=self._wake,
+            released=self._release,
         )
         self._partitions[key] = consumer
-        self._share_memory()
         self._place(consumer)
         return consumer
 
@@ -154,14 +162,11 @@ class Consumer:
             found = await resolve_offsets(self._client, {key: wanted}, settings.isolation, deadline.remaining)
             return found[key]
 
-        # The end is asked for first: a log that grows meanwhile makes the start no later than the end.
-        last = None if end is None else await offset(end)
-        return await offset(start), last
+        first = await offset(start)
+        return first, None if end is None else await offset(end)
 
-    def _share_memory(self) -> None:
-        share = max(64 * 1024, self._settings.prefetch_bytes // max(1, len(self._partitions)))
-        for consumer in self._partitions.values():
-            consumer.share = share
+    def _share(self) -> int:
+        return max(_LEAST_SHARE, self._settings.prefetch_bytes // max(1, len(self._partitions)))
 
     # Finding each partition its broker
 
@@ -226,7 +231,6 @@ class Consumer:
         del self._partitions[consumer.key]
         if (retry := self._retries.pop(consumer.key, None)) is not None:
             retry.cancel()
-        self._share_memory()
 
     # What a broker refused
 

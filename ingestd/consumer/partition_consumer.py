@@ -31,7 +31,7 @@ class PartitionConsumer:
 
     Invariants
         What is handed out is in order of offset, each record at most once, none before the start or from the end on.
-        Fetched and not yet taken: at most `share` bytes, or one batch where that is larger.
+        Fetched and not yet taken: at most its share of the memory, or one batch where that is larger.
         `position` only grows, but where the out-of-range policy goes back.
     """
 
@@ -42,12 +42,12 @@ class PartitionConsumer:
         end: int | None,
         *,
         check_crcs: bool,
+        share: Callable[[], int],
         wake: Callable[[PartitionConsumer], None],
         released: Callable[[PartitionConsumer], None],
     ) -> None:
         self.key = key
         self.end = end
-        self.share = 0
         self.backoff = Backoff()
         self.failing_since: float | None = None
         self.empty_answers = 0
@@ -55,6 +55,7 @@ class PartitionConsumer:
         self._position = position
         self._next_offset = position
         self._check_crcs = check_crcs
+        self._share = share
         self._wake = wake
         self._released = released
         self._fetched: deque[Fetched] = deque()
@@ -204,12 +205,12 @@ class PartitionConsumer:
     @property
     def fetchable(self) -> bool:
         """Whether there is something to fetch and room for it now."""
-        return self.live and not self._paused and self._fetched_bytes * 2 < self.share
+        return self.live and not self._paused and self._fetched_bytes * 2 < self._share()
 
     @property
-    def full(self) -> bool:
-        """Whether only its reader keeps it from being fetched."""
-        return self.live and not self._paused and not self.fetchable
+    def room(self) -> int:
+        """Most bytes of one answer, so that two answers fit into its share of the memory."""
+        return self._share() // 2
 
     def offer(self, fetched: Fetched) -> None:
         """Queue what an answer brought for `position`, and move on."""

@@ -95,8 +95,6 @@ class ConsumerSettings:
     """Seconds from sending a request to its answer, on top of `fetch_max_wait`."""
     metadata_timeout: float = 30.0
     """Seconds that finding a topic, a leader or a start offset may take."""
-    rack: str = ""
-    """This consumer's rack; a broker with a rack-aware replica selector then names a replica nearby (KIP-392)."""
 
     def __post_init__(self) -> None:
         for name in ("fetch_max_bytes", "partition_max_bytes", "prefetch_bytes"):

@@ -133,7 +133,8 @@ async def test_many_partitions_are_read_by_one_loop_each_in_order(
             *(reader.consume_partition(name, number, Edge.oldest, Edge.newest) for number in range(8))
         )
         found = await asyncio.wait_for(asyncio.gather(*map(values_of, partitions)), 60)
-        assert len(reader._brokers) == 1
+        (broker,) = reader._brokers.values()
+        assert broker._session.established
     assert found == [[b"%d/%d" % (number, index) for index in range(500)] for number in range(8)]
 
 
@@ -277,3 +278,16 @@ async def test_an_iteration_goes_on_where_the_one_before_was_left(
         async for columns in partition.columns():
             offsets += memoryview(columns.offsets).cast("B").cast("q").tolist()
         assert offsets == list(range(5, 20))
+
+
+async def test_pausing_and_resuming_all_is_one_call(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
+    name = topic(partitions=2)
+    async with consumer(kafka.servers, fetch_max_wait=0.05) as reader:
+        partitions = [await reader.consume_partition(name, number, Edge.oldest) for number in (0, 1)]
+        reader.pause_all()
+        for number in (0, 1):
+            await asyncio.to_thread(produce, kafka.servers, name, [b"x"], partition=number)
+        assert [partition.position for partition in partitions] == [0, 0]
+        assert all(partition.paused for partition in partitions)
+        reader.resume_all()
+        assert await asyncio.gather(*(take(partition, 1) for partition in partitions)) == [[b"x"], [b"x"]]
