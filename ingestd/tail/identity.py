@@ -43,7 +43,7 @@ HEAD_BYTES: Final = 1024
 WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before a place in a file."""
 
-_ADDED: Final = re.compile(r"[-._~].*\d|\b(old|prev|bak)\b|~$")
+_ADDED: Final = re.compile(r"\d|\b(old|prev|bak)\b|~$")
 """What rotation adds to a name."""
 
 _NOT_UTF8: Final = "bytes:"
