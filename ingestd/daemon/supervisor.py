@@ -57,7 +57,7 @@ __all__ = ["Supervisor", "run"]
 STORE_INTERVAL: Final = 0.5
 """Seconds between two attempts to store positions that could not be stored."""
 
-ONCE_START_TIMEOUT: Final = 30.0
+ONCE_START_TIMEOUT: Final = 15.0
 """Seconds that a run with an end waits for its clusters to answer before it gives up."""
 
 END_TIMEOUT: Final = 5.0
