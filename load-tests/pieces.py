@@ -88,10 +88,21 @@ def loops_of(slabs: list[bytes], records: list[bytes], counts: list[int]) -> lis
             for line in each:
                 add(None, line, (), 1)
 
+    spans = []
+    for slab in slabs:
+        ends = memoryview(loops.line_ends(slab)).cast("i").tolist()
+        # The key is what a line starts with: the client's address, and what follows up to 12 bytes.
+        spans.append(array("i", [at for start in [0, *(end + 1 for end in ends[:-1])] for at in (start, start + 12)]))
+
     raw, plain = sum(map(len, slabs)), sum(map(len, records))
     return [
         Piece("lines -> records", raw, lambda: [loops.encode_lines(slab, 0, out, 1 << 30, None) for slab in slabs]),
         Piece(f"lines -> records of {PARTITIONS} partitions", raw, scatter),
+        Piece(
+            "partitions of keys of 12 bytes",
+            raw,
+            lambda: [loops.partition_keys(slab, keys, PARTITIONS, 0) for slab, keys in zip(slabs, spans, strict=True)],
+        ),
         Piece(
             "batch -> columns",
             plain,
@@ -129,7 +140,7 @@ def codecs(records: list[bytes]) -> list[Piece]:
     return pieces
 
 
-def wholes(slabs: list[bytes], lines: int) -> list[Piece]:
+def wholes(slabs: list[bytes]) -> list[Piece]:
     """Lines to sealed batches, and batches to columns."""
     out = memoryview(bytearray(2 * SLAB))
     raw = sum(map(len, slabs))
@@ -158,7 +169,6 @@ def wholes(slabs: list[bytes], lines: int) -> list[Piece]:
                     decode_columns(batch)
 
             pieces.append(Piece(f"batch -> columns, {compression.codec.name}", raw, decode, ratio))
-    del lines
     return pieces
 
 
@@ -183,7 +193,7 @@ def main() -> int:
         records.append(bytes(out[:written]))
         counts.append(count)
 
-    pieces = [*loops_of(slabs, records, counts), *codecs(records), *wholes(slabs, sum(counts))]
+    pieces = [*loops_of(slabs, records, counts), *codecs(records), *wholes(slabs)]
     for _ in range(given.rounds):
         for piece in pieces:
             piece.measure(given.seconds)
