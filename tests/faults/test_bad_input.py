@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 GIGABYTE = 1_000_000_000
 
 
-def once(tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 60) -> tuple[int, str]:
+def once(
+    tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 60
+) -> tuple[int, str]:
     """`ingestd run --once` with these tails: its exit status and all that it said."""
     tables = {"daemon": {"workers": 1, "http": "", "state": str(tmp_path / "state"), "log_format": "json"}}
     tables |= {"clusters.target": {"bootstrap": servers}}

@@ -1,0 +1,93 @@
+"""A daemon with its embedded broker: the broker killed at random moments is restarted, recovered, and has every line once."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+from embedded.process import BrokerProcess
+from harness import reading
+from harness.daemon import Daemon
+from harness.written import LogWriter, Written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLS = 3
+
+
+def broker_of(daemon: Daemon) -> psutil.Process:
+    """The broker among the daemon's children."""
+    children = psutil.Process(daemon.pid).children()
+    (broker,) = [child for child in children if "ingestd.broker" in child.cmdline()]
+    return broker
+
+
+def embed(daemon: Daemon) -> None:
+    """Rewrite the daemon's configuration: its cluster is an embedded one."""
+    lines = daemon.file.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("bootstrap"))
+    lines[at] = "embedded = true\npartitions = 2"
+    daemon.file.write_text("\n".join(lines))
+
+
+def read_back(state: Path, directory: Path, topic: str) -> dict[int, list[bytes]]:
+    """What the stopped daemon's broker holds."""
+    (directory / "data").symlink_to(state / "broker" / "target")
+    with BrokerProcess(directory) as broker:
+        return reading.read_back(broker.servers, topic)
+
+
+def test_a_broker_killed_at_random_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    seed = time.time_ns()
+    moments = random.Random(seed)
+    print(f"moments by seed {seed}")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    written = Written()
+    settings = {"workers": 2, "drain_timeout": 20}
+    with Daemon(
+        tmp_path / "daemon", servers=["127.0.0.1:1"], topic="lines", paths=[f"{logs}/*.log"], daemon=settings
+    ) as daemon:
+        embed(daemon)
+        daemon.start_ready()
+        with LogWriter(logs / "access.log", written, rate=10_000_000):
+            for _ in range(KILLS):
+                time.sleep(moments.uniform(0.3, 1.5))
+                broker = broker_of(daemon)
+                broker.send_signal(signal.SIGKILL)
+                broker.wait(10)
+                acknowledged = daemon.acknowledged()
+                daemon.until(lambda before=acknowledged: daemon.acknowledged() > before, "it goes on", 30)
+        size = (logs / "access.log").stat().st_size
+        daemon.until(lambda: daemon.acknowledged() == size, "everything is acknowledged", 30)
+        assert daemon.stop() == 0
+    written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=False)
+
+
+def test_a_killed_daemon_leaves_no_broker_behind_and_its_successor_has_every_line(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    written = Written()
+    with Daemon(
+        tmp_path / "daemon", servers=["127.0.0.1:1"], topic="lines", paths=[f"{logs}/*.log"], daemon={"workers": 1}
+    ) as daemon:
+        embed(daemon)
+        daemon.start_ready()
+        with LogWriter(logs / "access.log", written):
+            daemon.until(lambda: daemon.acknowledged() > 0, "lines arrive", 30)
+            broker = broker_of(daemon)
+            daemon.kill()
+            broker.wait(15)
+            daemon.start_ready()
+            address = (tmp_path / "daemon" / "state" / "clusters" / "target.address").read_text().strip()
+            assert address in json.dumps(daemon.status()["clusters"])
+        assert daemon.stop() == 0
+        daemon.start("--once")
+        assert daemon.wait(60) == 0
+        assert not (tmp_path / "daemon" / "state" / "clusters" / "target.address").exists()
+    written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=True)
