@@ -374,7 +374,8 @@ class ClusterAdmin:
             except IngestdError as error:
                 if not is_retriable(error):
                     raise
-                failed = error
+                if failed is None or not deadline.expired:  # what ends at the deadline is not why it came to that
+                    failed = error
         assert failed is not None  # there is always a first attempt
         raise failed
 

@@ -31,7 +31,6 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 """A part of a request body. A memoryview must be contiguous and of bytes."""
 
 _REQUEST_HEADER: Final = struct.Struct(">ihhi")
-_SIZE_AND_CORRELATION: Final = 4 + 4
 
 
 @lru_cache(maxsize=16)

@@ -86,6 +86,7 @@ class ScriptedCluster:
         self.connecting: asyncio.Event | None = None
         self.coordinators: list[ErrorCode | int] = []
         self.connections: list[ScriptedConnection] = []
+        self.scripts: dict[str, Callable[[Any, int, Any], Any]] = {}
 
     async def open(self, host: str, port: int, **_: Any) -> ScriptedConnection:
         address = f"{host}:{port}"
@@ -97,6 +98,10 @@ class ScriptedCluster:
         connection = ScriptedConnection(self, address)
         self.connections.append(connection)
         return connection
+
+    def node_at(self, address: str) -> int:
+        """The id of the node at an address; -1 for a seed's."""
+        return next((node for node, at in self.nodes.items() if at == address), -1)
 
     def metadata_requests(self) -> list[tuple[str, list[str] | None]]:
         """Who was asked for which topics' metadata."""
@@ -112,6 +117,9 @@ class ScriptedCluster:
         if self.gate is not None:
             await self.gate.wait()
         module = import_module(type(request).__module__.removesuffix("request") + "response")
+        scripted = self.scripts.get(type(request).__name__)
+        if scripted is not None:
+            return scripted(module, self.node_at(address), request)
         if type(request).__name__ == "FindCoordinatorRequest":
             return self._coordinator(module, request)
         return module.MetadataResponse(
