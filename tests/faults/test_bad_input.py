@@ -1,4 +1,4 @@
-"""Input and surroundings that a daemon can not take: each is named, with what is wrong; the rest is delivered, nothing hangs."""
+"""Input and surroundings that a daemon can not take: each is named; the rest is delivered, nothing hangs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
@@ -40,6 +40,12 @@ def once(
         capture_output=True, timeout=timeout, check=False, text=True,
     )  # fmt: skip
     return ran.returncode, ran.stdout + ran.stderr
+
+
+def fill(file: BinaryIO) -> None:
+    """Write until there is no space."""
+    while True:
+        file.write(b"x" * 4096)
 
 
 def test_files_that_can_not_be_taken_are_named_and_the_others_delivered(
@@ -161,8 +167,7 @@ def test_positions_that_do_not_fit_on_the_disk_are_said_and_stored_when_there_is
         daemon.start_ready()
         filler = state / "filler"
         with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-            while True:
-                file.write(b"x" * 4096)
+            fill(file)
         count = 0
         with (logs / "a.log").open("ab", buffering=0) as log:
 

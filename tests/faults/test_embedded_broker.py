@@ -1,4 +1,4 @@
-"""A daemon with its embedded broker: the broker killed at random moments is restarted, recovered, and has every line once."""
+"""A daemon with its embedded broker: killed at random moments, it is restarted, recovered, and has every line once."""
 
 from __future__ import annotations
 
