@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
@@ -29,6 +30,11 @@ LONGEST_PAUSE: Final = 0.01
 UNWATCHED_INTERVAL: Final = 1.0
 """Seconds between two looks at files for which the kernel has no watch left."""
 
+_SHARE_OF_DESCRIPTORS: Final = 0.75
+"""Of the descriptors that this process may have, files take no more than this share: the rest is for connections."""
+
+_OPENED_BETWEEN_RELEASES: Final = 64
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DESCRIPTORS_GONE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 _log = structlog.get_logger(__name__)
@@ -50,6 +56,10 @@ class TailOpener:
         self._sources: dict[TailSource, asyncio.TimerHandle | asyncio.Handle | None] = {}
         self._unwatched: set[TailSource] = set()
         self._warned = False
+        # The kernel gives the lowest number that is free: a high one says that many are in use.
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS
+        self._opened = 0
+        self._released = 0
         self._inotify: Inotify | None = None
         try:
             self._inotify = Inotify(self._changed, pause=min(LONGEST_PAUSE, route.linger / 2))
@@ -63,11 +73,13 @@ class TailOpener:
         found = assignment.found
         identity = Identity.from_detail(found.detail)
         descriptor = self._open_known(identity, found.position)
+        copied = False
         if descriptor is None:
             elsewhere = find_again(identity, found.position, besides=set())
             if elsewhere is not None:
                 path, status = elsewhere
                 descriptor = self._open_known(identity.at(path, status), found.position)
+                copied = descriptor is not None and not identity.is_at(status)
                 identity = identity if descriptor is None else identity.at(path, status)
         source = TailSource(self, assignment, identity, descriptor)
         self._sources[source] = None
@@ -75,6 +87,10 @@ class TailOpener:
             source.vanished()
         else:
             self.watch(source, descriptor)
+            if copied:
+                source.copied()
+            if descriptor >= self._most:
+                source.release()
         source.look()
         return source
 
@@ -95,15 +111,22 @@ class TailOpener:
 
     def reopen(self, path: str) -> int:
         """A descriptor of the file at `path`; when none are left, idle files give theirs up. Raises `OSError`."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        self._opened += 1
         try:
-            return os.open(path, flags)
+            descriptor = os.open(path, _FLAGS)
         except OSError as error:
             if error.errno not in _DESCRIPTORS_GONE:
                 raise
+            self._release_idle()
+            return os.open(path, _FLAGS)
+        if descriptor >= self._most and self._opened - self._released >= _OPENED_BETWEEN_RELEASES:
+            self._release_idle()
+        return descriptor
+
+    def _release_idle(self) -> None:
+        self._released = self._opened
         for source in self._sources:
             source.release_if_idle(float("inf"))
-        return os.open(path, flags)
 
     # What a source asks.
 

@@ -132,6 +132,11 @@ class TailSource:
         """The file was gone before it could be opened."""
         self._finish("vanished")
 
+    def copied(self) -> None:
+        """The file was truncated before it could be opened: what is open is the copy that was made of it first."""
+        self._leaving = f"truncated, its copy {self.path}"
+        self._leave_at = 0.0
+
     def written(self) -> None:
         """The file may have grown."""
         self._news_at = time.monotonic()
@@ -157,6 +162,10 @@ class TailSource:
         idle = now - self._news_at >= self._owner.route.release_after
         if idle and self._descriptor is not None and self._leaving is None and not self.unread:
             self._release_descriptor()
+
+    def release(self) -> None:
+        """Close the descriptor for now: there are too few of them."""
+        self._release_descriptor()
 
     def _moved(self) -> None:
         """The file is no longer at its path: follow it to one that the globs match, else it is leaving."""
