@@ -12,7 +12,7 @@ from ingestd.producer.identity import NO_SEQUENCE
 if TYPE_CHECKING:
     from ingestd.producer.delivery import Delivered
 
-__all__ = ["OUT_OF_SEQUENCE", "Batch", "Verdict", "judge", "surely_refused"]
+__all__ = ["Batch", "Verdict", "judge", "surely_refused"]
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Verdict(Enum):
     """Nothing of this producer can ever be appended."""
 
 
-OUT_OF_SEQUENCE: Final = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
+_OUT_OF_SEQUENCE: Final = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
 """The broker misses the sequence before the batch's, or does not know the producer (any more)."""
 _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
@@ -68,7 +68,7 @@ _CORRUPT_ATTEMPTS: Final = 5
 # The leader looks at these before it appends. Any other error may follow an append (a leader that steps down while it
 # waits for its replicas answers NOT_LEADER_OR_FOLLOWER).
 _BEFORE_APPEND: Final = (
-    OUT_OF_SEQUENCE
+    _OUT_OF_SEQUENCE
     | _TOO_LARGE
     | {
         ErrorCode.corrupt_message,
@@ -96,7 +96,7 @@ def judge(batch: Batch, error: IngestdError, *, numbered: bool) -> Verdict:
     """What follows from `error` for `batch`; `numbered`: whether the producer is idempotent."""
     if not isinstance(error, KafkaError):
         return Verdict.RETRY if is_retriable(error) else Verdict.FAIL
-    if error.code in OUT_OF_SEQUENCE and numbered:
+    if error.code in _OUT_OF_SEQUENCE and numbered:
         return Verdict.RENUMBER
     if error.code in _TOO_LARGE and batch.records > 1:
         return Verdict.SPLIT

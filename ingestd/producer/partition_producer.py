@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.errors import CorruptBatch, DeadlineExceeded, ErrorCode, KafkaError, is_retriable
-from ingestd.producer.batch import OUT_OF_SEQUENCE, Verdict, judge, surely_refused
+from ingestd.producer.batch import Verdict, judge, surely_refused
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
 from ingestd.producer.split import split
@@ -249,7 +249,7 @@ class PartitionProducer:
         left: list[Batch] = []
         ended: list[tuple[Batch, IngestdError]] = []
         decisive: IngestdError | None = None
-        hole = False
+        missed = hole = False
         while self._queue and self._queue[0].attempts:
             batch = self._queue.popleft()
             error, batch.error = batch.error, None
@@ -263,6 +263,10 @@ class PartitionProducer:
                 self._state = _State.WAITING
                 self._routes.fatal(error)
                 return
+            if left and verdict in (Verdict.SPLIT, Verdict.FAIL):
+                # Those before it may be in the log and keep their sequences until that is known. It is sent again
+                # behind them, and refused again.
+                verdict = Verdict.RENUMBER
             if verdict is Verdict.SPLIT:
                 try:
                     left.extend(split(batch, self._ledger))
@@ -278,20 +282,20 @@ class PartitionProducer:
             # OUT_OF_ORDER_SEQUENCE says something of the first alone, and of a suspect; behind these it only follows.
             if decisive is None and (verdict is Verdict.RETRY or batch is suspected or len(left) == 1):
                 decisive = error
+                missed = verdict is Verdict.RENUMBER
             self._tell_retried(error)
         self._queue.extendleft(reversed(left))
-        self._decide(decisive, suspected, hole=hole, ended=bool(ended))
+        if self._desk is not None and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
+            self._renumber()
+        elif missed:
+            self._seek_end_of_log(suspected)
+        else:
+            self._go_on(decisive)
         self._end_batches(ended)
         self._expire()
 
-    def _decide(self, error: IngestdError | None, suspected: Batch | None, *, hole: bool, ended: bool) -> None:
-        """What to do next. `error` is the one that decides; `hole`: a sequence will certainly never be appended."""
-        if self._desk is not None and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
-            self._renumber()
-            return
-        if self._desk is not None and isinstance(error, KafkaError) and error.code in OUT_OF_SEQUENCE:
-            self._seek_end_of_log(suspected)
-            return
+    def _go_on(self, error: IngestdError | None) -> None:
+        """Send again what is there: at once to a new leader, else after a pause. `error`: why it is sent again."""
         self._suspects = []
         if error is None or self._known_leader() not in (None, self._leader):
             self._settled = False

@@ -179,8 +179,9 @@ class Faults:
 class RandomFaults(Faults):
     """Anything at any moment, until it is told to stop."""
 
-    def __init__(self, source: random.Random, rate: float) -> None:
+    def __init__(self, source: random.Random, rate: float, refusals: tuple[ErrorCode, ...] = ()) -> None:
         super().__init__()
+        self.refusals = refusals
         self.source = source
         self.rate = rate
 
@@ -194,6 +195,7 @@ class RandomFaults(Faults):
             ErrorCode.unknown_topic_or_partition,
             ErrorCode.leader_not_available,
             ErrorCode.corrupt_message,
+            *self.refusals,
         )
         appended = (
             ErrorCode.request_timed_out,

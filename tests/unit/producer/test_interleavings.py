@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cluster import RandomFaults, SimulatedCluster, ready_batch, simulate
 
-from ingestd.errors import DeadlineExceeded
+from ingestd.errors import DeadlineExceeded, ErrorCode, KafkaError
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 
@@ -26,9 +26,16 @@ PARTITIONS = 2
 class Run:
     """One producer against one cluster whose faults come from a random source."""
 
-    def __init__(self, seed: int, rate: float, delivery_timeout: float) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rate: float,
+        delivery_timeout: float,
+        refusals: tuple[ErrorCode, ...] = (),
+        largest: int = 1 << 30,
+    ) -> None:
         self.source = random.Random(seed)
-        self.faults = RandomFaults(self.source, rate)
+        self.faults = RandomFaults(self.source, rate, refusals)
         self.cluster = SimulatedCluster(PARTITIONS, self.faults, self.source.choice((12, 13)))
         self.settings = ProducerSettings(
             delivery_timeout=delivery_timeout,
@@ -37,6 +44,8 @@ class Run:
             batch_bytes=self.source.choice((60, 1000)),
             request_bytes=self.source.choice((200, 100_000)),
         )
+        for log in self.cluster.logs:
+            log.largest = largest
         self.numbers = [0] * PARTITIONS
         self.ends: dict[tuple[int, int], list[Delivery]] = {}
 
@@ -104,7 +113,7 @@ class Run:
         await producer.flush(600.0)
         await producer.close(1.0)
 
-    def check(self) -> None:
+    def check(self, *allowed: ErrorCode) -> None:
         """Each record ended once; what succeeded is in the log once, what failed at most once; all in order."""
         for partition, log in enumerate(self.cluster.logs):
             numbers = [int(value) for value in log.values]
@@ -116,7 +125,10 @@ class Run:
                 if ends[0].error is None:
                     assert number in present
                 else:
-                    assert isinstance(ends[0].error, DeadlineExceeded)
+                    error = ends[0].error
+                    assert isinstance(error, DeadlineExceeded) or (
+                        isinstance(error, KafkaError) and error.code in allowed
+                    )
 
 
 @given(seed=st.integers(0, 2**32), rate=st.sampled_from((0.0, 0.05, 0.2, 0.5, 0.8)))
@@ -139,3 +151,18 @@ def test_with_a_delivery_timeout_what_fails_blocks_nothing_and_nothing_is_reorde
     run = Run(seed, rate, timeout)
     simulate(run.work)
     run.check()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    rate=st.sampled_from((0.05, 0.3, 0.8)),
+    timeout=st.sampled_from((1.0, float("inf"))),
+    largest=st.sampled_from((75, 95, 1 << 30)),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_refused_for_good_or_split_leaves_the_others_in_order_and_once(
+    seed: int, rate: float, timeout: float, largest: int
+) -> None:
+    run = Run(seed, rate, timeout, (ErrorCode.invalid_record,), largest)
+    simulate(run.work)
+    run.check(ErrorCode.invalid_record, ErrorCode.message_too_large)

@@ -322,6 +322,29 @@ async def test_a_batch_refused_for_good_does_not_block_its_partition() -> None:
 
 
 @in_simulation
+async def test_a_refusal_waits_until_the_fate_of_what_was_sent_before_it_is_known() -> None:
+    # In one window: the first is appended and answered REQUEST_TIMED_OUT, the second is refused for good. Renumbering
+    # at once would append the first again under the new epoch.
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.faults.script.extend(
+            [
+                Fault(ErrorCode.request_timed_out),
+                Fault(ErrorCode.invalid_record, appended=False),
+                Fault(),
+                Fault(),
+                Fault(ErrorCode.invalid_record, appended=False),
+            ]
+        )
+        for number in range(3):
+            send(producer, ends, [b"%d" % number])
+        await producer.flush(5.0)
+    assert ends.codes == [ErrorCode.invalid_record]
+    assert cluster.logs[0].values == [b"warm", b"0", b"2"]
+
+
+@in_simulation
 async def test_a_batch_too_large_is_halved_until_it_fits_and_keeps_its_order_and_codec() -> None:
     cluster = SimulatedCluster(1)
     cluster.logs[0].largest = 700
