@@ -42,7 +42,8 @@ def program(name: str) -> str:
 
 def ingestd() -> list[str]:
     """The command line that runs ingestd: with this interpreter, or `$INGESTD_PYTHON` (for load tests)."""
-    return [os.environ.get("INGESTD_PYTHON", sys.executable), "-m", "ingestd"]
+    # -P: what is installed counts, not what lies in the current directory.
+    return [os.environ.get("INGESTD_PYTHON", sys.executable), "-P", "-m", "ingestd"]
 
 
 def missing(names: list[str]) -> list[str]:
