@@ -781,11 +781,12 @@ def parse_records(
 
 cdef bytes header_bytes(headers):
     """Headers as they stand in a record: their number, then each key and value."""
+    cdef list pairs = list(headers)
     cdef list fields = []
     cdef byte_t number[LONGEST_VARLONG]
-    cdef byte_t *end = put_varint(number, zigzag(len(headers)))
+    cdef byte_t *end = put_varint(number, zigzag(len(pairs)))
     fields.append(PyBytes_FromStringAndSize(<char *> number, end - number))
-    for name, value in headers:
+    for name, value in pairs:
         fields.append(key_field(name.encode() if isinstance(name, str) else memoryview(name)))
         fields.append(key_field(None if value is None else memoryview(value)))
     return b"".join(fields)

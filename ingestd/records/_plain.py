@@ -310,9 +310,10 @@ class RecordBuffer:
 def _headers(headers: Sequence[tuple[str | bytes, Buffer | None]]) -> bytes:
     if not headers:
         return _NO_HEADERS
-    encoded = bytearray(_varint(len(headers)))
-    for name, value in headers:
-        encoded += _nullable(name.encode() if isinstance(name, str) else name)
+    pairs = list(headers)
+    encoded = bytearray(_varint(len(pairs)))
+    for name, value in pairs:
+        encoded += _nullable(name.encode() if isinstance(name, str) else memoryview(name).tobytes())
         encoded += _nullable(None if value is None else memoryview(value).tobytes())
     return bytes(encoded)
 

@@ -331,7 +331,13 @@ def test_any_buffer_is_a_key_or_a_value_and_a_string_is_not(twin):
     buffer.append(bytearray(b"k"), memoryview(b"value")[1:3], [(b"name", memoryview(b"v"))], 0)
     columns = parsed(twin, buffer.view(), 1)
     assert (binary(columns[2]), binary(columns[3])) == ([b"k"], [b"al"])
-    for record in (("k", b"", ()), (b"", "v", ()), (b"", b"", [("n", "v")]), (b"", b"", [(5, b"v")])):
+    for record in (
+        ("k", b"", ()),
+        (b"", "v", ()),
+        (b"", b"", [("n", "v")]),
+        (b"", b"", [(5, b"v")]),
+        (b"", b"", [(None, b"v")]),
+    ):
         with pytest.raises(TypeError):
             buffer.append(*record, 0)
     assert buffer.records == 1
