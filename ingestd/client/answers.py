@@ -11,7 +11,7 @@ from ingestd.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["keep_newer_leaders", "merge", "read_metadata", "unsettled", "why_no_leader", "with_leader"]
+__all__ = ["is_unknown", "keep_newer_leaders", "merge", "read_metadata", "unsettled", "why_no_leader", "with_leader"]
 
 _UNSETTLED = frozenset(
     {
@@ -83,6 +83,11 @@ def unsettled(topic: TopicMetadata | None) -> ErrorCode:
         if partition.error in _UNSETTLED:
             return partition.error
     return ErrorCode.none
+
+
+def is_unknown(topic: TopicMetadata | None) -> bool:
+    """Whether the cluster does not have the topic, as far as is known."""
+    return topic is None or topic.error is ErrorCode.unknown_topic_or_partition
 
 
 def merge(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:

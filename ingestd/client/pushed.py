@@ -40,7 +40,6 @@ class PushedMetadata:
         self._pass_on_hint = hint
         self._repeat = repeat
         self._asked: dict[str, float] = {}
-        self._asked_for_all = float("-inf")
         self._pushed: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -56,7 +55,6 @@ class PushedMetadata:
     def push(self, metadata: ClusterMetadata) -> None:
         """Take a complete snapshot from the supervisor. Call it on the event loop."""
         self._asked.clear()
-        self._asked_for_all = float("-inf")
         self._snapshot.replace(keep_newer_leaders(self.snapshot, metadata))
         pushed, self._pushed = self._pushed, None
         if pushed is not None and not pushed.done():
@@ -65,11 +63,12 @@ class PushedMetadata:
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """Pass the wish on, unless it was passed on lately."""
         now = asyncio.get_running_loop().time()
-        fresh = [topic for topic in topics if self._asked.get(topic, float("-inf")) + self._repeat <= now]
+        # "" stands for the nodes alone, which is what no topics at all ask for.
+        fresh = [topic for topic in topics or ("",) if self._asked.get(topic, float("-inf")) + self._repeat <= now]
         if not fresh or self._closed:
             return
         self._asked.update(dict.fromkeys(fresh, now))
-        self._pass_on_wanted(fresh, reason)
+        self._pass_on_wanted([topic for topic in fresh if topic], reason)
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
         """Apply a newer leader here, and pass it on."""
@@ -87,10 +86,7 @@ class PushedMetadata:
         """Pass the wish on and wait for the next push. Raises `DeadlineExceeded`, `Closed`."""
         if self._closed:
             raise Closed("the client is closed")
-        if topics is None:
-            self._want_all()
-        else:
-            self.wanted(topics, "refresh")
+        self.wanted(self.snapshot.topics if topics is None else topics, "refresh")
         if self._pushed is None:
             self._pushed = asyncio.get_running_loop().create_future()
         await Deadline.after(timeout).wait_for(asyncio.shield(self._pushed), "waiting for metadata from the supervisor")
@@ -103,9 +99,3 @@ class PushedMetadata:
         self._closed = True
         if self._pushed is not None and not self._pushed.done():
             self._pushed.set_result(None)
-
-    def _want_all(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._asked_for_all + self._repeat <= now:
-            self._asked_for_all = now
-            self._pass_on_wanted((), "refresh of every topic")

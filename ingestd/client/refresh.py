@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.answers import merge, read_metadata, unsettled, with_leader
+from ingestd.client.answers import is_unknown, merge, read_metadata, unsettled, with_leader
 from ingestd.client.listeners import Snapshot
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline
@@ -100,13 +100,19 @@ class RefreshedMetadata:
         if topics is not None:
             self._tracked.update(topics)
         open_topics = topics
+        # Topics that were unknown all along are not worth the attempts, where somebody just wants everything fresh.
+        given_up = (
+            set() if topics is not None else {name for name, was in self.snapshot.topics.items() if is_unknown(was)}
+        )
         backoff = self._settings.retry_backoff()
         attempts = 0
         while True:
             await self._refresh_once(open_topics, deadline)
             attempts += 1
             asked = self._tracked if topics is None else topics
-            open_topics = [name for name in asked if unsettled(self.snapshot.topics.get(name)) is not ErrorCode.none]
+            now = self.snapshot.topics
+            open_topics = [name for name in asked if unsettled(now.get(name)) is not ErrorCode.none]
+            open_topics = [name for name in open_topics if name not in given_up or not is_unknown(now.get(name))]
             delay = backoff.next_delay()
             if not open_topics or attempts >= self._settings.metadata_attempts or delay >= deadline.remaining:
                 return self.snapshot

@@ -250,6 +250,17 @@ async def test_a_storm_of_wishes_is_passed_on_once_until_the_next_push() -> None
     assert upward.wanted[2:] == [(["t"], "not leader")]
 
 
+async def test_refreshing_everything_pushed_wishes_for_every_topic_known() -> None:
+    upward = Upward()
+    source = upward.source()
+    for version in (1, 2):
+        waiting = asyncio.create_task(source.refresh(None, 5))
+        await asyncio.sleep(0)
+        source.push(snapshot(version=version))
+        await waiting
+    assert upward.wanted == [([], "refresh"), (["t"], "refresh")]
+
+
 async def test_a_wish_is_repeated_when_no_push_comes() -> None:
     upward = Upward()
     source = upward.source(repeat=0.0)

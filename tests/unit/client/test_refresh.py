@@ -139,6 +139,16 @@ async def test_an_unknown_topic_is_asked_for_a_few_times_and_then_stands_as_unkn
             await client.partitions("nix", 5)
 
 
+async def test_a_topic_unknown_all_along_does_not_hold_up_a_refresh_of_everything(cluster: Any, settings: Any) -> None:
+    async with Client(["one:1"], settings(metadata_attempts=3)) as client:
+        await client.metadata.refresh(["t", "nix"], 5)
+        before = len(cluster.metadata_requests())
+        cluster.errors["t"] = [ErrorCode.leader_not_available]
+        snapshot = await client.metadata.refresh(None, 5)
+        assert snapshot.topics["t"].partitions[0].leader == 1
+        assert [topics for _, topics in cluster.metadata_requests()[before:]] == [["nix", "t"], ["t"]]
+
+
 async def test_everything_asked_for_once_is_refreshed_periodically(cluster: Any, settings: Any) -> None:
     async with Client(["one:1"], settings(metadata_max_age=0.02)) as client:
         cluster.topics["u"] = {0: (1, 0)}

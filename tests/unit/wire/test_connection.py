@@ -256,6 +256,25 @@ async def test_bytes_that_are_no_such_answer_are_a_protocol_error_of_that_reques
     assert not wired.connection.closed
 
 
+@pytest.mark.parametrize("seed", range(30))
+async def test_whatever_bytes_come_requests_end_and_nothing_is_raised_at_the_transport(wire: Any, seed: int) -> None:
+    source = random.Random(seed)
+    wired = wire(answer_limit=100_000)
+    futures = [send(wired, METADATA_V9 if number % 2 else METADATA_V1, timeout=60) for number in range(20)]
+    stream = bytearray()
+    for number in range(20):
+        body = source.randbytes(source.choice([0, 1, 10, 20_000]))
+        payload = struct.pack(">i", number) + (b"\0" if number % 2 else b"") + body
+        stream += struct.pack(">i", len(payload)) + payload
+    for _ in range(source.randrange(1, 4)):
+        stream[source.randrange(len(stream))] ^= 1 << source.randrange(8)
+    wired.feed(bytes(stream), source.choice([1000, 5000, 1 << 20]))
+    wired.connection.connection_lost(None)
+    assert all(future.done() for future in futures)
+    for future in futures:
+        assert future.exception() is None or isinstance(future.exception(), ConnectionLost)
+
+
 async def test_correlation_ids_wrap_around(wire: Any, framed: Any) -> None:
     wired = wire()
     wired.connection._next_correlation_id = 2**31 - 1
