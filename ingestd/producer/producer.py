@@ -12,6 +12,7 @@ from ingestd.producer.dispatcher import Dispatcher
 from ingestd.producer.identity import FetchedIdentities
 from ingestd.producer.ledger import Ledger
 from ingestd.producer.settings import ProducerSettings
+from ingestd.records.batch import HEADER_BYTES
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
@@ -119,10 +120,15 @@ class AsyncProducer:
 
         Its producer fields and its CRC are written here, in place, so `batch` is writable. Its memory must stay as it
         is until `done`, and is not touched after. The producer's own bound does not count it: the memory is bounded by
-        its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer).
+        its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `ValueError` for
+        memory that cannot be written, or that cannot hold a batch.
         """
         if self._closing or self._dispatcher.ended is not None:
             raise self._refusal()
+        if batch.readonly or not batch.c_contiguous or batch.itemsize != 1 or len(batch) <= HEADER_BYTES or records < 1:
+            raise ValueError(
+                f"{topic}[{partition}]: {records} records in {batch!r}; expected one in writable, contiguous bytes"
+            )
         now = time.monotonic()
         producer = self._dispatcher.topic(topic).producer_of(partition)
         generation = self._ledger.enter()

@@ -114,11 +114,12 @@ class SyncProducer:
     def __del__(self) -> None:
         if getattr(self, "_closed", True):
             return
-        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
         loop = self._loop
         self._submit(_end(self._client, self._producer, 0.0)).add_done_callback(
             lambda _: loop.call_soon_threadsafe(loop.stop)
         )
+        # Last: where warnings are errors it raises.
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def send(
         self,

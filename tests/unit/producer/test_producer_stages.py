@@ -670,6 +670,18 @@ async def test_an_index_outside_the_partitions_offered_is_an_invalid_partition()
 
 
 @in_simulation
+async def test_memory_that_no_batch_can_be_sent_from_is_refused_at_once() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        batch = ready_batch([b"a"])
+        for wrong in (memoryview(bytes(batch)), memoryview(bytearray(200))[::2], memoryview(batch)[:61]):
+            with pytest.raises(ValueError, match=r"events\[0\]"):
+                producer.send_batch("events", 0, wrong, 1, ends.append)
+        assert producer.outstanding == 0
+
+
+@in_simulation
 async def test_partitioners_without_a_need_for_consistency_see_only_writable_partitions() -> None:
     cluster = SimulatedCluster(3)
     async with producing(cluster, partitioner=round_robin) as producer:
