@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
 import sys
 from pathlib import Path
 
-import structlog
-
 from ingestd.broker.server import serve
 from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.errors import IngestdError
+from ingestd.logs import configure_logs
 
 
 def main() -> int:
     """Run until told to end; 2 and a message on standard error when the broker can not start."""
     arguments = _arguments()
     # Standard output is for the announcement.
-    structlog.configure(logger_factory=lambda *_: _Log())
+    configure_logs(arguments.log_level, arguments.log_format, process="broker")
     host, _, port = arguments.listen.rpartition(":")
     try:
         settings = BrokerSettings(
@@ -46,17 +44,6 @@ def main() -> int:
     return 0
 
 
-class _Log:
-    """Lines on standard error; one that can not be written (full disk) must not fail the request it is about."""
-
-    def msg(self, message: str) -> None:
-        """Write a line."""
-        with contextlib.suppress(OSError):
-            os.write(2, message.encode(errors="replace") + b"\n")
-
-    debug = info = warning = error = exception = critical = msg
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ingestd.broker", description="The embedded broker.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the topics, made when missing")
@@ -72,6 +59,8 @@ def _arguments() -> argparse.Namespace:
         help="a topic configuration for all topics",
     )
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    parser.add_argument("--log-format", choices=["auto", "text", "json"], default="auto")
     parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
     parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
     return parser.parse_args()
@@ -99,7 +88,11 @@ def _announce(descriptor: int, host: str, port: int) -> None:
 
 
 def _parent_says(descriptor: int, stop: asyncio.Event) -> None:
-    if not os.read(descriptor, 1):
+    try:
+        gone = not os.read(descriptor, 1)
+    except OSError:
+        gone = True
+    if gone:
         asyncio.get_running_loop().remove_reader(descriptor)
         stop.set()
 

@@ -10,8 +10,8 @@ from ingestd.broker.server import serve
 from ingestd.broker.settings import BrokerSettings
 from ingestd.cli.event_loop import run_async
 from ingestd.daemon.configuration import parse_address
-from ingestd.daemon.logs import configure_logs
 from ingestd.errors import ConfigurationError
+from ingestd.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
-from ingestd.daemon.logs import configure_logs
 from ingestd.daemon.supervisor import run
+from ingestd.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def summary_lines(summary: Summary) -> Sequence[str]:
     for route in summary.routes:
         ratio = f", {in_bytes(route.compressed_bytes)} sent" if route.compressed_bytes else ""
         lines.append(
-            f"{route.name:<{width}}  {in_count(route.sources)} files, {in_count(route.records)} lines, "
+            f"{route.name:<{width}}  {in_count(route.sources, 'file')}, {in_count(route.records, 'line')}, "
             f"{in_bytes(route.bytes)}{ratio}"
         )
         if route.failure is not None:

@@ -20,10 +20,9 @@ from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from pathlib import Path
 
     from ingestd.client.metadata import ClusterMetadata
-    from ingestd.daemon.configuration import ClusterSettings
+    from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
     from ingestd.daemon.control import IdentityWanted, LeaderHinted
 
 __all__ = ["ClusterSession", "EmbeddedBroker"]
@@ -37,9 +36,10 @@ REFRESH_TIMEOUT = 5.0
 class EmbeddedBroker:
     """The broker of an `embedded = true` cluster: a process, restarted on the same port when it dies, ended with us."""
 
-    def __init__(self, settings: ClusterSettings, state: Path, restarted: Callable[[], None]) -> None:
+    def __init__(self, settings: ClusterSettings, daemon: DaemonSettings, restarted: Callable[[], None]) -> None:
         self._settings = settings
-        self._state = state
+        self._daemon = daemon
+        self._state = daemon.state
         self._restarted = restarted
         self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner()
@@ -67,6 +67,7 @@ class EmbeddedBroker:
             arguments = [
                 *("--data", str(data), "--listen", self.address or settings.listen),
                 *("--ready-fd", channel, "--parent-fd", channel, "--default-partitions", str(settings.partitions)),
+                *("--log-level", self._daemon.log_level, "--log-format", self._daemon.log_format),
                 *([] if settings.create_topics else ["--no-auto-create-topics"]),
             ]
             self._process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], exited)
@@ -136,7 +137,7 @@ class ClusterSession:
         self,
         settings: ClusterSettings,
         topics: Collection[str],
-        state: Path,
+        daemon: DaemonSettings,
         push: Callable[[MetadataPushed], None],
     ) -> None:
         self.settings = settings
@@ -146,7 +147,7 @@ class ClusterSession:
         self._push = push
         self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner(lambda error: self._log.error("cluster task failed", exc_info=error))
-        self._broker = EmbeddedBroker(settings, state, self._broker_restarted) if settings.embedded else None
+        self._broker = EmbeddedBroker(settings, daemon, self._broker_restarted) if settings.embedded else None
         self.trouble: str | None = None
         """Why the cluster can not be used now, for people; None when it can."""
 

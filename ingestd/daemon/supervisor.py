@@ -118,7 +118,7 @@ class Supervisor:
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
-        self._clusters = self._sessions(state)
+        self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
             configuration.routes,
@@ -128,12 +128,12 @@ class Supervisor:
         )
         self._shards = Shards(self._workers.count)
 
-    def _sessions(self, state: Path) -> dict[str, ClusterSession]:
+    def _sessions(self) -> dict[str, ClusterSession]:
         topics: dict[str, set[str]] = {name: set() for name in self._configuration.clusters}
         for route in self._configuration.routes:
             topics[route.cluster].add(route.topic)
         return {
-            name: ClusterSession(settings, topics[name], state, self._push)
+            name: ClusterSession(settings, topics[name], self._configuration.daemon, self._push)
             for name, settings in self._configuration.clusters.items()
             if topics[name] or settings.embedded
         }

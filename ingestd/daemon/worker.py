@@ -44,10 +44,10 @@ from ingestd.daemon.control import (
     Wire,
 )
 from ingestd.daemon.encode import EncodeStage
-from ingestd.daemon.logs import configure_logs
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
+from ingestd.logs import configure_logs
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings

@@ -12,7 +12,7 @@ import warnings
 import pytest
 import structlog
 
-from ingestd.daemon.logs import configure_logs
+from ingestd.logs import configure_logs
 
 
 class Terminal(io.StringIO):
@@ -127,7 +127,7 @@ def test_no_secret_is_logged() -> None:
 
 def test_a_worker_imports_neither_the_http_nor_the_configuration_libraries() -> None:
     program = (
-        "import sys, ingestd.daemon.logs, ingestd.daemon.configuration, ingestd.daemon.statistics; "
+        "import sys, ingestd.logs, ingestd.daemon.configuration, ingestd.daemon.statistics; "
         "print([n for n in ('aiohttp', 'pydantic', 'typer', 'prometheus_client', 'tomllib') if n in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
