@@ -21,6 +21,8 @@ def in_rate(size: float, seconds: float) -> str:
     return f"{in_bytes(size / seconds)}/s" if seconds > 0 else "-"
 
 
-def in_count(count: int) -> str:
-    """`2,540,000`."""
-    return f"{count:,}"
+def in_count(count: int, thing: str = "") -> str:
+    """`2,540,000`, `1 file`, `2 files`."""
+    if not thing:
+        return f"{count:,}"
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

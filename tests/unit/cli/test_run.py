@@ -75,3 +75,4 @@ def test_figures_have_three_digits_or_four() -> None:
     assert in_rate(100, 0) == "-"
     assert in_rate(3e6, 2) == "1.5 MB/s"
     assert in_count(2540000) == "2,540,000"
+    assert [in_count(number, "file") for number in (0, 1, 2000)] == ["0 files", "1 file", "2,000 files"]
