@@ -17,7 +17,7 @@ import results
 from accesslog import parse_size
 from contenders import LINGER_MS, Contender, Job, chosen
 from meter import measure
-from workload import KafkaCluster, delivered, input_log, real_kafka, scratch
+from workload import BROKER_CORE, CLIENT_CORE, KafkaCluster, delivered, input_log, real_kafka, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,8 +192,8 @@ def main() -> int:
     parser.add_argument(
         "--codecs", nargs="+", default=["lz4", "zstd", "none"], choices=["none", "gzip", "snappy", "lz4", "zstd"]
     )
-    parser.add_argument("--client-cores", default="0")
-    parser.add_argument("--broker-cores", default="1")
+    parser.add_argument("--client-cores", default=CLIENT_CORE)
+    parser.add_argument("--broker-cores", default=BROKER_CORE)
     parser.add_argument(
         "--directory", type=Path, help="where input and broker data go; default: the temporary directory"
     )

@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
-    with scratch(given.directory) as directory, real_kafka(directory, "0-1") as cluster:
+    with scratch(given.directory) as directory, real_kafka(directory, None) as cluster:
         topic = cluster.create_topic(partitions=4)
         logs = directory / "logs"
         logs.mkdir()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import results
 from accesslog import AccessLog, parse_size
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from workload import Daemon, real_kafka, scratch
+from workload import BROKER_CORE, CLIENT_CORE, Daemon, real_kafka, scratch
 
 if TYPE_CHECKING:
     from workload import KafkaCluster
@@ -93,8 +93,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--codec", default="lz4", choices=["none", "gzip", "snappy", "lz4", "zstd"])
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--client-cores", default="0")
-    parser.add_argument("--broker-cores", default="1")
+    parser.add_argument("--client-cores", default=CLIENT_CORE)
+    parser.add_argument("--broker-cores", default=BROKER_CORE)
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
     with scratch(given.directory) as directory, real_kafka(directory, given.broker_cores) as cluster:

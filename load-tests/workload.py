@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "BROKER_CORE",
+    "CLIENT_CORE",
     "RESULTS",
     "Daemon",
     "KafkaCluster",
@@ -37,7 +39,10 @@ __all__ = [
     "scratch",
 ]
 
-RESULTS = ROOT / "load-tests" / "results"
+RESULTS = Path(os.environ.get("LOAD_TEST_RESULTS", ROOT / "load-tests" / "results"))
+CORES = sorted(os.sched_getaffinity(0))
+CLIENT_CORE, BROKER_CORE = str(CORES[0]), str(CORES[-1])
+"""Where programs under test and brokers run unless told otherwise."""
 JAVA_FOR_MEASURING = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As Kafka's own start script has it: both compilers, a collector for short pauses."""
 
@@ -74,15 +79,14 @@ def input_log(directory: Path, size: int) -> tuple[Path, int]:
 
 
 @contextmanager
-def real_kafka(directory: Path, cores: str, *, log_requests: bool = False) -> Iterator[KafkaCluster]:
-    """One real Kafka node on `cores`, with Kafka's defaults for what costs time (no fsync)."""
+def real_kafka(directory: Path, cores: str | None) -> Iterator[KafkaCluster]:
+    """One real Kafka node on `cores` (None: any), with Kafka's defaults for what costs time (no fsync)."""
     settings = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
     with KafkaCluster(
         directory / "kafka",
         settings=settings,
         java_options=JAVA_FOR_MEASURING,
         cores=cores,
-        log_requests=log_requests,
     ) as cluster:
         yield cluster
 

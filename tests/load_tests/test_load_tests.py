@@ -1,0 +1,54 @@
+"""The load tests run, on inputs too small to say anything, and write what they found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOAD_TESTS = Path(__file__).resolve().parents[2] / "load-tests"
+SECONDS = 150
+
+
+def run(name: str, results: Path, *options: str) -> dict[str, Any]:
+    environment = os.environ | {"LOAD_TEST_RESULTS": str(results)}
+    command = [sys.executable, str(LOAD_TESTS / f"{name}.py"), *options]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    written: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
+    return written
+
+
+@pytest.mark.peers
+def test_every_contender_delivers_every_line_and_is_metered(tmp_path: Path) -> None:
+    options = ["--size", "2MB", "--runs", "1", "--codecs", "lz4", "--directory", str(tmp_path)]
+    found = run("compare", tmp_path / "results", "--contenders", "ingestd", "kcat", "rsyslog", *options)
+    rows = {row["contender"]: row for row in found["figures"]["summary"]}
+    assert set(rows) == {"ingestd", "kcat", "rsyslog"}
+    assert {row["delivered"] for row in rows.values()} == {found["settings"]["lines"]}
+    assert all(row["cpu_seconds_per_gb"] > 0 and row["peak_memory_mb"] > 1 for row in rows.values())
+    assert set(found["settings"]) >= {"acks", "linger_ms", "levels", "delivery", "fsync", "input_bytes"}
+
+
+def test_one_worker_and_two_reach_the_sink_with_every_line(tmp_path: Path) -> None:
+    found = run("scaling", tmp_path / "results", "--size", "20MB", "--runs", "1", "--directory", str(tmp_path))
+    assert found["figures"]["gain"] > 0
+    assert {each["workers"] for each in found["figures"]["runs"]} == {1, 2}
+
+
+def test_every_line_of_a_steady_writer_has_a_latency(tmp_path: Path) -> None:
+    found = run("latency", tmp_path / "results", "--seconds", "1", "--rate", "500kB", "--directory", str(tmp_path))
+    assert found["figures"]["lines"] > 1000
+    assert 0 < found["figures"]["median_ms"] <= found["figures"]["p99_ms"]
+
+
+def test_a_quiet_daemon_is_measured(tmp_path: Path) -> None:
+    options = ["--files", "50", "--seconds", "1", "--workers", "2", "--directory", str(tmp_path)]
+    found = run("idle", tmp_path / "results", *options)
+    assert len(found["figures"]["workers_mb"]) == 2
