@@ -265,3 +265,16 @@ def test_a_partition_that_is_not_there_is_refused(chosen, partitions):
         LineEncoder(Compression(), 1000).encode_partitioned(
             b"a\nb\n", memoryview(bytearray(1000)), chosen=array("i", chosen), partitions=partitions, timestamp_ms=0
         )
+
+
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("last", [b"end", b"x" * 5000])
+def test_a_last_line_without_newline_is_a_record(codec, last):
+    raw = b"one\n" + last
+    encoder = LineEncoder(Compression(codec), 1000)
+    assert encode_all(encoder, raw, len(raw) + SPARE) == [(None, b"one"), (None, last)]
+    out = memoryview(bytearray(len(raw) + SPARE))
+    consumed, batches = encoder.encode_partitioned(raw, out, chosen=array("i", [1, 0]), partitions=2, timestamp_ms=1234)
+    assert consumed == len(raw)
+    assert values(out, batches) == {1: [(None, b"one")], 0: [(None, last)]}
