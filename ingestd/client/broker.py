@@ -121,23 +121,30 @@ class Broker:
         """Make one attempt, after the backoff, and give its outcome to everybody who waits for `opening`."""
         try:
             await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            node = self.node
             connection = await Connection.open(
-                self.node.host,
-                self.node.port,
-                settings=self._settings.connection,
-                timeout=self._settings.connect_timeout,
+                node.host, node.port, settings=self._settings.connection, timeout=self._settings.connect_timeout
             )
-        except IngestdError as error:
-            self._not_before = time.monotonic() + self._backoff.next_delay()
+        except BaseException as error:
             self._opening = None
+            self._not_before = time.monotonic() + self._backoff.next_delay()
+            expected = isinstance(error, IngestdError)
             if not opening.done():
-                opening.set_exception(error)
-            return
+                opening.set_exception(error if expected else ConnectionLost(f"{self._name}: {error!r}"))
+            if expected:
+                return
+            raise
         self._opening = None
+        if self._ended is None and (node.host, node.port) != (self.node.host, self.node.port):
+            connection.abort(ConnectionLost(f"broker {node.id} moved to {self._name}"))
+        elif self._ended is not None:
+            connection.abort(self._ended)
         self._connection = connection
         self._backoff.reset()
         self._not_before = 0.0
-        if self._ended is not None:
-            connection.abort(self._ended)
-        if not opening.done():
+        if opening.done():
+            return
+        if connection.error is not None:
+            opening.set_exception(connection.error)
+        else:
             opening.set_result(connection)

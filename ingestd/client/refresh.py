@@ -183,22 +183,25 @@ class RefreshedMetadata:
     async def _send(self, current: _Round) -> None:
         try:
             news = read_metadata(await self._answer(self._names(current)))
+            self._brokers.replace(news)
+            self._snapshot.replace(merge(self.snapshot, news))
         except ConnectionLost as error:
             self._pause = self._backoff.next_delay()
             if not current.waited_for and not self._closed:
                 self._ask(None if current.everything else current.topics)  # what was wanted still is
             current.done.set_exception(error)
             return
+        except IngestdError as error:
+            current.done.set_exception(error)
+            return
         except BaseException as error:
-            reason = error if isinstance(error, IngestdError) else Closed("the client is closed")
-            current.done.set_exception(reason)
-            if reason is error:
-                return
+            cancelled = isinstance(error, asyncio.CancelledError)
+            current.done.set_exception(
+                Closed("the client is closed") if cancelled else IngestdError(f"refreshing metadata failed: {error!r}")
+            )
             raise
         self._backoff.reset()
         self._pause = 0.0
-        self._brokers.replace(news)
-        self._snapshot.replace(merge(self.snapshot, news))
         self._set_periodic()
         current.done.set_result(None)
 

@@ -38,6 +38,7 @@ class ScriptedConnection:
         self.address = address
         self.versions = ApiVersions(dict.fromkeys(range(100), (0, 9)))
         self.closed = False
+        self.error: IngestdError | None = None
         self.in_flight = 0
         self.ended = asyncio.get_running_loop().create_future()
         self.ended.add_done_callback(lambda ended: ended.exception())
@@ -64,6 +65,7 @@ class ScriptedConnection:
     def abort(self, error: IngestdError) -> None:
         if not self.closed:
             self.closed = True
+            self.error = error
             self.ended.set_exception(error)
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ingestd.client import broker as broker_module
 from ingestd.client.broker import Broker
 from ingestd.client.metadata import Node
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded
@@ -99,6 +100,42 @@ async def test_a_moved_node_is_reached_at_its_new_address_by_the_same_object(clu
     second: Any = await broker.connection(1)
     assert second.address == "two:2"
     await broker.close()
+
+
+async def test_a_connection_to_an_address_that_the_node_has_left_meanwhile_is_not_used(
+    cluster: Any, settings: Any
+) -> None:
+    cluster.connecting = asyncio.Event()
+    broker = Broker(ONE, settings())
+    waiting = asyncio.create_task(broker.connection(5))
+    while not cluster.connects:
+        await asyncio.sleep(0)
+    broker.moved(Node(1, "two", 2))
+    cluster.connecting.set()
+    with pytest.raises(ConnectionLost, match="two:2"):
+        await waiting
+    moved: Any = await broker.connection(5)
+    assert moved.address == "two:2"
+    await broker.close()
+
+
+async def test_an_attempt_that_breaks_is_told_to_those_who_wait_and_does_not_end_all_attempts(
+    cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    broker = Broker(ONE, settings())
+    with monkeypatch.context() as patched:
+        patched.setattr(broker_module.Connection, "open", broken)
+        with pytest.raises(ConnectionLost, match="a bug"):
+            await broker.connection(5)
+    await broker.connection(5)
+    await broker.close()
+    assert [str(context["exception"]) for context in reported] == ["a bug"]
 
 
 async def test_close_ends_promptly_while_an_attempt_hangs(cluster: Any, settings: Any) -> None:
