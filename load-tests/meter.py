@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Usage", "descendants", "measure", "proportional_memory"]
 
 SAMPLE_SECONDS = 0.1
+FIRST_SAMPLES_SECONDS = 0.01
+"""Between samples in the first second: short runs are over soon."""
 ORPHAN_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -130,7 +132,8 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         own = os.getpid()
-        while not self._stopped.wait(SAMPLE_SECONDS):
+        started = time.monotonic()
+        while not self._stopped.wait(SAMPLE_SECONDS if time.monotonic() > started + 1 else FIRST_SAMPLES_SECONDS):
             self.peak = max(self.peak, sum(proportional_memory(pid) for pid in descendants(own) if pid != own))
 
     def stop(self) -> None:
