@@ -32,7 +32,6 @@ class Intake:
     def __init__(self, route: Route, stored: Sequence[StoredPosition], news: IntakeNews, *, once: bool) -> None:
         self.route = route
         self.taken = 0
-        self.troubles: dict[str, str] = {}
         self._finder = route.finder(stored, once=once)
         self._news = news
         self._log = structlog.get_logger("ingestd.supervisor").bind(route=route.name)
@@ -57,6 +56,5 @@ class Intake:
 
     def trouble(self, thing: str, reason: str) -> None:
         """See `Sources`."""
-        self.troubles[thing] = reason
         self._log.warning("can not be taken", thing=thing, reason=reason)
         self._news.untakeable(self.route, thing, reason)

@@ -12,7 +12,7 @@ from ingestd.daemon.source import StoredPosition
 from ingestd.errors import IngestdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from pathlib import Path
 
 __all__ = ["PositionStore", "PositionsUnavailable"]
@@ -68,9 +68,18 @@ class PositionStore:
         ]
         self._write("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?)", rows)
 
-    def forget(self, route: str, sources: Iterable[str]) -> None:
-        """Drop the positions of sources that are gone for good."""
-        self._write("DELETE FROM position WHERE route = ? AND source = ?", [(route, source) for source in sources])
+    def forget_absent(self, route: str, present: Container[str], seconds: float) -> None:
+        """Drop the positions of sources that are not `present` and have not moved for so many seconds.
+
+        Both, since a source may be away for a while, with a file system that is not mounted, and come back.
+        """
+        query = "SELECT source FROM position WHERE route = ? AND updated < ?"
+        try:
+            old = self._database.execute(query, (route, time.time() - seconds)).fetchall()
+        except sqlite3.Error as error:
+            raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
+        gone = [(route, source) for (source,) in old if source not in present]
+        self._write("DELETE FROM position WHERE route = ? AND source = ?", gone)
 
     def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         if not rows:

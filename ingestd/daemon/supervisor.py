@@ -57,6 +57,9 @@ __all__ = ["Supervisor", "run"]
 STORE_INTERVAL: Final = 0.5
 """Seconds between two attempts to store positions that could not be stored."""
 
+ABSENCE: Final = 30 * 86400.0
+"""Seconds that the position of a source that is not there any more is kept."""
+
 ONCE_START_TIMEOUT: Final = 15.0
 """Seconds that a run with an end waits for its clusters to answer before it gives up."""
 
@@ -172,6 +175,7 @@ class Supervisor:
     async def _work(self) -> None:
         await self._until_stop(asyncio.gather(*(intake.scan() for intake in self._intakes.values())))
         self._scanned = True
+        self._forget_absent()
         self.metrics.set_ready(ready=True)
         self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
         if not self._once:
@@ -379,6 +383,15 @@ class Supervisor:
             self._log.info("positions are stored again")
         self._storing_failed = None
         self._dirty.clear()
+
+    def _forget_absent(self) -> None:
+        """After a complete look: what is not there any more and has been quiet for long is not kept for ever."""
+        for route in self._routes:
+            present = {shard.found.source for shard in self._shards if shard.route == route}
+            try:
+                self._positions.forget_absent(route, present, ABSENCE)
+            except PositionsUnavailable as error:
+                self._log.warning("old positions are kept", error=str(error))
 
     async def _keep_storing(self) -> None:
         while True:

@@ -14,12 +14,24 @@ def test_what_is_stored_is_there_after_a_reopening(tmp_path):
     store = PositionStore(path)
     store.store([("r", StoredPosition("a", 10, {"path": "/a"})), ("r", StoredPosition("b", 2**40, {}))])
     store.store([("r", StoredPosition("a", 11, {"path": "/c"})), ("s", StoredPosition("a", 5, {}))])
-    store.forget("r", ["b"])
     store.close()
     store = PositionStore(path)
-    assert store.stored("r") == [StoredPosition("a", 11, {"path": "/c"})]
+    assert store.stored("r") == [StoredPosition("a", 11, {"path": "/c"}), StoredPosition("b", 2**40, {})]
     assert store.stored("s") == [StoredPosition("a", 5, {})]
     assert store.stored("t") == []
+    store.close()
+
+
+def test_only_what_is_both_absent_and_old_is_forgotten(tmp_path):
+    store = PositionStore(tmp_path / "positions.sqlite")
+    store.store(
+        [("r", StoredPosition(name, 1, {})) for name in ("absent", "present")] + [("s", StoredPosition("a", 1, {}))]
+    )
+    store.forget_absent("r", {"present"}, 3600)
+    assert len(store.stored("r")) == 2
+    store.forget_absent("r", {"present"}, -1)
+    assert [stored.source for stored in store.stored("r")] == ["present"]
+    assert [stored.source for stored in store.stored("s")] == ["a"]
     store.close()
 
 
