@@ -237,7 +237,7 @@ def test_bytes_that_are_no_request_end_their_connection_with_a_line_in_the_log(
         port = client.socket.getsockname()[1]
         client.socket.sendall(HOSTILE[what])
         assert client.receive() is None
-    embedded.until_logged(f"peer={port}")
+    embedded.until_logged(f'"peer":{port}')
 
 
 def test_random_bytes_never_hurt_the_broker(embedded: BrokerProcess, new_topic: str) -> None:

@@ -1,0 +1,116 @@
+"""Our own client, producer and consumer on the embedded broker, also while it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.settings import Edge
+from ingestd.errors import BufferFull
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.settings import ProducerSettings
+from ingestd.records.codecs import Codec, Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embedded.process import BrokerProcess
+
+    from ingestd.producer.delivery import Delivery
+
+SECONDS = 60.0
+CREATING = ClientSettings(allow_auto_topic_creation=True)
+
+
+async def read_all(client: Client, topic: str, partition: int) -> list[tuple[int, bytes | None]]:
+    async with Consumer(client) as consumer:
+        reading = await consumer.consume_partition(topic, partition, Edge.oldest, Edge.newest)
+        return [(record.offset, record.value) async for record in reading]
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_what_our_producer_sends_our_consumer_reads(
+    embedded: BrokerProcess, new_topic: str, codec: Codec
+) -> None:
+    deliveries: list[Delivery] = []
+    async with Client([embedded.servers], CREATING) as client:
+        async with AsyncProducer(client, ProducerSettings(compression=Compression(codec))) as producer:
+            for number in range(5000):
+                producer.send(new_topic, b"value %d" % number, partition=number % 2, done=deliveries.append)
+            await producer.flush(SECONDS)
+        assert [delivery.error for delivery in deliveries if delivery.error] == []
+        for partition in (0, 1):
+            expected = [b"value %d" % number for number in range(partition, 5000, 2)]
+            assert await read_all(client, new_topic, partition) == list(enumerate(expected))
+
+
+async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed(
+    broker_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = broker_process()
+    offsets: dict[int, int] = {}
+    failed: list[Delivery] = []
+
+    def delivered(number: int) -> Callable[[Delivery], None]:
+        def done(delivery: Delivery) -> None:
+            if delivery.error is None:
+                offsets[number] = delivery.base_offset
+            else:
+                failed.append(delivery)
+
+        return done
+
+    async with Client([broker.servers], CREATING) as client:
+        async with AsyncProducer(client) as producer:
+            stop = False
+
+            async def write() -> int:
+                number = 0
+                while not stop:
+                    try:
+                        producer.send("killed", b"%d" % number, partition=0, done=delivered(number))
+                    except BufferFull:
+                        await producer.room()
+                        continue
+                    number += 1
+                    if number % 100 == 0:
+                        await asyncio.sleep(0.002)
+                return number
+
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(write())
+                for kill in range(3):
+                    enough = len(offsets) + 2000
+                    async with asyncio.timeout(SECONDS):
+                        while len(offsets) < enough and not failed:
+                            await asyncio.sleep(0.01)
+                    assert failed == [], f"kill {kill}"
+                    await asyncio.to_thread(broker.kill)
+                    await asyncio.to_thread(broker.start)
+                stop = True
+            await producer.flush(SECONDS)
+        assert failed == []
+        sent = writing.result()
+        read = await read_all(client, "killed", 0)
+        assert read == [(number, b"%d" % number) for number in range(sent)]
+        assert offsets == {number: number for number in range(sent)}
+
+
+async def test_a_topic_that_is_deleted_and_made_again_begins_at_0(embedded: BrokerProcess, new_topic: str) -> None:
+    from ingestd.client.admin import ClusterAdmin
+
+    async with Client([embedded.servers], CREATING) as client:
+        admin = ClusterAdmin(client)
+        for _ in range(2):
+            deliveries: list[Delivery] = []
+            async with AsyncProducer(client) as producer:
+                producer.send(new_topic, b"x", partition=0, done=deliveries.append)
+                await producer.flush(SECONDS)
+            assert [(delivery.error, delivery.base_offset) for delivery in deliveries] == [(None, 0)]
+            outcomes = await admin.delete_topics([new_topic])
+            assert [outcome.error for outcome in outcomes] == [None]
