@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingestd.errors import CorruptBatch
 from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
@@ -45,9 +46,11 @@ class ControlKind(IntEnum):
     commit = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record as a consumer sees it. `timestamp_ms` is -1 for none."""
+class Record(NamedTuple):
+    """One record as a consumer sees it. `timestamp_ms` is -1 for none.
+
+    A tuple, because millions are made a second: a frozen dataclass takes twice as long.
+    """
 
     offset: int
     timestamp_ms: int
@@ -91,14 +94,20 @@ def decode_records(batch: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> list
     header = read_header(view)
     columns = _columns(header, view, limit)
     timestamp_type = TimestampType.log_append_time if header.log_append_time else TimestampType.create_time
-    offsets = memoryview(columns.offsets).cast("q")
-    timestamps = memoryview(columns.timestamps).cast("q")
-    keys, values = _values(columns.keys, columns.count), _values(columns.values, columns.count)
-    headers = _headers(columns)
-    return [
-        Record(offsets[index], timestamps[index], timestamp_type, keys[index], values[index], headers[index])
-        for index in range(columns.count)
-    ]
+    return list(
+        map(
+            Record._make,
+            zip(
+                memoryview(columns.offsets).cast("q").tolist(),
+                memoryview(columns.timestamps).cast("q").tolist(),
+                repeat(timestamp_type),
+                _values(columns.keys, columns.count),
+                _values(columns.values, columns.count),
+                _headers(columns),
+                strict=False,
+            ),
+        )
+    )
 
 
 def decode_control(batch: Buffer) -> list[ControlMarker]:
@@ -181,15 +190,18 @@ def _text(column: BinaryColumn) -> BinaryColumn:
 
 
 def _values(column: BinaryColumn, count: int) -> list[bytes | None]:
-    offsets = memoryview(column.offsets).cast("i").tolist()
+    if column.nulls == count:
+        return [None] * count
     data = bytes(column.data)
-    if column.validity is None:
-        return [data[offsets[index] : offsets[index + 1]] for index in range(count)]
-    validity = memoryview(column.validity)
-    return [
-        data[offsets[index] : offsets[index + 1]] if validity[index >> 3] >> (index & 7) & 1 else None
-        for index in range(count)
+    values: list[bytes | None] = [
+        data[start:end] for start, end in pairwise(memoryview(column.offsets).cast("i").tolist())
     ]
+    if column.validity is not None:
+        validity = memoryview(column.validity)
+        for index in range(count):
+            if not validity[index >> 3] >> (index & 7) & 1:
+                values[index] = None
+    return values
 
 
 def _headers(columns: Columns) -> list[tuple[tuple[str, bytes | None], ...]]:
