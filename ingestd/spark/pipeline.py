@@ -94,6 +94,7 @@ def _own_session(pipeline: PipelineSettings) -> Iterator[SparkSession]:
         .appName(f"ingestd pipeline {pipeline.name}")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
     try:

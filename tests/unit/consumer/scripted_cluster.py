@@ -159,6 +159,13 @@ class Cluster:
         """The next fetch that was sent."""
         return await asyncio.wait_for(self._asked.get(), 5)
 
+    async def asked_within(self, seconds: float) -> Asked | None:
+        """The next fetch, or None when none is sent for so long."""
+        try:
+            return await asyncio.wait_for(self._asked.get(), seconds)
+        except TimeoutError:
+            return None
+
     @property
     def quiet(self) -> bool:
         """Whether no fetch was sent that the test has not seen."""
