@@ -30,6 +30,9 @@ __all__ = ["Connection", "ConnectionSettings"]
 
 _INBOX_BYTES: Final = 16 * 1024
 _INT32: Final = struct.Struct(">i")
+_TLS_ALERT: Final = 0x1503
+"""How a TLS alert begins, with which a TLS listener answers plaintext: content type 21, version 3 (RFC 8446, 5.1)."""
+
 _NEVER: Final = float("inf")
 _LARGEST_CORRELATION_ID: Final = 2**31 - 1
 
@@ -134,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
             connection.versions = await negotiate(connection, deadline)
         except BaseException as error:
             connection.abort(ConnectionLost(f"{host}:{port}: gave up while connecting"))
+            if isinstance(error.__cause__, ProtocolError):
+                raise error.__cause__ from None  # it says more than that the connection was lost
             if isinstance(error, OSError) and not isinstance(error, IngestdError):
                 raise ConnectionLost(f"{host}:{port}: {error}") from error
             raise
@@ -342,6 +347,8 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox_filled = rest
 
     def _describe_size(self, size: int) -> str:
+        if size >> 16 == _TLS_ALERT:
+            return "this is a listener for TLS"
         if size > self._settings.answer_limit:
             return f"an answer of {size} bytes was announced; the limit is {self._settings.answer_limit}"
         return f"an answer of {size} bytes was announced; this is not the Kafka protocol"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import uvloop
 
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ProtocolError
 from ingestd.wire.connection import Connection, ConnectionSettings
 
 if TYPE_CHECKING:
@@ -112,6 +112,30 @@ def test_a_refused_connection_fails_at_once_and_names_the_address(on_loop: Any) 
     on_loop(work())
 
 
+@pytest.mark.parametrize(
+    ("greeting", "complaint"),
+    [
+        (bytes.fromhex("15030300020250"), "a listener for TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answer of 1213486160 bytes"),
+        (b"\0\0\0\0", "not the Kafka protocol"),
+    ],
+)
+def test_a_listener_of_another_protocol_is_named_as_such(on_loop: Any, greeting: bytes, complaint: str) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(greeting)
+        writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ProtocolError, match=complaint):
+                await Connection.open("127.0.0.1", port, settings=SETTINGS, timeout=10)
+
+    on_loop(work())
+
+
 def test_an_unknown_host_is_a_lost_connection_that_names_it(on_loop: Any) -> None:
     async def work() -> None:
         with pytest.raises(ConnectionLost, match=r"no-such-host\.invalid"):
@@ -202,6 +226,34 @@ def test_no_byte_leaves_after_an_abort_so_memory_may_be_used_again_at_once(on_lo
     on_loop(work())
     assert received.count(b"o") > 0
     assert received.count(b"z") == 0
+
+
+def test_memory_of_a_request_without_answer_is_free_when_its_future_says_so(on_loop: Any) -> None:
+    reading = asyncio.Event()
+    read = asyncio.Event()
+
+    async def read_when_told(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reading.wait()
+        for length in (1000, 16 << 20):
+            assert (await read_request(reader))[3] == b"m" * length
+        read.set()
+
+    async def work() -> None:
+        async with Server(read_when_told) as server:
+            connection = await server.connect()
+            for length in (1000, 16 << 20):
+                memory = bytearray(b"m" * length)
+                sent = connection.send(0, 3, [memoryview(memory)], timeout=15, expect_answer=False)
+                assert sent.done() == (length == 1000)
+                if not sent.done():
+                    reading.set()
+                    await sent
+                memory[:] = b"z" * length
+                memory.clear()  # fails with BufferError while anything holds a view
+            await read.wait()
+            await connection.close()
+
+    on_loop(work())
 
 
 def test_a_full_kernel_is_no_room_until_the_broker_reads(on_loop: Any) -> None:
