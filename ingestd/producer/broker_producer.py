@@ -24,8 +24,10 @@ __all__ = ["BrokerProducer"]
 
 _PRODUCE: Final = 0
 _FIRST_WITH_ZSTD: Final = 7
-_SLOW_CONNECT: Final = 1.0
-"""Seconds after which a connection that is still not open is reason enough to ask whether the leader moved."""
+_WATCH: Final = 1.0
+"""Seconds between looks at a node that is slow. A connection not open after so long is reason to ask for the leader."""
+_SLOW: Final = 3.0
+"""Seconds without an answer that are reason to ask for the leader, and, if it is another by now, not to wait longer."""
 
 
 class BrokerProducer:
@@ -36,6 +38,7 @@ class BrokerProducer:
         Partitions are served in turn: one that always has more does not starve the others.
         A connection that died, or was given up after a timeout, hands back every batch that it had; it is aborted
         before the first of them is handed back, so that no transport holds their memory.
+        A frozen node holds its partitions up no longer than it takes the cluster to elect other leaders.
         Callbacks do the work; the only task is the one that opens a connection, and it ends with that.
     """
 
@@ -56,10 +59,11 @@ class BrokerProducer:
         self._connection: Connection | None = None
         self._version = 0
         self._connecting = False
-        self._in_flight = 0
+        self._under_way: dict[ProduceSet, float] = {}
+        """Requests that are not answered, the oldest first, and when each was sent."""
         self._drain_due = False
         self._pause: asyncio.TimerHandle | None = None
-        self._doubt: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._closed = False
         self._limit = settings.request_bytes
         self._acknowledge_ms = int(settings.acknowledge_timeout * 1000)
@@ -75,13 +79,16 @@ class BrokerProducer:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         self._ready.clear()
         if self._connection is not None:
             self._connection.abort(error)
             self._connection = None
 
     def _wake(self) -> None:
-        if not self._drain_due and self._in_flight < self._settings.in_flight_requests and self._pause is None:
+        if not self._drain_due and len(self._under_way) < self._settings.in_flight_requests and self._pause is None:
             self._drain_due = True
             asyncio.get_running_loop().call_soon(self._drain)
 
@@ -93,10 +100,10 @@ class BrokerProducer:
         if connection is None or connection.closed:
             if not self._connecting:
                 self._connecting = True
-                self._doubt = asyncio.get_running_loop().call_later(_SLOW_CONNECT, self._doubt_leader)
+                self._begin_watch()
                 self._tasks.start(self._connect(), f"connect to node {self._node}")
             return
-        while self._ready and self._in_flight < self._settings.in_flight_requests:
+        while self._ready and len(self._under_way) < self._settings.in_flight_requests:
             produce_set = self._fill()
             if not produce_set.entries:
                 return
@@ -122,12 +129,12 @@ class BrokerProducer:
 
     def _send(self, connection: Connection, produce_set: ProduceSet) -> None:
         settings = self._settings
-        self._in_flight += 1
         if self._version < _FIRST_WITH_ZSTD:
             self._refuse_zstd(produce_set)
             if not produce_set.entries:
-                self._in_flight -= 1
                 return
+        self._under_way[produce_set] = asyncio.get_running_loop().time()
+        self._begin_watch()
         topics = self._client.metadata.snapshot.topics
         version, body = produce_set.request(self._version, settings.acks, self._acknowledge_ms, topics)
         try:
@@ -163,7 +170,7 @@ class BrokerProducer:
         except IngestdError as damage:
             self._lost(connection, produce_set, ConnectionLost(f"node {self._node}: {damage}"))
             return
-        self._in_flight -= 1
+        del self._under_way[produce_set]
         if throttle_ms > 0:
             self._throttle(throttle_ms / 1000)
         if self._ready:
@@ -176,7 +183,7 @@ class BrokerProducer:
         connection.abort(error)
         if self._connection is connection:
             self._connection = None
-        self._in_flight -= 1
+        del self._under_way[produce_set]
         for partition, batch in produce_set.entries:
             partition.returned(batch, error)
         if self._ready:
@@ -213,32 +220,39 @@ class BrokerProducer:
             connection = await broker.connection(self._settings.connect_timeout)
             self._version = produce_version(connection.versions)
         except IngestdError as error:
-            self._connected()
+            self._connecting = False
             self._unreachable(error)
             return
         except BaseException:
-            self._connected()
+            self._connecting = False
             self._unreachable(Closed(f"node {self._node}: the producer is closing"))
             raise
-        self._connected()
+        self._connecting = False
         if self._closed:
             connection.abort(Closed("the producer was closed"))
             return
         self._connection = connection
         self._drain()
 
-    def _connected(self) -> None:
-        """The attempt is over, one way or the other."""
-        self._connecting = False
-        if self._doubt is not None:
-            self._doubt.cancel()
-            self._doubt = None
+    def _begin_watch(self) -> None:
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(_WATCH, self._look)
 
-    def _doubt_leader(self) -> None:
-        """A frozen node lets one wait for the whole timeout, while its partitions have long had other leaders."""
-        self._doubt = asyncio.get_running_loop().call_later(_SLOW_CONNECT, self._doubt_leader)
-        topics = {partition.topic for partition in self._ready}
-        self._client.metadata.wanted(topics, f"node {self._node} is slow to connect to")
+    def _look(self) -> None:
+        """Find out whether the node is slow, and whether it still leads its partitions; while anything is under way."""
+        self._watch = None
+        if not self._connecting and not self._under_way:
+            return
+        self._begin_watch()
+        slow = set(self._ready) if self._connecting else set()
+        oldest = next(iter(self._under_way), None)
+        if oldest is not None and asyncio.get_running_loop().time() - self._under_way[oldest] >= _SLOW:
+            slow.update(partition for partition, _ in oldest.entries)
+            if self._connection is not None and any(partition.moved for partition, _ in oldest.entries):
+                self._connection.abort(ConnectionLost(f"node {self._node} does not answer and leads no longer"))
+                return
+        if slow:
+            self._client.metadata.wanted({each.topic for each in slow}, f"node {self._node} is slow")
 
     def _unreachable(self, error: IngestdError) -> None:
         waiting, self._ready = self._ready, OrderedDict()

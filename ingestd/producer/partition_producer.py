@@ -227,6 +227,11 @@ class PartitionProducer:
         if not self._in_flight:
             self._recover()
 
+    @property
+    def moved(self) -> bool:
+        """Whether batches are awaited from a node that is the leader no longer."""
+        return self._state is _State.RETURNING and self._known_leader() not in (None, self._leader)
+
     def unreachable(self, error: IngestdError) -> None:
         """The leader that this partition is routed to cannot be connected to."""
         if self._state is not _State.SENDING:

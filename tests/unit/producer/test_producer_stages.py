@@ -231,6 +231,35 @@ async def test_a_node_that_is_slow_to_connect_to_is_left_as_soon_as_the_leader_i
 
 
 @in_simulation
+async def test_a_frozen_leader_is_left_when_there_is_another_and_not_only_after_the_request_timeout() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, request_timeout=30.0) as producer:
+        cluster.faults.script.append(Fault(hang=True))
+        for number in range(10):
+            send(producer, ends, [b"%d" % number])
+        await asyncio.sleep(1.5)
+        cluster.move(0, 2)
+        started = time.monotonic()
+        await producer.flush(60.0)
+        assert time.monotonic() - started < 5.0
+    assert cluster.connections[0].closed
+    assert cluster.logs[0].values == [b"warm", *(b"%d" % number for number in range(10))]
+
+
+@in_simulation
+async def test_a_leader_that_is_only_slow_is_waited_for() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, request_timeout=30.0, acknowledge_timeout=20.0) as producer:
+        cluster.faults.trip = lambda: 8.0  # type: ignore[method-assign]
+        send(producer, ends, [b"a"])
+        await producer.flush(60.0)
+    assert len(cluster.connections) == 1
+    assert cluster.requests == 1
+
+
+@in_simulation
 async def test_a_duplicate_counts_as_success() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
@@ -622,7 +651,7 @@ async def test_an_idle_producer_has_no_task_and_no_timer() -> None:
         for number in range(10):
             producer.send("events", b"%d" % number, done=ends.append)
         await producer.flush(5.0)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.5)
         loop: Any = asyncio.get_running_loop()
         assert [timer for timer in loop._scheduled if not timer.cancelled() and timer.when() < loop.time() + 3000] == []
         assert len(asyncio.all_tasks()) == 2
