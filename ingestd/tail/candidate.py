@@ -12,7 +12,7 @@ from ingestd.tail.identity import Identity, opened, same_content
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Candidate", "holds", "kind_of", "may_repeat", "unavailable", "why_not"]
+__all__ = ["Candidate", "holds", "kind_of", "may_repeat", "unavailable"]
 
 
 @dataclass(slots=True)
@@ -73,10 +73,3 @@ def kind_of(mode: int) -> str:
         (stat.S_ISBLK, "a block device"),
     )
     return next((name for test, name in kinds if test(mode)), "something special")
-
-
-def why_not(entry: os.DirEntry[str], error: OSError) -> str:
-    """Why nothing can be known of a directory's entry."""
-    if isinstance(error, FileNotFoundError):
-        return "a symbolic link that leads nowhere" if entry.is_symlink() else "vanished"
-    return f"can not be read: {error.strerror}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from ingestd.daemon.source import Found
-from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable, why_not
+from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.compressed import compressed_copy
 from ingestd.tail.content import last_line_start, not_text, text_start
@@ -35,6 +35,7 @@ from ingestd.tail.identity import (
     regular_files,
     rotated_from,
 )
+from ingestd.tail.listing import list_files
 from ingestd.tail.source import RENAMED, TAKEN
 from ingestd.tail.watch import DIRECTORY_EVENTS, WRITTEN, Inotify, WatchLimit
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.source import Sources, StoredPosition
     from ingestd.tail.claims import Claims
+    from ingestd.tail.listing import Listing
     from ingestd.tail.route import TailRoute
 
     File = tuple[int, int]
@@ -119,8 +121,7 @@ class TailFinder:
 
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
-        await asyncio.sleep(0)
-        self._pass(sources)
+        self._pass(await asyncio.to_thread(list_files, self._globs), sources)
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`. Gives its claims up at the end, so that a new finder may follow."""
@@ -130,7 +131,7 @@ class TailFinder:
             while True:
                 self._wanted.clear()
                 began = time.process_time()
-                self._pass(sources)
+                self._pass(await asyncio.to_thread(list_files, self._globs), sources)
                 rest = max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
                 if inotify is not None:
                     self._watch(inotify)
@@ -232,11 +233,12 @@ class TailFinder:
 
     # One pass.
 
-    def _pass(self, sources: Sources) -> None:
-        self._troubles = {}
-        self._directories = set()
+    def _pass(self, listing: Listing, sources: Sources) -> None:
+        self._troubles = {printable(thing): printable(reason) for thing, reason in listing.troubles.items()}
+        self._directories = listing.directories
         self._empty = {}
-        candidates = self._candidates()
+        self._refused = {file: refused for file, refused in self._refused.items() if file in listing.files}
+        candidates = self._candidates(listing)
         if self._stored and (self._first_pass or candidates):
             self._know_again(candidates, sources)
         for candidate in candidates.values():
@@ -254,28 +256,18 @@ class TailFinder:
                 sources.trouble(thing, reason)
         self._told = self._troubles
 
-    def _candidates(self) -> dict[File, Candidate]:
+    def _candidates(self, listing: Listing) -> dict[File, Candidate]:
         """Files not known yet, opened for their heads; known ones are only noted under their present name."""
         candidates: dict[File, Candidate] = {}
-        seen: set[File] = set()
-        for entry in self._globs.walk(self._directories, self._trouble):
-            try:
-                status = entry.stat()
-            except OSError as error:
-                self._trouble(entry.path, why_not(entry, error))
-                continue
-            file = (status.st_dev, status.st_ino)
-            if file in seen:
-                continue
-            seen.add(file)
+        for file, (path, status) in listing.files.items():
             known = self._known.get(file)
             if known is not None:
-                if known.path != entry.path:
+                if known.path != path:
                     self._leave_path(known)
-                    known.path = entry.path
-                self._by_path[known.path] = known
+                    known.path = path
+                self._by_path[path] = known
                 continue
-            candidate = self._examine(entry.path, status)
+            candidate = self._examine(path, status)
             if candidate is not None:
                 candidates[candidate.file] = candidate
         return candidates
@@ -291,7 +283,7 @@ class TailFinder:
             return None
         try:
             with opened(path) as descriptor:
-                status = os.fstat(descriptor)
+                found, status = status, os.fstat(descriptor)
                 head = os.pread(descriptor, HEAD_BYTES, 0)
                 begin = text_start(descriptor, head)
         except OSError as error:
@@ -299,6 +291,9 @@ class TailFinder:
             if not isinstance(error, FileNotFoundError):
                 self._trouble(path, f"can not be read: {error.strerror}")
             return None
+        if (found.st_dev, found.st_ino) != (status.st_dev, status.st_ino):
+            self._claims.release((found.st_dev, found.st_ino), self._route.name)
+            return None  # another file by now: the next pass takes it
         wrong = not_text(head) if self._route.binary == "refuse" else None
         if wrong is not None:
             reason = f'{wrong}; exclude it, or set binary = "accept"'

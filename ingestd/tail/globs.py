@@ -82,7 +82,7 @@ class Globs:
         names = path.split("/")
         return any(_fits(names, parts) for parts in self._excluded_paths)
 
-    def walk(self, directories: set[str], trouble: Callable[[str, str], None]) -> Iterator[os.DirEntry[str]]:
+    def walk(self, directories: set[str], trouble: Callable[[str, str], object]) -> Iterator[os.DirEntry[str]]:
         """Entries that the globs match, whatever they are, each path once.
 
         Adds each directory visited to `directories`. A directory that can not be read, a glob that has nothing to
@@ -105,7 +105,7 @@ class Globs:
         parts: tuple[str, ...],
         above: tuple[tuple[int, int], ...],
         directories: set[str],
-        trouble: Callable[[str, str], None],
+        trouble: Callable[[str, str], object],
     ) -> Iterator[os.DirEntry[str]]:
         try:
             status = os.stat(directory)
@@ -129,7 +129,7 @@ class Globs:
         parts: tuple[str, ...],
         above: tuple[tuple[int, int], ...],
         directories: set[str],
-        trouble: Callable[[str, str], None],
+        trouble: Callable[[str, str], object],
     ) -> Iterator[os.DirEntry[str]]:
         part, rest = parts[0], parts[1:]
         if part == "**":

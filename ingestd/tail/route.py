@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ingestd.daemon.configuration import WrongSetting
 from ingestd.daemon.source import PER_RECORD, Lane
 from ingestd.errors import UnsupportedCodec
-from ingestd.records.codecs import Compression
+from ingestd.records.codecs import Codec, Compression
 from ingestd.tail.globs import Globs
 from ingestd.tail.partition import partition_of_key
 
@@ -28,6 +28,18 @@ LEAST_LINE_BYTES: Final = 256
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAMED_GROUP: Final = "key"
+
+
+_CHOICES: Final = {
+    "compression": tuple(codec.name for codec in Codec),
+    "long_lines": ("truncate", "split"),
+    "partition": ("sticky", "file", "round-robin", "key"),
+    "key_from": ("path", "line"),
+    "delivery": ("at-least-once",),
+    "on_undeliverable": ("stop",),
+    "binary": ("refuse", "accept"),
+}
+"""The same as the fields' types, for routes that are made by hand: a configuration file is checked by type."""
 
 
 def _require(key: str, expected: str, *, holds: bool) -> None:
@@ -103,6 +115,7 @@ class TailRoute:
             _require(
                 "paths", f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}', holds=whole
             )
+        self._check_choices()
         self._check_sizes()
         self._check_times()
         self._check_keys()
@@ -110,6 +123,11 @@ class TailRoute:
             Compression.parse(self.compression, self.compression_level)
         except UnsupportedCodec as error:
             raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
+
+    def _check_choices(self) -> None:
+        for key, choices in _CHOICES.items():
+            expected = " or ".join(f'"{choice}"' for choice in choices)
+            _require(key, expected, holds=getattr(self, key) in choices)
 
     def _check_sizes(self) -> None:
         expected = f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes"
