@@ -291,8 +291,9 @@ def compare(log: RotatedLog, partitions: Iterator[Iterator[list[bytes | None]]])
 
     Order is that of first occurrences, within a file and partition.
     """
-    expected = b"".join(AccessLog().blocks(log.size)).split(b"\n")
-    expected.pop()
+    expected: list[bytes] = []
+    for block in AccessLog().blocks(log.size):
+        expected += block.removesuffix(b"\n").split(b"\n")
     places = {line: place for place, line in enumerate(expected)}
     verdict = Verdict(expected=len(expected))
     seen = bytearray(len(expected))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ingestd.producer.delivery import Delivery
 
-__all__ = ["Produced", "Production", "open_input", "produce", "producer_settings"]
+__all__ = ["Produced", "Production", "open_input", "produce", "producer_settings", "read_lines"]
 
 _READ_BYTES = 1024 * 1024
 _METADATA_TIMEOUT = 20.0
@@ -98,7 +98,7 @@ async def produce(
             await _check_partition(client, production.topic, production.partition)
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:
-            async for lines in _lines(source, production.delimiter):
+            async for lines in read_lines(source, production.delimiter):
                 await _send(producer, production, lines, produced)
                 if produced.error is not None:
                     break
@@ -134,7 +134,7 @@ async def _send(producer: AsyncProducer, production: Production, lines: list[byt
             return
 
 
-async def _lines(source: BinaryIO, delimiter: bytes) -> AsyncIterator[list[bytes]]:
+async def read_lines(source: BinaryIO, delimiter: bytes) -> AsyncIterator[list[bytes]]:
     """Lines as they come in, without their delimiter; the last needs none. Raises `IngestdError` for an endless one."""
     read = getattr(source, "read1", source.read)
     rest = b""
