@@ -6,24 +6,24 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingestd.daemon.control import Moved
 from ingestd.daemon.encode import EncodeJob, EncodingFailed
+from ingestd.daemon.lane import LaneQueue, OpenSource, Output, Slab
 from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Lane
-from ingestd.daemon.statistics import LATENCY_BOUNDS, SourceGauges
+from ingestd.daemon.source_reports import SourceReports
+from ingestd.daemon.statistics import LATENCY_BOUNDS
 from ingestd.errors import KafkaError
-from ingestd.retry import Backoff
 
 if TYPE_CHECKING:
     from ingestd.client.metadata import MetadataSource
     from ingestd.daemon.arena import Arena, Run
+    from ingestd.daemon.control import Moved
     from ingestd.daemon.encode import EncodeStage
     from ingestd.daemon.progress import Span
-    from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Opener, Piece, Route, Source
-    from ingestd.daemon.statistics import RouteCounters
+    from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Opener, Piece, Route
+    from ingestd.daemon.statistics import RouteCounters, SourceGauges
     from ingestd.producer.delivery import Delivered, Delivery
 
 __all__ = ["BatchSender", "Pipeline", "PipelineNews"]
@@ -67,57 +67,6 @@ class PipelineNews(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _OpenSource:
-    """A source in our hands; `source` is None while it can not be opened."""
-
-    assignment: Assignment
-    progress: Progress
-    lane: _LaneQueue
-    source: Source | None = None
-    queued: bool = False
-    closed: bool = False
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
-    retry: asyncio.TimerHandle | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Output:
-    """A run of encoded batches; free again when all of them are acknowledged."""
-
-    run: Run
-    batches: int
-
-
-@dataclass(slots=True, eq=False)
-class _Slab:
-    """Raw bytes of one lane on their way."""
-
-    lane: _LaneQueue
-    raw: Run
-    length: int
-    parts: list[tuple[_OpenSource, Span]]
-    timestamp_ms: int
-    target: Lane
-    offset: int = 0
-    output: Run | None = None
-    encoding: Encoding | None = None
-    unacknowledged: int = 0
-    sent: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _LaneQueue:
-    """Sources that may share batches: who has something to read, and the slabs in order of reading."""
-
-    lane: Lane
-    ready: deque[_OpenSource] = field(default_factory=deque)
-    slabs: deque[_Slab] = field(default_factory=deque)
-    due: bool = False
-    waiting: bool = False
-    timer: asyncio.TimerHandle | None = None
-
-
 class Pipeline:
     """Moves the bytes of one route's sources in this worker.
 
@@ -150,14 +99,12 @@ class Pipeline:
         self._counters = counters
         self._news = news
         self._opener: Opener = route.opener(self._ready)
-        self._sources: dict[str, _OpenSource] = {}
-        self._moved: dict[str, _OpenSource] = {}
-        self._gauges: dict[str, SourceGauges] = {}
-        self._stale: set[str] = set()
-        self._lanes: dict[Lane, _LaneQueue] = {}
-        self._waiting: deque[_LaneQueue] = deque()
+        self._sources: dict[str, OpenSource] = {}
+        self._reports = SourceReports(route.name)
+        self._lanes: dict[Lane, LaneQueue] = {}
+        self._waiting: deque[LaneQueue] = deque()
         """Lanes that are due and wait for an encoder, pages or partitions, longest first."""
-        self._interrupted: set[_LaneQueue] = set()
+        self._interrupted: set[LaneQueue] = set()
         """Lanes whose first slab is encoded in part and waits for another output run."""
         self._loop = asyncio.get_running_loop()
         self._pages = 0
@@ -175,17 +122,17 @@ class Pipeline:
             return
         self._give_up(assignment.found.source)
         lane = self.route.lane(assignment.found, self._partitions())
-        queue = self._lanes.setdefault(lane, _LaneQueue(lane))
-        held = _OpenSource(assignment, Progress(assignment.found.position), queue)
+        queue = self._lanes.setdefault(lane, LaneQueue(lane))
+        held = OpenSource(assignment, Progress(assignment.found.position), queue)
         self._sources[assignment.found.source] = held
-        self._stale.add(assignment.found.source)
+        self._reports.touch(held)
         self._open(held)
 
     def revoke(self, source: str) -> None:
         """Close a source; what is not acknowledged of it counts as not read."""
         self._give_up(source)
 
-    def _open(self, held: _OpenSource) -> None:
+    def _open(self, held: OpenSource) -> None:
         held.retry = None
         try:
             held.source = self._opener.open(held.assignment)
@@ -194,7 +141,7 @@ class Pipeline:
             return
         self._queue(held)
 
-    def _trouble(self, held: _OpenSource, error: OSError) -> None:
+    def _trouble(self, held: OpenSource, error: OSError) -> None:
         self._count_error(type(error).__name__)
         self._news.troubled(held.assignment, str(error))
         again = self._open if held.source is None else self._queue
@@ -204,8 +151,7 @@ class Pipeline:
         held = self._sources.pop(source, None)
         if held is None:
             return
-        self._moved.pop(source, None)
-        self._stale.add(source)
+        self._reports.drop(held)
         held.closed = True
         if held.retry is not None:
             held.retry.cancel()
@@ -222,7 +168,7 @@ class Pipeline:
         if held is not None and held.source is not None and not held.queued and held.retry is None:
             self._queue(held)
 
-    def _queue(self, held: _OpenSource) -> None:
+    def _queue(self, held: OpenSource) -> None:
         held.retry = None
         if held.queued or held.closed or self._stopped or self._draining:
             return
@@ -237,7 +183,7 @@ class Pipeline:
         elif queue.timer is None:
             queue.timer = self._loop.call_later(self.route.linger, self._make_due, queue)
 
-    def _make_due(self, queue: _LaneQueue) -> None:
+    def _make_due(self, queue: LaneQueue) -> None:
         if queue.timer is not None:
             queue.timer.cancel()
             queue.timer = None
@@ -262,7 +208,7 @@ class Pipeline:
             queue.waiting = False
             self._pump(queue)
 
-    def _wait(self, queue: _LaneQueue) -> None:
+    def _wait(self, queue: LaneQueue) -> None:
         if not queue.waiting:
             queue.waiting = True
             self._waiting.append(queue)
@@ -278,7 +224,7 @@ class Pipeline:
         topic = self._metadata.snapshot.topics.get(self.route.topic)
         return 0 if topic is None else len(topic.partitions)
 
-    def _pump(self, queue: _LaneQueue) -> None:
+    def _pump(self, queue: LaneQueue) -> None:
         """Fill slabs from what is ready, as long as there is room and somebody to encode them."""
         for _ in range(SLABS_PER_PUMP):
             if self._stopped or self._draining or not queue.due:
@@ -303,7 +249,7 @@ class Pipeline:
             self._encode(slab, partitions)
         self._loop.call_soon(self._pump, queue)
 
-    def _fill(self, queue: _LaneQueue, partitions: int) -> _Slab | None:
+    def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
         size = self.route.batch_bytes
         if self._pages and self._pages + 2 * -(-size // 65536) + 1 > self._share:
             self._starved = True
@@ -316,13 +262,13 @@ class Pipeline:
             self._starved = True
             return None
         view = self._arena.view(raw.page, size)
-        parts: list[tuple[_OpenSource, Span]] = []
+        parts: list[tuple[OpenSource, Span]] = []
         filled = 0
         while queue.ready and size - filled >= LEAST_READ:
             held = queue.ready[0]
             piece = self._read(held, view[filled:])
             if piece is None:
-                self._stale.add(held.assignment.found.source)
+                self._reports.touch(held)
                 queue.ready.popleft()
                 held.queued = False
                 self._check_end(held)
@@ -339,12 +285,12 @@ class Pipeline:
         raw = self._arena.trim(raw, filled)
         output = self._arena.trim(output, filled + LEAST_READ)
         self._pages += raw.pages + output.pages
-        slab = _Slab(queue, raw, filled, parts, int(time.time() * 1000), self._target(queue.lane, partitions))
+        slab = Slab(queue, raw, filled, parts, int(time.time() * 1000), self._target(queue.lane, partitions))
         slab.output = output
         queue.slabs.append(slab)
         return slab
 
-    def _read(self, held: _OpenSource, into: memoryview) -> Piece | None:
+    def _read(self, held: OpenSource, into: memoryview) -> Piece | None:
         assert held.source is not None
         try:
             piece = held.source.read(into)
@@ -367,7 +313,7 @@ class Pipeline:
 
     # Encoding.
 
-    def _encode(self, slab: _Slab, partitions: int) -> None:
+    def _encode(self, slab: Slab, partitions: int) -> None:
         assert slab.output is not None
         self._encoding_now += 1
         self._encoding.submit(
@@ -384,7 +330,7 @@ class Pipeline:
             )
         )
 
-    def _encoded(self, slab: _Slab, result: Encoding | EncodingFailed) -> None:
+    def _encoded(self, slab: Slab, result: Encoding | EncodingFailed) -> None:
         self._encoding_now -= 1
         if isinstance(result, EncodingFailed):
             self.stop(str(result))
@@ -397,7 +343,7 @@ class Pipeline:
 
     # Sending, in order of reading.
 
-    def _advance(self, queue: _LaneQueue) -> None:
+    def _advance(self, queue: LaneQueue) -> None:
         """Send the slabs at the head of a lane that are encoded."""
         while queue.slabs and not self._stopped:
             slab = queue.slabs[0]
@@ -421,7 +367,7 @@ class Pipeline:
                 self._encode(slab, self._partitions())
             return
 
-    def _send(self, slab: _Slab, encoding: Encoding) -> None:
+    def _send(self, slab: Slab, encoding: Encoding) -> None:
         assert slab.output is not None
         slab.encoding = None
         slab.offset += encoding.consumed
@@ -436,7 +382,7 @@ class Pipeline:
         kept = self._arena.trim(run, used)
         self._pages -= run.pages - kept.pages
         view = self._arena.view(kept.page, used)
-        output = _Output(kept, len(encoding.batches))
+        output = Output(kept, len(encoding.batches))
         slab.unacknowledged += len(encoding.batches)
         now = time.monotonic()
         counters = self._counters
@@ -447,7 +393,7 @@ class Pipeline:
             counters.compressed_bytes += span.length
             self._send_batch(slab, output, span, view[span.start : span.start + span.length], now)
 
-    def _send_batch(self, slab: _Slab, output: _Output, span: BatchSpan, batch: memoryview, began: float) -> None:
+    def _send_batch(self, slab: Slab, output: Output, span: BatchSpan, batch: memoryview, began: float) -> None:
         def done(delivery: Delivery) -> None:
             if delivery.error is not None:
                 self._undeliverable(slab, output, delivery)
@@ -461,7 +407,7 @@ class Pipeline:
 
         self._producer.send_batch(self.route.topic, span.partition, batch, span.records, done)
 
-    def _acknowledged(self, slab: _Slab, output: _Output) -> None:
+    def _acknowledged(self, slab: Slab, output: Output) -> None:
         output.batches -= 1
         if not output.batches:
             self._release(output.run)
@@ -469,7 +415,7 @@ class Pipeline:
         if slab.sent and not slab.unacknowledged:
             self._settle(slab)
 
-    def _settle(self, slab: _Slab) -> None:
+    def _settle(self, slab: Slab) -> None:
         for held, span in slab.parts:
             before = held.progress.position
             if held.progress.acknowledge(span):
@@ -479,7 +425,7 @@ class Pipeline:
         if self._draining:
             self._news.settled()
 
-    def _undeliverable(self, slab: _Slab, output: _Output, delivery: Delivery) -> None:
+    def _undeliverable(self, slab: Slab, output: Output, delivery: Delivery) -> None:
         error = delivery.error
         kind = error.code.name if isinstance(error, KafkaError) else type(error).__name__
         self._count_error(kind)
@@ -498,7 +444,7 @@ class Pipeline:
 
     # The end.
 
-    def _check_end(self, held: _OpenSource) -> None:
+    def _check_end(self, held: OpenSource) -> None:
         source = held.source
         if held.closed or held.queued or source is None or source.finished is None or not held.progress.settled:
             return
@@ -548,41 +494,20 @@ class Pipeline:
 
     # What there is to tell.
 
-    def _note_move(self, held: _OpenSource) -> None:
-        if held.closed:
-            return
-        if not self._moved:
-            self._news.moved()
-        name = held.assignment.found.source
-        self._moved[name] = held
-        self._stale.add(name)
-
     def moved(self) -> list[Moved]:
         """Positions that moved since the last call."""
-        moves = [
-            Moved(self.route.name, name, held.assignment.generation, held.progress.position, dict(held.source.detail()))
-            for name, held in self._moved.items()
-            if held.source is not None and not held.closed
-        ]
-        self._moved.clear()
-        return moves
+        return self._reports.moved()
 
     def gauges(self) -> dict[str, SourceGauges] | None:
         """The open sources as they stand now, or None when nothing has changed since the last call."""
         for queue in self._lanes.values():
-            self._stale.update(held.assignment.found.source for held in queue.ready)
-        if not self._stale:
-            return None
-        for name in self._stale:
-            held = self._sources.get(name)
-            if held is None:
-                self._gauges.pop(name, None)
-                continue
-            label = str(held.assignment.found.detail.get("path", name))
-            unread = 0 if held.source is None else held.source.unread
-            self._gauges[name] = SourceGauges(self.route.name, label, unread, held.progress.position)
-        self._stale.clear()
-        return self._gauges
+            for held in queue.ready:
+                self._reports.touch(held)
+        return self._reports.gauges(self._sources)
+
+    def _note_move(self, held: OpenSource) -> None:
+        if not held.closed and self._reports.note_move(held):
+            self._news.moved()
 
     def _count_error(self, kind: str) -> None:
         self._counters.errors[kind] = self._counters.errors.get(kind, 0) + 1

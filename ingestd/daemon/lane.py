@@ -1,0 +1,69 @@
+"""Lane: what flows through a pipeline: open sources, slabs on their way, the queue of sources that share batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ingestd.retry import Backoff
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ingestd.daemon.arena import Run
+    from ingestd.daemon.progress import Progress, Span
+    from ingestd.daemon.source import Assignment, Encoding, Lane, Source
+
+__all__ = ["LaneQueue", "OpenSource", "Output", "Slab"]
+
+
+@dataclass(slots=True, eq=False)
+class OpenSource:
+    """A source in our hands; `source` is None while it can not be opened."""
+
+    assignment: Assignment
+    progress: Progress
+    lane: LaneQueue
+    source: Source | None = None
+    queued: bool = False
+    closed: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
+    retry: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Output:
+    """A run of encoded batches; free again when all of them are acknowledged."""
+
+    run: Run
+    batches: int
+
+
+@dataclass(slots=True, eq=False)
+class Slab:
+    """Raw bytes of one lane on their way."""
+
+    lane: LaneQueue
+    raw: Run
+    length: int
+    parts: list[tuple[OpenSource, Span]]
+    timestamp_ms: int
+    target: Lane
+    offset: int = 0
+    output: Run | None = None
+    encoding: Encoding | None = None
+    unacknowledged: int = 0
+    sent: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class LaneQueue:
+    """Sources that may share batches: who has something to read, and the slabs in order of reading."""
+
+    lane: Lane
+    ready: deque[OpenSource] = field(default_factory=deque)
+    slabs: deque[Slab] = field(default_factory=deque)
+    due: bool = False
+    waiting: bool = False
+    timer: asyncio.TimerHandle | None = None

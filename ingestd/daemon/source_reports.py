@@ -1,0 +1,66 @@
+"""Source reports: which sources have news, so that a report costs what changed and quiet sources cost nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.daemon.control import Moved
+from ingestd.daemon.statistics import SourceGauges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ingestd.daemon.lane import OpenSource
+
+__all__ = ["SourceReports"]
+
+
+class SourceReports:
+    """One per pipeline: positions that moved, and gauges of the sources that were touched."""
+
+    def __init__(self, route: str) -> None:
+        self._route = route
+        self._moved: dict[str, OpenSource] = {}
+        self._gauges: dict[str, SourceGauges] = {}
+        self._stale: set[str] = set()
+
+    def touch(self, held: OpenSource) -> None:
+        """Something about the source may have changed."""
+        self._stale.add(held.assignment.found.source)
+
+    def drop(self, held: OpenSource) -> None:
+        """The source is given up: its position is reported no more."""
+        self._moved.pop(held.assignment.found.source, None)
+        self.touch(held)
+
+    def note_move(self, held: OpenSource) -> bool:
+        """The source's position moved. Returns whether it is the first since `moved` was asked."""
+        first = not self._moved
+        self._moved[held.assignment.found.source] = held
+        self.touch(held)
+        return first
+
+    def moved(self) -> list[Moved]:
+        """Positions that moved since the last call."""
+        moves = [
+            Moved(self._route, name, held.assignment.generation, held.progress.position, dict(held.source.detail()))
+            for name, held in self._moved.items()
+            if held.source is not None
+        ]
+        self._moved.clear()
+        return moves
+
+    def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges] | None:
+        """All open sources as they stand now, or None when none was touched since the last call."""
+        if not self._stale:
+            return None
+        for name in self._stale:
+            held = sources.get(name)
+            if held is None:
+                self._gauges.pop(name, None)
+                continue
+            label = str(held.assignment.found.detail.get("path", name))
+            unread = 0 if held.source is None else held.source.unread
+            self._gauges[name] = SourceGauges(self._route, label, unread, held.progress.position)
+        self._stale.clear()
+        return self._gauges
