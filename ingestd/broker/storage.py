@@ -7,6 +7,7 @@ import resource
 import shutil
 import time
 import uuid
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from ingestd.broker.log.files import (
     make_directory,
     sync_directory,
     write_atomically,
+    write_replaceable,
 )
 from ingestd.broker.log.group_commit import GroupCommit
 from ingestd.broker.log.partition_log import PartitionLog
@@ -29,6 +31,7 @@ from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
     from pathlib import Path
 
     from ingestd.broker.settings import BrokerSettings
@@ -40,6 +43,8 @@ _BOOT: Final = "leader-epoch"
 _GRAVEYARD: Final = "deleted"
 _TOPIC_ID: Final = "topic-id"
 _OPEN_FILES: Final = 4096
+_SEALED_AT_ONCE: Final = 128
+"""When closing: each takes a descriptor until it is done."""
 _DESCRIPTORS_FOR_OTHERS: Final = 512
 MAX_PARTITIONS: Final = 10_000
 """Of one topic; more is taken for a mistake."""
@@ -137,7 +142,7 @@ class Storage:
         make_directory(self._graveyard)
         known = {str(topic.topic_id) for topic in self.topics}
         for path in self._directory.glob(f"*/{_TOPIC_ID}"):
-            if path.read_text("ascii") not in known:
+            if path.read_text("ascii") not in {"", *known}:
                 _log.info("log of a deleted topic removed", directory=str(path.parent))
                 path.parent.rename(self._grave())
         shutil.rmtree(self._graveyard)
@@ -149,11 +154,14 @@ class Storage:
     def _open_partition(self, topic: Topic, partition: int) -> Partition:
         directory = self._directory / f"{topic.name}-{partition}"
         marker = directory / _TOPIC_ID
-        if marker.exists() and marker.read_text("ascii") != str(topic.topic_id):
+        # Empty after a loss of power, at worst: then the directory is taken for the topic's that has its name.
+        marked = marker.read_text("ascii") if marker.exists() else ""
+        if marked and marked != str(topic.topic_id):
             directory.rename(self._grave())
+            marked = ""
         make_directory(directory)
-        if not marker.exists():
-            write_atomically(marker, str(topic.topic_id).encode("ascii"))
+        if not marked:
+            write_replaceable(marker, str(topic.topic_id).encode("ascii"))
         log = PartitionLog(
             directory,
             self.config(topic),
@@ -219,16 +227,18 @@ class Storage:
         """Bring everything to the disk, say so with a marker, and let go of the directory."""
         if self._lock is None:
             return
-        self._disk.shutdown(wait=True)
-        clean = True
-        for partition in self._partitions.values():
+        logs = [partition.log for partition in self._partitions.values()]
+        sealing: deque[Future[None]] = deque()
+        for log in logs:
             try:
-                partition.log.close()
+                sealing.extend(log.close())
             except OSError as error:
-                _log.error("log not closed cleanly", partition=partition.log.directory.name, error=str(error))
-                clean = False
+                _log.error("log not closed cleanly", partition=log.directory.name, error=str(error))
+            while len(sealing) > _SEALED_AT_ONCE:
+                sealing.popleft().result()
+        self._disk.shutdown(wait=True)
         self._files.close_all()
-        if clean:
+        if all(log.sealed for log in logs):
             (self._directory / _CLEAN).touch(mode=0o600)
             sync_directory(self._directory)
         self._lock.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pytest
@@ -146,7 +146,7 @@ def test_a_restart_changes_nothing_that_a_reader_sees(reopen: Reopener, closed: 
     expected = fill(log, 40)
     if closed:
         reopen.settle()
-        log.close()
+        wait(log.close())
     log = reopen(**config)
     assert read_all(log) == expected
     expected += fill(log, 40)
@@ -158,8 +158,7 @@ def test_a_restart_changes_nothing_that_a_reader_sees(reopen: Reopener, closed: 
 def test_a_closed_log_is_opened_by_its_indexes_without_reading_a_batch(reopen: Reopener) -> None:
     log = reopen(segment_bytes="2500")
     fill(log, 40)
-    reopen.settle()
-    log.close()
+    wait(log.close())
     names = {path.suffix for path in log.directory.iterdir()}
     assert names == {".log", ".index", ".producers"}
     for path in log.directory.glob("*.log"):
@@ -171,8 +170,7 @@ def test_a_closed_log_is_opened_by_its_indexes_without_reading_a_batch(reopen: R
 def test_a_damaged_index_is_made_again_from_the_segment(reopen: Reopener, damage: bytes | None) -> None:
     log = reopen(segment_bytes="2500")
     expected = fill(log, 40)
-    reopen.settle()
-    log.close()
+    wait(log.close())
     for path in log.directory.glob("*.index"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import orjson
+import structlog
 
-from ingestd.broker.log.files import write_atomically
+from ingestd.broker.log.files import write_replaceable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LeaderEpochs"]
 
 _FILE: Final = "leader-epochs.json"
+_log = structlog.get_logger(__name__)
 
 
 class LeaderEpochs:
@@ -30,11 +32,15 @@ class LeaderEpochs:
 
     def load(self, end_offset: int) -> None:
         """Read the file; epochs that begin at or behind the log's end were cut off with it. Raises `OSError`."""
-        if self._path.exists():
+        try:
             entries = orjson.loads(self._path.read_bytes())
             self._entries = [(epoch, start) for epoch, start in entries if start < end_offset]
-        elif end_offset > 0:
-            self._entries = [(0, 0)]
+        except FileNotFoundError:
+            self._entries = [(0, 0)] if end_offset > 0 else []
+        except (ValueError, TypeError) as error:
+            # Without its history, clients that ask where an epoch ended are told that it is not known.
+            _log.warning("leader epochs can not be read", path=str(self._path), error=str(error))
+            self._entries = []
 
     @property
     def latest(self) -> int:
@@ -47,7 +53,7 @@ class LeaderEpochs:
             return
         entries = [*self._entries, (epoch, offset)]
         if entries != [(0, 0)]:
-            write_atomically(self._path, orjson.dumps(entries))
+            write_replaceable(self._path, orjson.dumps(entries))
         self._entries = entries
 
     def at(self, offset: int) -> int:

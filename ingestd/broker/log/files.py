@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["DirectoryLock", "OpenFiles", "make_directory", "sync_directory", "write_all", "write_atomically"]
+__all__ = [
+    "DirectoryLock",
+    "OpenFiles",
+    "make_directory",
+    "sync_directory",
+    "write_all",
+    "write_atomically",
+    "write_replaceable",
+]
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -48,20 +57,32 @@ def write_all(descriptor: int, content: memoryview, position: int) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content: after a crash it is the old or the new, never a part. Raises `OSError`."""
+    """Replace a file's content: whatever happens, it is the old or the new, never a part. Raises `OSError`."""
+    _replace(path, content, os.fsync)
+    sync_directory(path.parent)
+
+
+def write_replaceable(path: Path, content: bytes) -> None:
+    """Replace a file that its reader can tell to be damaged and do without. Raises `OSError`.
+
+    As `write_atomically`, but for a loss of power, after which it may be damaged: it costs no wait for the disk.
+    """
+    _replace(path, content, lambda _descriptor: None)
+
+
+def _replace(path: Path, content: bytes, settle: Callable[[int], None]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             write_all(descriptor, memoryview(content), 0)
-            os.fsync(descriptor)
+            settle(descriptor)
         finally:
             os.close(descriptor)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
 
 
 class OpenFiles:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from ingestd.broker.log.files import write_atomically
+from ingestd.broker.log.files import write_replaceable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ class SegmentIndex:
         )
         content = bytearray(head + b"".join(column.tobytes() for column in columns))
         content[_CRC_AT:_CRC_COVERS_FROM] = crc32c(memoryview(content)[_CRC_COVERS_FROM:]).to_bytes(4, "big")
-        write_atomically(path, bytes(content))
+        write_replaceable(path, bytes(content))
 
     @classmethod
     def read(cls, path: Path, interval: int, segment_bytes: int) -> tuple[SegmentIndex, int] | None:

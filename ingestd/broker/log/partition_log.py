@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from ingestd.broker.log.epochs import LeaderEpochs
-from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
+from ingestd.broker.log.files import make_directory, write_atomically
 from ingestd.broker.log.producer_state import ProducerStates
 from ingestd.broker.log.segment import LOG_SUFFIX, Segment
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
@@ -23,7 +23,7 @@ from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
     from pathlib import Path
     from typing import Protocol
 
@@ -99,6 +99,7 @@ class PartitionLog:
         self._disk = disk
         self._producers = ProducerStates(producer_expiry)
         self._segments: list[Segment] = []
+        self._sealing: dict[int, Future[None]] = {}
         self._failed = False
         self._closed = False
 
@@ -111,7 +112,7 @@ class PartitionLog:
         self._load_producers()
         for segment in self._segments[:-1]:
             if not segment.sealed:
-                self._disk.submit(self._seal, segment, os.dup(segment.descriptor))
+                self._begin_seal(segment)
 
     def _load_segments(self) -> None:
         bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
@@ -229,7 +230,7 @@ class PartitionLog:
         successor.path.touch(mode=0o600)
         self._segments.append(successor)
         self._write_producers()
-        self._disk.submit(self._seal, full, os.dup(full.descriptor))
+        self._begin_seal(full)
 
     def _write_producers(self) -> None:
         self._producers.expire()
@@ -242,6 +243,15 @@ class PartitionLog:
             return
         for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"))[:-2]:
             path.unlink()
+
+    def _begin_seal(self, segment: Segment) -> Future[None]:
+        """Seal a segment on a disk thread; one that is being sealed already is not begun again."""
+        begun = self._sealing.get(segment.base_offset)
+        if begun is None or begun.done():
+            self._sealing = {base: future for base, future in self._sealing.items() if not future.done()}
+            begun = self._disk.submit(self._seal, segment, os.dup(segment.descriptor))
+            self._sealing[segment.base_offset] = begun
+        return begun
 
     def _seal(self, segment: Segment, descriptor: int) -> None:
         try:
@@ -341,19 +351,20 @@ class PartitionLog:
         newest_seconds = newest / 1000 if newest >= 0 else segment.created
         return newest_seconds < now - self.config.retention_ms / 1000
 
-    def close(self) -> None:
-        """Bring everything to the disk, so that the next start need not look. Raises `OSError`."""
+    def close(self) -> list[Future[None]]:
+        """Have all brought to the disk, so that the next start need not look; what to wait for. Raises `OSError`."""
         if self._closed:
-            return
+            return []
         self._stop()
         unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
-        if not unsealed:
-            return
-        for segment in unsealed:
-            os.fsync(segment.descriptor)
-            segment.seal()
-        self._write_producers()
-        sync_directory(self.directory)
+        if unsealed:
+            self._write_producers()
+        return [self._begin_seal(segment) for segment in unsealed]
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the next start can open the log by its indexes alone."""
+        return all(segment.sealed or not segment.size for segment in self._segments)
 
     def delete(self, grave: Path) -> None:
         """Take the log away: its directory becomes `grave`, to be removed at leisure. Raises `OSError`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from crc32c import crc32c
 
-from ingestd.broker.log.files import write_atomically
+from ingestd.broker.log.files import write_replaceable
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class ProducerStates:
                 for producer_id, producer in self._producers.items()
             ]
         )
-        write_atomically(path, f"{crc32c(content):08x}".encode() + content)
+        write_replaceable(path, f"{crc32c(content):08x}".encode() + content)
 
     def read(self, path: Path) -> bool:
         """Take over a snapshot; False, and nothing is changed, when it is damaged. Raises `OSError`."""
