@@ -1,0 +1,163 @@
+"""What bounds the broker: memory, idle connections, retention, descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from embedded.batches import batch_of
+from embedded.raw import RawClient, entity
+
+from ingestd.broker.log.files import OpenFiles
+from ingestd.broker.memory import MemoryBudget
+from ingestd.broker.server import BrokerServer
+from ingestd.broker.settings import BrokerSettings
+from ingestd.errors import ConfigurationError, ErrorCode
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def test_room_is_given_in_the_order_it_was_asked_for() -> None:
+    budget = MemoryBudget(100)
+    given: list[str] = []
+    assert budget.take_or_wait(60, lambda: given.append("never"))
+    assert not budget.take_or_wait(50, lambda: given.append("first"))
+    assert not budget.take_or_wait(10, lambda: given.append("second"))
+    budget.give_back(5)
+    assert given == []
+    budget.give_back(55)
+    assert given == ["first", "second"]
+    assert budget.used == 60
+
+
+def test_who_stops_waiting_is_given_nothing() -> None:
+    budget = MemoryBudget(100)
+    given: list[str] = []
+
+    def first() -> None:
+        given.append("first")
+
+    budget.take(100)
+    assert not budget.take_or_wait(50, first)
+    assert not budget.take_or_wait(50, lambda: given.append("second"))
+    assert budget.stop_waiting(first)
+    assert not budget.stop_waiting(first)
+    budget.give_back(100)
+    assert given == ["second"]
+
+
+def test_files_beyond_the_limit_are_closed_and_opened_again_when_used(tmp_path: Path) -> None:
+    import os
+
+    files = OpenFiles(3)
+    for number in range(20):
+        os.pwrite(files.get(tmp_path / str(number % 7)), b"%d" % number, 0)
+    assert len([None for path in (tmp_path / str(number) for number in range(7)) if path.read_bytes()]) == 7
+    files.close_all()
+
+
+async def in_thread(port: int, work: Callable[[RawClient], Any]) -> Any:
+    def run() -> Any:
+        with RawClient(port) as client:
+            return work(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_requests_beyond_the_memory_wait_and_are_all_answered(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        tmp_path / "data", port=0, max_request_bytes=2 * MIB, max_in_flight_bytes=3 * MIB,
+        topic_defaults=MappingProxyType({"max.message.bytes": str(2 * MIB)}),
+    )  # fmt: skip
+    batch = batch_of([b"x" * MIB])
+
+    def work(client: RawClient) -> list[ErrorCode]:
+        client.metadata("t")
+        for _ in range(20):
+            client.send_produce("t", 0, batch)
+        return [client.receive_produced().error for _ in range(20)]
+
+    async with BrokerServer(settings) as server:
+        answers = await asyncio.gather(*(in_thread(server.port, work) for _ in range(4)))
+        assert answers == [[ErrorCode.none] * 20] * 4
+        assert server._broker.memory.used == 0
+
+
+async def test_a_request_that_stops_half_way_is_given_up(tmp_path: Path) -> None:
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+        with RawClient(server.port) as client:
+            await asyncio.to_thread(client.socket.sendall, (MIB).to_bytes(4, "big") + bytes(100_000))
+            async with asyncio.timeout(10):
+                while server._broker.memory.used == 0:
+                    await asyncio.sleep(0.01)
+            for connection in tuple(server._connections):
+                connection.sweep(time.monotonic() + 30, 600.0)
+            assert len(server._connections) == 1
+            for connection in tuple(server._connections):
+                connection.sweep(time.monotonic() + 61, 600.0)
+            assert await asyncio.to_thread(client.receive) is None
+        assert server._broker.memory.used == 0
+
+
+async def test_a_connection_that_asks_for_nothing_is_ended(tmp_path: Path) -> None:
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+        with RawClient(server.port) as client:
+            await asyncio.to_thread(client.metadata)
+            for connection in tuple(server._connections):
+                connection.sweep(time.monotonic() + 601, 600.0)
+            assert await asyncio.to_thread(client.receive) is None
+
+
+async def test_connections_beyond_the_limit_are_ended_at_once(tmp_path: Path) -> None:
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0, max_connections=2)) as server:
+        with RawClient(server.port) as first, RawClient(server.port) as second, RawClient(server.port) as third:
+            await asyncio.to_thread(first.metadata)
+            await asyncio.to_thread(second.metadata)
+            assert await asyncio.to_thread(third.receive) is None
+
+
+async def test_a_running_broker_removes_what_is_beyond_retention(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        tmp_path / "data", port=0, retention_check_interval=0.05,
+        topic_defaults=MappingProxyType({"segment.bytes": "20000", "retention.bytes": "50000", "retention.ms": "-1"}),
+    )  # fmt: skip
+
+    def earliest(client: RawClient) -> int:
+        partition = entity(Api.list_offsets, 7, "ListOffsetsPartition", partition_index=0, timestamp=-2)
+        topics = (entity(Api.list_offsets, 7, "ListOffsetsTopic", name="t", partitions=(partition,)),)
+        asked = entity(Api.list_offsets, 7, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
+        return int(client.ask(asked).topics[0].partitions[0].offset)
+
+    def work(client: RawClient) -> int:
+        client.metadata("t")
+        for _ in range(100):
+            assert client.produce("t", 0, batch_of([b"x" * 1000])).error is ErrorCode.none
+        deadline = time.monotonic() + 20
+        while not (start := earliest(client)):
+            assert time.monotonic() < deadline
+        return start
+
+    async with BrokerServer(settings) as server:
+        assert 30 <= await in_thread(server.port, work) <= 60
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default_partitions": 0},
+        {"port": 70_000},
+        {"node_id": -1},
+        {"max_request_bytes": 100, "max_in_flight_bytes": 99},
+    ],
+)
+def test_wrong_settings_are_refused_by_name(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="max_in_flight_bytes" if len(wrong) > 1 else next(iter(wrong))):
+        BrokerSettings(tmp_path, **wrong)
