@@ -89,13 +89,13 @@ async def produce(
     """Send each line of `source` until its end, or until one can not be delivered; returns when all are decided.
 
     A topic that is not there is created where the broker does so on demand.
-    Raises `ConfigurationError` for a partition that the topic does not have; what becomes of a line is in the value
-    returned.
+
+    Raises `ConfigurationError` for a partition that the topic does not have, `KafkaError` for a topic that is not
+    there, `DeadlineExceeded` when no broker answers; what becomes of a line is in the value returned.
     """
     produced = Produced()
     async with Client(bootstrap, ClientSettings(allow_auto_topic_creation=True)) as client:
-        if production.partition is not None:
-            await _check_partition(client, production.topic, production.partition)
+        await _check_target(client, production.topic, production.partition)
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:
             async for lines in read_lines(source, production.delimiter):
@@ -107,9 +107,10 @@ async def produce(
     return produced
 
 
-async def _check_partition(client: Client, topic: str, partition: int) -> None:
-    known = await client.partitions(topic)
-    if partition not in known:
+async def _check_target(client: Client, topic: str, partition: int | None) -> None:
+    """What is wrong with topic or brokers is said before anything is read."""
+    known = await client.partitions(topic, _METADATA_TIMEOUT)
+    if partition is not None and partition not in known:
         raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")
 
 
