@@ -1,0 +1,150 @@
+"""Every API in every version that the broker says it speaks: the request is taken and the answer can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from embedded.batches import batch_of
+from embedded.raw import RawClient
+
+from ingestd.broker.api.handlers import HANDLERS
+from ingestd.broker.api.init_producer_id import VERSIONS as INIT_PRODUCER_ID_VERSIONS
+from ingestd.errors import ErrorCode
+from ingestd.wire.apis import Api
+from ingestd.wire.codec import skip_response_header
+from ingestd.wire.produce import produce_request, read_produce_response
+
+if TYPE_CHECKING:
+    from embedded.process import BrokerProcess
+
+SECOND = timedelta(seconds=1)
+
+
+class Schema:
+    """Makes request parts of one version, without the fields that it does not have."""
+
+    def __init__(self, api: Api, version: int) -> None:
+        self._module = import_module(f"kio.schema.{api.name}.v{version}.request")
+        self.version = version
+
+    def __call__(self, kind: str, **fields: Any) -> Any:
+        made = getattr(self._module, kind)
+        known = {field.name for field in dataclasses.fields(made)}
+        return made(**{name: value for name, value in fields.items() if name in known})
+
+    def has(self, kind: str) -> bool:
+        return hasattr(self._module, kind)
+
+
+def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa: C901 - one case per API
+    """One that asks for something of `topic`, which has two partitions and one record."""
+    make = Schema(api, version)
+    match api:
+        case Api.api_versions:
+            return make("ApiVersionsRequest", client_software_name="x", client_software_version="y")
+        case Api.metadata:
+            named = (make("MetadataRequestTopic", name=topic, topic_id=None),)
+            return make("MetadataRequest", topics=named, include_topic_authorized_operations=False,
+                        include_cluster_authorized_operations=False)  # fmt: skip
+        case Api.fetch:
+            partition = make("FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            topics = (make("FetchTopic", topic=topic, topic_id=topic_id, partitions=(partition,)),)
+            return make(
+                "FetchRequest", replica_id=-1, max_wait=SECOND, min_bytes=1, topics=topics, forgotten_topics_data=()
+            )
+        case Api.list_offsets:
+            partition = make("ListOffsetsPartition", partition_index=0, timestamp=-1)
+            topics = (make("ListOffsetsTopic", name=topic, partitions=(partition,)),)
+            return make("ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics, timeout=SECOND)
+        case Api.find_coordinator:
+            return make("FindCoordinatorRequest", key="g", key_type=0, coordinator_keys=("g", "h"))
+        case Api.create_topics:
+            topics = (make("CreatableTopic", name=f"{topic}-{version}", num_partitions=2, replication_factor=1,
+                           assignments=(), configs=()),)  # fmt: skip
+            return make("CreateTopicsRequest", topics=topics, timeout=SECOND)
+        case Api.delete_topics:
+            states = (make("DeleteTopicState", name="nowhere", topic_id=None),) if make.has("DeleteTopicState") else ()
+            return make("DeleteTopicsRequest", topic_names=("nowhere",), topics=states, timeout=SECOND)
+        case Api.delete_records:
+            partition = make("DeleteRecordsPartition", partition_index=1, offset=-1)
+            topics = (make("DeleteRecordsTopic", name=topic, partitions=(partition,)),)
+            return make("DeleteRecordsRequest", topics=topics, timeout=SECOND)
+        case Api.init_producer_id:
+            return make("InitProducerIdRequest", transactional_id=None, transaction_timeout=SECOND)
+        case Api.offset_for_leader_epoch:
+            partition = make("OffsetForLeaderPartition", partition=0, leader_epoch=0)
+            topics = (make("OffsetForLeaderTopic", topic=topic, partitions=(partition,)),)
+            return make("OffsetForLeaderEpochRequest", topics=topics)
+        case Api.describe_configs:
+            resource = make("DescribeConfigsResource", resource_type=2, resource_name=topic, configuration_keys=None)
+            return make("DescribeConfigsRequest", resources=(resource,), include_synonyms=True)
+        case Api.create_partitions:
+            topics = (make("CreatePartitionsTopic", name=topic, count=5, assignments=None),)
+            return make("CreatePartitionsRequest", topics=topics, timeout=SECOND, validate_only=True)
+        case Api.describe_cluster:
+            return make(
+                "DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False
+            )
+    raise AssertionError(api)
+
+
+VERSIONS = [
+    (Api(key), version)
+    for key, handler in HANDLERS.items()
+    for version in (range(5) if key == Api.api_versions else handler.versions)
+    if key != Api.produce
+]
+
+
+@pytest.fixture(scope="module")
+def prepared(embedded: BrokerProcess) -> UUID:
+    with RawClient(embedded.port) as client:
+        topic_id: UUID = client.metadata("versions").topics[0].topic_id
+        assert client.produce("versions", 0, batch_of([b"x"])).error is ErrorCode.none
+    return topic_id
+
+
+def codes(value: Any) -> set[int]:
+    """Every error code in an answer."""
+    if isinstance(value, tuple):
+        return set().union(*map(codes, value))
+    if not dataclasses.is_dataclass(value):
+        return set()
+    found = set()
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        found |= {int(inner)} if field.name == "error_code" else codes(inner)
+    return found
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=[f"{api.name}-{version}" for api, version in VERSIONS])
+def test_every_version_is_answered_in_that_version(
+    embedded: BrokerProcess, prepared: UUID, api: Api, version: int
+) -> None:
+    with RawClient(embedded.port) as client:
+        answer = client.ask(request(api, version, "versions", prepared))
+    expected = {int(ErrorCode.unknown_topic_or_partition)} if api is Api.delete_topics else {0}
+    assert codes(answer) in ({0}, set()) or codes(answer) == expected
+    if api is Api.fetch:
+        assert answer.responses[0].partitions[0].records
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_produce_finds_topics_by_id(embedded: BrokerProcess, prepared: UUID, known: bool) -> None:
+    topic_id = prepared if known else UUID(int=7)
+    with RawClient(embedded.port) as client:
+        client.send(Api.produce, 13, produce_request(13, -1, 1000, None, [("", topic_id, [(1, batch_of([b"x"]))])]))
+        answer = client.receive()
+    assert answer is not None
+    (told,) = read_produce_response(13, skip_response_header(Api.produce, 13, answer))
+    assert (told.topic_id, told.error) == (topic_id, ErrorCode.none if known else ErrorCode.unknown_topic_id)
+
+
+def test_what_kafka_has_not_released_is_not_offered() -> None:
+    """InitProducerId 6 belongs to two-phase commit (KIP-939), which Kafka 4.3 marks as unstable."""
+    assert 6 not in INIT_PRODUCER_ID_VERSIONS
