@@ -100,6 +100,8 @@ class Pipeline:
         self._news = news
         self._opener: Opener = route.opener(self._ready)
         self._sources: dict[str, OpenSource] = {}
+        self._unplaced: set[OpenSource] = set()
+        """Opened before the topic's number of partitions was known: their lane may be another one."""
         self._reports = SourceReports(route.name)
         self._lanes: dict[Lane, LaneQueue] = {}
         self._waiting: deque[LaneQueue] = deque()
@@ -121,12 +123,32 @@ class Pipeline:
         if self._stopped or self._draining:
             return
         self._give_up(assignment.found.source)
-        lane = self.route.lane(assignment.found, self._partitions())
-        queue = self._lanes.setdefault(lane, LaneQueue(lane))
-        held = OpenSource(assignment, Progress(assignment.found.position), queue)
+        partitions = self._partitions()
+        held = OpenSource(assignment, Progress(assignment.found.position), self._lane_of(assignment, partitions))
+        if not partitions:
+            self._unplaced.add(held)
         self._sources[assignment.found.source] = held
         self._reports.touch(held)
         self._open(held)
+
+    def _lane_of(self, assignment: Assignment, partitions: int) -> LaneQueue:
+        lane = self.route.lane(assignment.found, partitions)
+        return self._lanes.setdefault(lane, LaneQueue(lane))
+
+    def _place(self, partitions: int) -> None:
+        """Put what was opened before the topic's partitions were known, and nothing read of, into its lane."""
+        for held in self._unplaced:
+            queue = self._lane_of(held.assignment, partitions)
+            if queue is held.lane or held.closed:
+                continue
+            queued = held.queued
+            if queued:
+                held.lane.ready.remove(held)
+                held.queued = False
+            held.lane = queue
+            if queued:
+                self._queue(held)
+        self._unplaced.clear()
 
     def revoke(self, source: str) -> None:
         """Close a source; what is not acknowledged of it counts as not read."""
@@ -240,6 +262,9 @@ class Pipeline:
                 self._metadata.wanted([self.route.topic], "no partitions known")
                 self._wait(queue)
                 return
+            if self._unplaced:
+                self._place(partitions)
+                continue
             slab = self._fill(queue, partitions)
             if slab is None:
                 if self._starved:

@@ -325,6 +325,34 @@ async def test_nothing_is_read_before_the_partitions_are_known():
         assert len(made.encoding.jobs) == 1
 
 
+async def test_a_source_opened_before_the_partitions_are_known_gets_the_lane_that_they_give_it():
+    # The daemon starts, files are found, and the cluster has not answered yet: a file that keeps its partition would
+    # have gone to partition 0 until the next start.
+    class Kept(TextRoute):
+        def lane(self, found, partitions):
+            return Lane(int(found.source) % max(1, partitions))
+
+    texts = {str(number): b"%d\n" % number for number in range(6)}
+    with bench(Kept(texts), partitions=0) as made:
+        for name in texts:
+            made.assign(name)
+        await made.turn()
+        made.metadata.set(4)
+        made.assign("5")
+        made.pipeline.revoke("3")
+        made.pipeline.kick()
+        for _ in range(20):
+            await made.turn()
+            while made.encoding.jobs:
+                made.encoding.finish(0)
+            while made.broker.waiting:
+                made.broker.acknowledge(0)
+        sent = {
+            partition: sorted(b"".join(batches).decode().split()) for partition, batches in made.broker.sent.items()
+        }
+    assert sent == {0: ["0", "4"], 1: ["1", "5"], 2: ["2"]}
+
+
 async def test_a_source_that_can_not_be_opened_is_reported_and_tried_again():
     route = TextRoute({})
     with bench(route) as made:
