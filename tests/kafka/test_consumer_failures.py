@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge
 
@@ -93,7 +94,9 @@ async def test_reading_leaves_a_frozen_leader_before_its_requests_time_out(kafka
     name = kafka3.create_topic()
     produce(kafka3.servers, name, 0, 50)
     settings = ConsumerSettings(request_timeout=120.0)
-    async with Client(kafka3.bootstrap) as client, Consumer(client, settings) as consumer:
+    # Metadata may be asked of the frozen node first.
+    in_a_hurry = ClientSettings(request_timeout=3.0, connect_timeout=3.0)
+    async with Client(kafka3.bootstrap, in_a_hurry) as client, Consumer(client, settings) as consumer:
         reading = asyncio.create_task(read_until(consumer, name, 0, 100))
         while not any(one.position == 50 for one in consumer._partitions.values()):
             await asyncio.sleep(0.05)
