@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import pickle
+import resource
 import socket
 import sys
 import time
@@ -377,6 +378,9 @@ def main(arguments: Collection[str]) -> None:
     control, wiring, arena = (int(argument) for argument in arguments)
     for descriptor in (control, wiring, arena):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
+    # A descriptor for each file that is followed: as many as this user may have, not the shell's cautious default.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     import uvloop  # noqa: PLC0415 - a worker needs it, importers of this module do not
 
     uvloop.run(_serve(socket.socket(fileno=control), socket.socket(fileno=wiring), arena))
