@@ -163,6 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             elif end - at > len(scratch):
                 self._begin_frame(size, scratch[start : self._filled])
                 self._filled = 0
+                self._watch_pipeline()
                 return
             else:
                 break
@@ -178,7 +179,6 @@ class Connection(asyncio.BufferedProtocol):
         self._received = len(begun)
         if not self._broker.memory.take_or_wait(size, self._room_made):
             self._waiting_for_room = True
-            self._reading(wanted=False)
 
     def _room_made(self) -> None:
         self._waiting_for_room = False

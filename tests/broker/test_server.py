@@ -20,6 +20,7 @@ from ingestd.errors import ConfigurationError, ErrorCode
 from ingestd.records.codecs import Codec
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import encode_entity, frame_request
+from ingestd.wire.produce import produce_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -343,3 +344,19 @@ async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     paths = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert len(paths) > 8
     assert {path: oct(path.stat().st_mode & 0o077) for path in paths} == dict.fromkeys(paths, "0o0")
+
+
+def test_a_large_request_behind_a_full_pipeline_is_read_when_there_is_room_again(
+    client: RawClient, new_topic: str
+) -> None:
+    """32 requests fill the pipeline behind one that waits; the start of a large one is in the scratch buffer already."""
+    batch = batch_of([b"x" * 50_000])
+    waiting = encode_entity(fetch_request(new_topic, 0, wait_ms=300))
+    at_once = encode_entity(fetch_request(new_topic, 0, wait_ms=0))
+    frames = [frame_request(Api.fetch, 12, 1, "x", [waiting])[0]]
+    frames += [frame_request(Api.fetch, 12, number, "x", [at_once])[0] for number in range(2, 33)]
+    body = produce_request(12, -1, 1000, None, [(new_topic, None, [(0, batch)])])
+    frames.append(frame_request(Api.produce, 12, 33, "x", body)[0])
+    client.socket.sendall(b"".join(part for frame in frames for part in frame))
+    answers = [client.receive() for _ in range(33)]
+    assert [int.from_bytes(answer[:4], "big") for answer in answers if answer] == list(range(1, 34))
