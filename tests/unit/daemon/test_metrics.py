@@ -186,3 +186,18 @@ def test_promtool_is_content() -> None:
     _, body = metrics.exposition()
     answer = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"")
+
+
+def test_a_report_without_sources_leaves_them_as_they_were() -> None:
+    metrics = Metrics()
+    metrics.take(report(records=1, sources={"a": gauges("/a", unread=5)}))
+    quiet = report(records=2)
+    quiet.sources = None
+    metrics.take(quiet)
+    shown = samples(metrics)
+    assert shown["ingestd_source_unread_bytes", "/a", "access"] == 5
+    assert shown["ingestd_records_total", "access"] == 2
+    successor = report(incarnation=1)
+    successor.sources = None
+    metrics.take(successor)
+    assert not any("/a" in key for key in samples(metrics))
