@@ -349,7 +349,7 @@ async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 def test_a_large_request_behind_a_full_pipeline_is_read_when_there_is_room_again(
     client: RawClient, new_topic: str
 ) -> None:
-    """32 requests fill the pipeline behind one that waits; the start of a large one is in the scratch buffer already."""
+    """32 requests fill the pipeline behind one that waits; a large one has begun in the scratch buffer already."""
     batch = batch_of([b"x" * 50_000])
     waiting = encode_entity(fetch_request(new_topic, 0, wait_ms=300))
     at_once = encode_entity(fetch_request(new_topic, 0, wait_ms=0))
