@@ -67,6 +67,7 @@ def test_the_request_log_names_every_client_and_what_it_asked(kafka_cluster: Cal
     producer = Producer({"bootstrap.servers": cluster.servers, "client.id": "someone", "log_level": 2})
     producer.produce(name, b"x")
     assert producer.flush(30) == 0
+    cluster.wait_for_request("someone", "Produce")
     asked = cluster.requests_by_client()["someone"]
     assert asked["Produce"] == 1
     assert asked["Metadata"] >= 1

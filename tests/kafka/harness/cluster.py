@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaException
@@ -20,7 +21,6 @@ from harness.node import JAVA_FOR_TESTS, Node, NodeDiedError, Ports, free_ports,
 from harness.request_log import read_request_log, requests_by_client
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -306,6 +306,11 @@ class KafkaCluster:
         return reading.read_back(self.servers, topic, isolation=isolation, timeout=timeout)
 
     # the request log
+
+    def wait_for_request(self, client_id: str, api: str) -> None:
+        """Until a request is in the log: a node writes it there after it has answered."""
+        what = f"{api} of {client_id} is in the request log"
+        self._until(lambda: self.requests_by_client().get(client_id, Counter())[api] > 0, what)
 
     def requests_by_client(self) -> dict[str, Counter[str]]:
         """For each client id, how often it asked what of any node. Needs `log_requests`."""
