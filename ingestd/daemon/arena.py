@@ -124,6 +124,10 @@ class Arena(ArenaView):
         self._give_back(run.page, run.pages)
         self.freed()
 
+    def put_back(self, run: Run) -> None:
+        """Take back a run that was not used after all: no news, since there is no more room than before."""
+        self._give_back(run.page, run.pages)
+
     def _give_back(self, page: int, pages: int) -> None:
         if self._state[page : page + pages] != bytes([_USED]) * pages:
             raise AssertionError(f"pages {page} to {page + pages - 1} were not all handed out")

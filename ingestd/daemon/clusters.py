@@ -30,7 +30,7 @@ __all__ = ["ClusterSession", "EmbeddedBroker"]
 READY_TIMEOUT = 60.0
 """Seconds that an embedded broker may take to recover its logs and listen."""
 
-REFRESH_TIMEOUT = 5.0
+REFRESH_TIMEOUT = 3.0
 
 
 class EmbeddedBroker:

@@ -283,7 +283,7 @@ class Pipeline:
         output = None if raw is None else self._arena.allocate(size + LEAST_READ)
         if raw is None or output is None:
             if raw is not None:
-                self._arena.release(raw)
+                self._arena.put_back(raw)
             self._starved = True
             return None
         view = self._arena.view(raw.page, size)
@@ -303,8 +303,8 @@ class Pipeline:
             self._counters.bytes_read += piece.end - piece.start
             self._counters.lines_shortened += piece.lines_shortened
         if not filled:
-            self._arena.release(raw)
-            self._arena.release(output)
+            self._arena.put_back(raw)
+            self._arena.put_back(output)
             return None
         queue.ready.rotate(-1)
         raw = self._arena.trim(raw, filled)

@@ -54,7 +54,9 @@ def test_a_full_arena_gives_none_and_says_when_pages_are_free_again(arena):
     run = arena.allocate(15 * PAGE_BYTES)
     assert arena.allocate(1) is None
     assert news == []
-    arena.release(run)
+    arena.put_back(run)
+    assert news == []
+    arena.release(arena.allocate(15 * PAGE_BYTES))
     assert news == [0]
     assert arena.allocate(1) == Run(1, 1)
 
