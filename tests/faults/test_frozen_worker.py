@@ -1,4 +1,4 @@
-"""A worker that hangs (SIGSTOP) with slabs of its own and of a peer: killed when it has been silent too long, nothing lost."""
+"""A worker that hangs (SIGSTOP) with slabs of its own and of a peer is replaced, and nothing is lost."""
 
 from __future__ import annotations
 
