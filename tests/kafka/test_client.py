@@ -280,8 +280,13 @@ async def test_when_the_leader_is_killed_another_replica_is_found(kafka3: KafkaC
         assert after.leader_epoch > before.leader_epoch
         second = await client.leader(name, 0, PATIENT)
         assert second.node.id == after.leader
-        given = await put(await second.connection(PATIENT), 9, name, None, batch_of(b"kept"))
-        assert given.partitions[0].error is ErrorCode.none
+        # The controller's news of its leadership reaches the new leader itself a little later than it reaches metadata.
+        error = ErrorCode.not_leader_or_follower
+        deadline = time.monotonic() + PATIENT
+        while error is ErrorCode.not_leader_or_follower and time.monotonic() < deadline:
+            given = await put(await second.connection(PATIENT), 9, name, None, batch_of(b"kept"))
+            error = given.partitions[0].error
+        assert error is ErrorCode.none
         assert first.node.id not in await client.in_sync_replicas(name, 0)
         assert await client.offline_replicas(name, 0) == [first.node.id]
 

@@ -124,6 +124,7 @@ def test_markers_and_log_append_time_of_a_real_log_are_read(kafka: KafkaCluster,
         producer.produce(name, b"value", key=b"key", headers=[("name", b"x")], timestamp=1)
         assert producer.flush(30) == 0
         end(30)
+    kafka.wait_for_end_offsets(name, {0: 4})
     batches = stored(kafka, name)
     headers = [read_header(batch) for batch in batches]
     assert [header.control for header in headers] == [False, True, False, True]

@@ -279,6 +279,10 @@ class KafkaCluster:
         self.wait_in_sync(topic)
         return topic
 
+    def wait_for_end_offsets(self, topic: str, offsets: dict[int, int]) -> None:
+        """Until the high watermarks are these: a transaction's end is answered before its marker is written."""
+        self._until(lambda: self.end_offsets(topic) == offsets, f"{topic} ends at {offsets}")
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and its data."""
         self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=20)

@@ -38,26 +38,29 @@ class Written:
         return len(self.streams)
 
     def compare(self, read: Mapping[int, Sequence[bytes]]) -> Delivered:
-        """What came of it. Order is that of first occurrences, within a stream and a partition."""
-        seen: set[bytes] = set()
+        """What came of it. Order is that of first occurrences, within a stream and a partition.
+
+        A line that came in several partitions was sent again after a death; which of them came first is not known, so
+        its place says nothing about order.
+        """
         delivered = Delivered(lines=len(self))
+        partitions_of: dict[bytes, set[int]] = {}
+        for partition, values in read.items():
+            for value in values:
+                partitions_of.setdefault(value, set()).add(partition)
         for partition, values in read.items():
             last: dict[str, int] = {}
-            here: set[bytes] = set()
-            for value in values:
+            for value in dict.fromkeys(values):
                 known = self.streams.get(value)
                 if known is None:
                     delivered.foreign.append(value[:200])
-                    continue
-                delivered.duplicates += value in seen
-                if value not in here:
-                    here.add(value)
+                elif len(partitions_of[value]) == 1:
                     stream, number = known
                     if number < last.get(stream, -1):
                         delivered.disordered.append((partition, stream, number))
                     last[stream] = max(number, last.get(stream, -1))
-                seen.add(value)
-        delivered.missing = [place for line, place in self.streams.items() if line not in seen]
+        delivered.missing = [place for line, place in self.streams.items() if line not in partitions_of]
+        delivered.duplicates = sum(map(len, read.values())) - len(partitions_of)
         return delivered
 
 
