@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -29,6 +30,12 @@ __all__ = ["ClusterSession", "EmbeddedBroker"]
 
 READY_TIMEOUT = 60.0
 """Seconds that an embedded broker may take to recover its logs and listen."""
+
+GIVEN_UP_TIMEOUT = 2.0
+"""Seconds that an embedded broker has to end once it was not waited for any longer."""
+
+STEADY = 60.0
+"""Seconds it must have listened for the backoff between restarts to start over."""
 
 REFRESH_TIMEOUT = 3.0
 
@@ -55,13 +62,7 @@ class EmbeddedBroker:
         data = settings.data_directory(self._state)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         life, theirs = socket.socketpair()
-        died = asyncio.get_running_loop().create_future()
-
-        def exited(how: str) -> None:
-            if not died.done():
-                died.set_result(how)
-            self._exited(how)
-
+        died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         with theirs:
             channel = str(theirs.fileno())
             arguments = [
@@ -70,22 +71,43 @@ class EmbeddedBroker:
                 *("--log-level", self._daemon.log_level, "--log-format", self._daemon.log_format),
                 *([] if settings.create_topics else ["--no-auto-create-topics"]),
             ]
-            self._process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], exited)
-        self._life = life
+            try:
+                process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], died.set_result)
+            except OSError:
+                life.close()
+                raise
+        self._process = process
         life.settimeout(0)
-        said = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(life, 256))
-        await Deadline.after(READY_TIMEOUT).wait_for(
-            asyncio.wait([said, died], return_when=asyncio.FIRST_COMPLETED), f"start of embedded broker {settings.name}"
-        )
-        words = said.result().decode().split() if said.done() and not said.exception() else []
-        if len(words) != len(("ready", "host", "port")):
-            said.cancel()
-            how = died.result() if died.done() else "it closed its channel"
-            raise IngestdError(f"cluster {settings.name}: the embedded broker did not start: {how}")
-        _, host, port = words
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._publish_address()
+        try:
+            host, port = await self._await_ready(life, died)
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self._publish_address()
+        except BaseException:
+            life.close()
+            # The next one takes its port and its data.
+            await process.end(Deadline.after(GIVEN_UP_TIMEOUT), terminate=True)
+            raise
         self._log.info("embedded broker listens", address=self.address, data=str(data))
+        self._life = life
+        listened_at = time.monotonic()
+        died.add_done_callback(lambda how: self._exited(how.result(), time.monotonic() - listened_at))
+
+    async def _await_ready(self, life: socket.socket, died: asyncio.Future[str]) -> tuple[str, str]:
+        name = self._settings.name
+        said = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(life, 256))
+        try:
+            either: list[asyncio.Future[Any]] = [said, died]
+            waiting = asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await Deadline.after(READY_TIMEOUT).wait_for(waiting, f"start of embedded broker {name}")
+        finally:
+            if not said.done():
+                said.cancel()
+                await asyncio.wait([said])
+        words = [] if said.cancelled() or said.exception() else said.result().decode().split()
+        if died.done() or len(words) != len(("ready", "host", "port")):
+            how = died.result() if died.done() else "it closed its channel"
+            raise IngestdError(f"cluster {name}: the embedded broker did not start: {how}")
+        return words[1], words[2]
 
     def _publish_address(self) -> None:
         """Write `clusters/NAME.address` for tools and pipelines that look for the broker."""
@@ -96,21 +118,26 @@ class EmbeddedBroker:
         fresh.chmod(0o600)
         fresh.rename(directory / f"{self._settings.name}.address")
 
-    def _exited(self, how: str) -> None:
+    def _exited(self, how: str, lived: float) -> None:
+        if self._closing:
+            return
+        self._let_go()
+        self._log.error("embedded broker died", how=how)
+        if lived > STEADY:
+            self._backoff.reset()
+        self._tasks.start(self._restart(), "broker restart")
+
+    def _let_go(self) -> None:
         if self._life is not None:
             self._life.close()
             self._life = None
-        if self._closing or not self.address:
-            return
-        self._log.error("embedded broker died", how=how)
-        self._tasks.start(self._restart(), "broker restart")
 
     async def _restart(self) -> None:
         while True:
             await asyncio.sleep(self._backoff.next_delay())
             try:
                 await self.start()
-            except IngestdError as error:
+            except (IngestdError, OSError) as error:
                 self._log.error("embedded broker not restarted", error=str(error))
                 continue
             self._restarted()
@@ -122,6 +149,7 @@ class EmbeddedBroker:
         await self._tasks.close()
         if self._process is not None:
             await self._process.end(deadline, terminate=True)
+        self._let_go()
         (self._state / "clusters" / f"{self._settings.name}.address").unlink(missing_ok=True)
 
 
