@@ -155,6 +155,7 @@ class SourceTroubled:
 
     route: str
     source: str
+    generation: int
     reason: str
 
 

@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -45,7 +46,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -62,6 +63,9 @@ ABSENCE: Final = 30 * 86400.0
 
 ONCE_START_TIMEOUT: Final = 15.0
 """Seconds that a run with an end waits for its clusters to answer before it gives up."""
+
+TROUBLES_BEFORE_THE_END: Final = 5
+"""How often a source can not be read, with backoff in between, until a run with an end gives up on it."""
 
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end once there is nothing left for them to do."""
@@ -110,6 +114,7 @@ class Supervisor:
         self._unacknowledged = 0
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
+        self._troubles: Counter[tuple[str, str]] = Counter()
         self._dirty: dict[tuple[str, str], StoredPosition] = {}
         self._flush_due = False
         self._storing_failed: str | None = None
@@ -144,8 +149,9 @@ class Supervisor:
     async def run(self) -> Summary:
         """Start, work, drain, end. Returns what was done; raises what kept it from starting, or a defect of its own."""
         try:
-            await self._start()
-            await self._work()
+            await self._until_stop(self._start())
+            if not self._stop.is_set():
+                await self._work()
             self._notifier.stopping()
             await self._drain()
         finally:
@@ -173,7 +179,9 @@ class Supervisor:
             self._tasks.start(self._show_progress(self._progress), "progress")
 
     async def _work(self) -> None:
-        await self._until_stop(asyncio.gather(*(intake.scan() for intake in self._intakes.values())))
+        await self._until_stop(self._scan())
+        if self._stop.is_set():
+            return
         self._scanned = True
         self._forget_absent()
         self.metrics.set_ready(ready=True)
@@ -187,15 +195,19 @@ class Supervisor:
             self._tasks.start(self._give_up_on_absent_clusters(), "start of clusters")
             await self._until_stop(self._all_ended.wait())
 
-    async def _until_stop(self, work: Any) -> None:
-        working = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self._stop.wait())
+    async def _scan(self) -> None:
+        await asyncio.gather(*(intake.scan() for intake in self._intakes.values()))
+
+    async def _until_stop(self, work: Coroutine[Any, Any, object]) -> None:
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if working.done():
-            working.result()
-        else:
+        if not working.done():
             working.cancel()
+            await asyncio.wait([working])
+        if not working.cancelled():
+            working.result()
 
     async def _give_up_on_absent_clusters(self) -> None:
         await asyncio.sleep(ONCE_START_TIMEOUT)
@@ -209,7 +221,11 @@ class Supervisor:
         self._log.info("draining", within=self._configuration.daemon.drain_timeout)
         await self._tasks.close()
         self._unacknowledged = await self._workers.drain(deadline)
-        if self._once and len(self._shards) and not self._failures and not self._route_failures:
+        if not self._once or self._failures or self._route_failures:
+            return
+        if not self._scanned:
+            self._failures.append("stopped before all sources were found")
+        elif len(self._shards):
             self._failures.append(f"stopped with {len(self._shards)} sources not at their end")
 
     async def _end(self) -> None:
@@ -310,8 +326,8 @@ class Supervisor:
                 self.metrics.take(statistics)
             case SourceEnded():
                 self._source_ended(message)
-            case SourceTroubled(route, source, reason):
-                self._log.warning("source can not be read now", route=route, source=source, reason=reason)
+            case SourceTroubled():
+                self._source_troubled(message)
             case RouteFailed(route, reason):
                 self._route_failed(route, reason)
             case Drained(unacknowledged):
@@ -337,6 +353,20 @@ class Supervisor:
             return
         self._intakes[ended.route].ended(ended.source, ended.reason)
         self._check_all_ended()
+
+    def _source_troubled(self, troubled: SourceTroubled) -> None:
+        route, source, reason = troubled.route, troubled.source, troubled.reason
+        self._log.warning("source can not be read now", route=route, source=source, reason=reason)
+        if not self._once:
+            return
+        self._troubles[route, source] += 1
+        if self._troubles[route, source] < TROUBLES_BEFORE_THE_END:
+            return
+        shard = self._shards.end(route, source, troubled.generation)
+        if shard is not None:
+            self._failures.append(f"{route}: {shard.found.detail.get('path', source)}: {reason}")
+            self._workers.tell(shard.slot, Revoke(route, [source]))
+            self._check_all_ended()
 
     def _route_failed(self, route: str, reason: str) -> None:
         if route in self._route_failures:

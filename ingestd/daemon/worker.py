@@ -265,7 +265,7 @@ class Worker:
 
     def troubled(self, assignment: Assignment, reason: str) -> None:
         """See `PipelineNews`."""
-        self.tell(SourceTroubled(assignment.route, assignment.found.source, reason))
+        self.tell(SourceTroubled(assignment.route, assignment.found.source, assignment.generation, reason))
 
     def failed(self, route: Route, reason: str) -> None:
         """See `PipelineNews`."""

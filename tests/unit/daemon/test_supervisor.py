@@ -1,0 +1,168 @@
+"""Supervisor: a signal ends it at any moment, a look cut short forgets nothing, and runs with an end end."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from ingestd.daemon import supervisor
+from ingestd.daemon.configuration import ClusterSettings, Configuration, DaemonSettings
+from ingestd.daemon.control import SourceEnded, SourceTroubled
+from ingestd.daemon.positions import PositionStore
+from ingestd.daemon.source import Found, StoredPosition
+from ingestd.daemon.supervisor import ABSENCE, Supervisor
+
+
+@dataclass(frozen=True)
+class FakeRoute:
+    """A route whose finder finds what it is told to, as soon as `looked` is set."""
+
+    found: tuple = ()
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    looking: asyncio.Event = field(default_factory=asyncio.Event)
+    name: str = "r"
+    cluster: str = "c"
+    topic: str = "t"
+
+    def finder(self, stored, *, once):
+        return self
+
+    async def scan(self, sources):
+        self.looking.set()
+        await self.looked.wait()
+        for found in self.found:
+            sources.appeared(found)
+
+    async def run(self, sources):
+        await asyncio.Event().wait()
+
+    def ended(self, source, reason):
+        pass
+
+
+class FakeWorkers:
+    """Workers that are told things and do nothing."""
+
+    def __init__(self, settings, routes, *, received, started, died):
+        self.count, self.restarts, self.told, self.received = 1, [0], [], received
+
+    async def start(self):
+        pass
+
+    def get(self, slot):
+        return None
+
+    def tell(self, slot, message):
+        self.told.append(message)
+
+    tell_all = tell
+
+    async def drain(self, deadline):
+        return 0
+
+    async def close(self, deadline):
+        pass
+
+
+class FakeSession:
+    """A cluster that is there at once, or never."""
+
+    starts = True
+    ended = False
+
+    def __init__(self, settings, topics, daemon, push):
+        self.settings, self.metadata, self.trouble, self.ready = settings, None, None, True
+
+    async def start(self):
+        if not self.starts:
+            await asyncio.Event().wait()
+
+    async def close(self, deadline):
+        FakeSession.ended = True
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "Workers", FakeWorkers)
+    monkeypatch.setattr(supervisor, "ClusterSession", FakeSession)
+    monkeypatch.setattr(FakeSession, "starts", True)
+    monkeypatch.setattr(FakeSession, "ended", False)
+
+    def made(route, *, once=False):
+        settings = DaemonSettings(workers=1, state=tmp_path, http="")
+        clusters = {"c": ClusterSettings("c", bootstrap=("nowhere:1",))}
+        return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, (route,)), once=once)
+
+    yield made
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL if number is signal.SIGTERM else signal.default_int_handler)
+
+
+async def ends(running):
+    async with asyncio.timeout(5):
+        return await running
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_signal_ends_a_start_that_waits_for_a_cluster(make, monkeypatch, once):
+    monkeypatch.setattr(FakeSession, "starts", False)
+    running = asyncio.create_task(make(FakeRoute(), once=once).run())
+    await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    summary = await ends(running)
+    assert FakeSession.ended
+    # A run with an end has not done what it was for.
+    assert summary.complete is not once
+
+
+async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_path):
+    store = PositionStore(tmp_path / "positions.sqlite")
+    store.store([("r", StoredPosition("quiet", 5, {}))])
+    store.close()
+    with sqlite3.connect(tmp_path / "positions.sqlite") as database:
+        database.execute("UPDATE position SET updated = ?", (time.time() - ABSENCE - 1,))
+    database.close()
+    route = FakeRoute()
+    running = asyncio.create_task(make(route).run())
+    await asyncio.wait_for(route.looking.wait(), 5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await ends(running)
+    store = PositionStore(tmp_path / "positions.sqlite")
+    assert [position.source for position in store.stored("r")] == ["quiet"]
+    store.close()
+
+
+@pytest.mark.parametrize("found", [(), (Found("a", 0, {}, 0),)])
+async def test_a_run_with_an_end_ends_when_all_sources_have(make, found):
+    route = FakeRoute(found)
+    made = make(route, once=True)
+    running = asyncio.create_task(made.run())
+    route.looked.set()
+    await asyncio.sleep(0.01)
+    for assigned in made._workers.told:
+        for assignment in assigned.assignments:
+            made._received(0, SourceEnded("r", assignment.found.source, assignment.generation, "taken"))
+    summary = await ends(running)
+    assert summary.complete
+    assert summary.routes[0].sources == len(found)
+
+
+async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again_and_again(make):
+    route = FakeRoute((Found("a", 0, {"path": "/logs/a"}, 9),))
+    made = make(route, once=True)
+    running = asyncio.create_task(made.run())
+    route.looked.set()
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        made._received(0, SourceTroubled("r", "a", 1, "Input/output error"))
+    await asyncio.sleep(0.01)
+    assert not running.done()
+    for _ in range(20):
+        made._received(0, SourceTroubled("r", "a", 1, "Input/output error"))
+    summary = await ends(running)
+    assert not summary.complete
+    assert summary.failures == ("r: /logs/a: Input/output error",)
