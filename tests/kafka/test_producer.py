@@ -223,6 +223,7 @@ async def test_a_frozen_leader_is_left_when_there_is_another_and_not_only_after_
         kafka3.thaw(victim)
         await producer.flush(60)
         await producer.close()
+    await asyncio.to_thread(kafka3.wait_in_sync)
     assert [end.error for end in load.ends if end.error is not None] == []
     assert await asyncio.to_thread(kafka3.read_back, name) == dict(enumerate(load.sent))
 

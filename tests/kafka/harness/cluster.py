@@ -242,15 +242,24 @@ class KafkaCluster:
         return AdminClient({"bootstrap.servers": node.address, "log_level": 0}).list_topics(timeout=2)
 
     def wait_in_sync(self, topic: str | None = None) -> None:
-        """Until every partition (of `topic`, or of all) has a leader and all its replicas in sync."""
+        """Until every partition (of `topic`, or of all) has all its replicas in sync, and every node says who leads it.
+
+        A node that was frozen goes on as the leader that it was, until it has heard what happened meanwhile.
+        """
+
+        def view(node: Node) -> dict[tuple[str, int], tuple[int, bool]]:
+            asked = AdminClient({"bootstrap.servers": node.address, "log_level": 0})
+            described = asked.list_topics(topic=topic, timeout=5) if topic else asked.list_topics(timeout=5)
+            return {
+                (name, number): (partition.leader, set(partition.isrs) == set(partition.replicas))
+                for name, entry in described.topics.items()
+                for number, partition in entry.partitions.items()
+            }
 
         def in_sync() -> bool:
-            described = self.admin.list_topics(topic=topic, timeout=5) if topic else self.admin.list_topics(timeout=5)
-            return all(
-                partition.leader in self.nodes and set(partition.isrs) == set(partition.replicas)
-                for entry in described.topics.values()
-                for partition in entry.partitions.values()
-            )
+            views = [view(node) for node in self.nodes.values() if node.running]
+            settled = all(leader in self.nodes and whole for leader, whole in views[0].values())
+            return settled and all(other == views[0] for other in views[1:])
 
         self._until(in_sync, f"all replicas of {topic or 'all topics'} are in sync")
 
