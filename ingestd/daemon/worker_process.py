@@ -37,6 +37,7 @@ class WorkerProcess:
         self.incarnation = configure.incarnation
         self.last_sign = time.monotonic()
         self.drained: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """How many sources it was left with; one that dies before it says so counts as 1."""
         self._configure = configure
         self._received = received
         self._exited = exited
@@ -46,9 +47,15 @@ class WorkerProcess:
         self._channel: ControlChannel | None = None
         descriptors = (control.fileno(), wiring.fileno(), self._arena)
         with control, wiring:
-            self.process = ChildProcess(
-                "ingestd.daemon.worker", [str(descriptor) for descriptor in descriptors], descriptors, self._end
-            )
+            try:
+                self.process = ChildProcess(
+                    "ingestd.daemon.worker", [str(descriptor) for descriptor in descriptors], descriptors, self._end
+                )
+            except OSError:
+                self._control.close()
+                self._wiring.close()
+                os.close(self._arena)
+                raise
 
     async def connect(self) -> None:
         """Open the control channel and send `Configure`."""
@@ -91,5 +98,5 @@ class WorkerProcess:
         self._wiring.close()
         os.close(self._arena)
         if not self.drained.done():
-            self.drained.set_result(0)
+            self.drained.set_result(1)
         self._exited(self, how)

@@ -97,6 +97,7 @@ class Workers:
     async def drain(self, deadline: Deadline) -> int:
         """Have all workers deliver what they read. Returns how many sources were left with something unacknowledged."""
         self._closing = True
+        await self._tasks.close()
         self.tell_all(Drain(deadline.remaining))
         left = 0
         for worker in self:
@@ -126,7 +127,13 @@ class Workers:
             position_interval=POSITION_INTERVAL,
         )
         worker = WorkerProcess(configure, self._settings.arena_bytes, self._message, self._exited)
-        await worker.connect()
+        try:
+            await worker.connect()
+        except asyncio.CancelledError:
+            await worker.end(Deadline.after(0))
+            raise
+        if not worker.process.alive:
+            return  # Its exit has seen to its successor.
         for other in self:
             worker.wire(other)
         self._living[slot] = worker
@@ -151,9 +158,15 @@ class Workers:
         self._tasks.start(self._restart(slot, delay), f"restart of worker {slot}")
 
     async def _restart(self, slot: int, delay: float) -> None:
-        await asyncio.sleep(delay)
-        if not self._closing:
-            await self._start(slot)
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                await self._start(slot)
+            except OSError as error:
+                delay = self._backoffs[slot].next_delay()
+                self._log.error("worker not started", worker=slot, error=str(error), restart_in=round(delay, 3))
+            else:
+                return
 
     async def _watch_silence(self) -> None:
         while True:

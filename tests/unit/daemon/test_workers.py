@@ -1,0 +1,149 @@
+"""Workers: a slot whose worker died gets another, whatever goes wrong meanwhile, and none is left at the end."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from ingestd.daemon import worker_process, workers
+from ingestd.daemon.configuration import DaemonSettings
+from ingestd.daemon.control import Drain
+from ingestd.daemon.worker_process import WorkerProcess
+from ingestd.daemon.workers import Workers
+from ingestd.retry import Deadline
+
+
+class Fleet:
+    """Every process made, with what is in store for those to come."""
+
+    def __init__(self):
+        self.made = []
+        self.failures = []
+        self.connecting = asyncio.Event()
+        self.connecting.set()
+
+    def make(self, configure, arena_bytes, received, exited):
+        if self.failures:
+            raise self.failures.pop(0)
+        process = FakeProcess(self, configure, exited)
+        self.made.append(process)
+        return process
+
+
+class FakeProcess:
+    """A worker process that does nothing but live."""
+
+    def __init__(self, fleet, configure, exited):
+        self.slot, self.incarnation = configure.slot, configure.incarnation
+        self.process = SimpleNamespace(pid=100 + len(fleet.made), kill=self.die, alive=True)
+        self.drained = asyncio.get_running_loop().create_future()
+        self.last_sign = float("inf")
+        self.told, self.wired = [], []
+        self._fleet, self._exited = fleet, exited
+
+    @property
+    def alive(self):
+        return self.process.alive
+
+    async def connect(self):
+        await self._fleet.connecting.wait()
+
+    def tell(self, message):
+        self.told.append(message)
+        if isinstance(message, Drain):
+            self.drained.set_result(0)
+
+    def wire(self, other):
+        assert other.alive
+        self.wired.append(other.slot)
+
+    def die(self):
+        if self.alive:
+            self.process.alive = False
+            if not self.drained.done():
+                self.drained.set_result(1)
+            self._exited(self, "killed")
+
+    async def end(self, deadline):
+        self.die()
+
+
+@pytest.fixture
+async def fleet(monkeypatch):
+    fleet = Fleet()
+    monkeypatch.setattr(workers, "WorkerProcess", fleet.make)
+    return fleet
+
+
+@pytest.fixture
+def slots():
+    events = []
+    settings = DaemonSettings(workers=2, restart_backoff=0.001, restart_backoff_maximum=0.002)
+    made = Workers(
+        settings,
+        (),
+        received=lambda *_: None,
+        started=lambda slot: events.append(("started", slot)),
+        died=lambda slot: events.append(("died", slot)),
+    )
+    made.events = events
+    return made
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_worker_that_can_not_be_made_now_is_tried_again(fleet, slots):
+    await slots.start()
+    fleet.failures = [OSError("no memory"), OSError("no descriptors")]
+    fleet.made[0].die()
+    await until(lambda: slots.get(0) is not None)
+    assert slots.get(0).wired == [1]
+    assert slots.events == [("started", 0), ("started", 1), ("died", 0), ("started", 0)]
+    await slots.close(Deadline.after(1))
+    assert not any(process.alive for process in fleet.made)
+
+
+async def test_a_worker_that_dies_before_it_can_be_told_things_has_one_successor(fleet, slots):
+    await slots.start()
+    fleet.connecting.clear()
+    fleet.made[0].die()
+    await until(lambda: len(fleet.made) == 3)
+    fleet.made[2].die()
+    fleet.connecting.set()
+    await until(lambda: len(fleet.made) == 4 and slots.get(0) is fleet.made[3])
+    await asyncio.sleep(0.02)
+    assert len(fleet.made) == 4
+    assert slots.events[2:] == [("died", 0), ("died", 0), ("started", 0)]
+    await slots.close(Deadline.after(1))
+
+
+async def test_a_worker_that_is_being_started_when_all_drain_is_given_nothing_and_ends(fleet, slots):
+    await slots.start()
+    fleet.connecting.clear()
+    fleet.made[0].die()
+    await until(lambda: len(fleet.made) == 3)
+    draining = asyncio.create_task(slots.drain(Deadline.after(30)))
+    await asyncio.sleep(0.01)
+    fleet.connecting.set()
+    async with asyncio.timeout(5):
+        await draining
+    assert slots.events[2:] == [("died", 0)]
+    await slots.close(Deadline.after(1))
+    assert not any(process.alive for process in fleet.made)
+
+
+async def test_a_process_that_can_not_be_made_leaves_no_descriptor(monkeypatch):
+    def fail(*arguments):
+        raise OSError("no memory")
+
+    monkeypatch.setattr(worker_process, "ChildProcess", fail)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="no memory"):
+            WorkerProcess(SimpleNamespace(slot=0, incarnation=1), 1 << 20, None, None)
+    assert len(os.listdir("/proc/self/fd")) == before
