@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.daemon.configuration import Configuration
-    from ingestd.daemon.http import DaemonStatus
+    from ingestd.daemon.status import DaemonStatus
     from ingestd.daemon.summary import Summary
 
 __all__ = ["Progress", "print_summary", "ran_well", "run_configuration", "summary_lines"]

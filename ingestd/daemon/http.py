@@ -5,8 +5,7 @@ An answer is itself the proof that this loop turns. Nothing here changes anythin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
@@ -15,101 +14,9 @@ from ingestd.daemon.configuration import parse_address
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from ingestd.daemon.status import DaemonView
 
-    from ingestd.daemon.metrics import Metrics
-
-__all__ = [
-    "ClusterStatus",
-    "DaemonStatus",
-    "DaemonView",
-    "HttpServer",
-    "RouteStatus",
-    "SourceStatus",
-    "WorkerStatus",
-    "serve",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """One worker slot. `pid` is None while the slot waits for a restart."""
-
-    slot: int
-    pid: int | None
-    incarnation: int
-    restarts: int
-    cpu_seconds: float
-    arena_bytes: int
-    arena_used_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """One source: bytes there and not yet read, and the position before which all is acknowledged."""
-
-    source: str
-    label: str
-    unread: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class RouteStatus:
-    """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now."""
-
-    name: str
-    cluster: str
-    topic: str
-    records: int
-    bytes_read: int
-    bytes_acknowledged: int
-    errors: Mapping[str, int] = field(default_factory=dict)
-    sources: Sequence[SourceStatus] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """One cluster as the supervisor knows it: the brokers' addresses; `error` while none can be reached."""
-
-    name: str
-    embedded: bool
-    brokers: Sequence[str] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonStatus:
-    """What /status answers, as JSON with these names."""
-
-    version: str
-    pid: int
-    uptime_seconds: float
-    ready: bool
-    workers: Sequence[WorkerStatus] = ()
-    routes: Sequence[RouteStatus] = ()
-    clusters: Sequence[ClusterStatus] = ()
-
-
-class DaemonView(Protocol):
-    """What the endpoint sees of the supervisor. No call waits."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """The collector."""
-        ...
-
-    def unhealthy(self) -> str | None:
-        """Why the daemon does not work as it should (a worker is down and not yet back), or None."""
-        ...
-
-    def not_ready(self) -> str | None:
-        """Why the first assignment of sources to workers is not done, or None."""
-        ...
-
-    def status(self) -> DaemonStatus:
-        """All of it."""
-        ...
+__all__ = ["HttpServer", "serve"]
 
 
 class HttpServer:

@@ -32,13 +32,13 @@ from ingestd.daemon.control import (
     SourceTroubled,
     StatisticsReported,
 )
-from ingestd.daemon.http import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus, WorkerStatus, serve
 from ingestd.daemon.intake import Intake
 from ingestd.daemon.metrics import Metrics
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore, PositionsUnavailable
 from ingestd.daemon.shards import Shards
 from ingestd.daemon.statistics import RouteCounters
+from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus, WorkerStatus
 from ingestd.daemon.summary import RouteSummary, Summary
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
@@ -167,6 +167,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         if self._configuration.daemon.http:
+            from ingestd.daemon.http import serve  # noqa: PLC0415 - aiohttp is a third of a start, and may be switched off
+
             self._http = await serve(self._configuration.daemon.http, self)
             self._log.info("serving", address=self._http.address)
         await asyncio.gather(*(session.start() for session in self._clusters.values()))

@@ -1,7 +1,7 @@
 """Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces.
 
-Started by the supervisor as `python -m ingestd.daemon.worker CONTROL WIRING ARENA` (inherited descriptors): a control
-stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
+Started by the supervisor as `python -m ingestd.daemon.worker_main CONTROL WIRING ARENA` (inherited descriptors): a
+control stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import pickle
 import resource
 import socket
-import sys
 import time
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -384,7 +383,3 @@ def main(arguments: Collection[str]) -> None:
     import uvloop  # noqa: PLC0415 - a worker needs it, importers of this module do not
 
     uvloop.run(_serve(socket.socket(fileno=control), socket.socket(fileno=wiring), arena))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -49,7 +49,10 @@ class WorkerProcess:
         with control, wiring:
             try:
                 self.process = ChildProcess(
-                    "ingestd.daemon.worker", [str(descriptor) for descriptor in descriptors], descriptors, self._end
+                    "ingestd.daemon.worker_main",
+                    [str(descriptor) for descriptor in descriptors],
+                    descriptors,
+                    self._end,
                 )
             except OSError:
                 self._control.close()

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.run import Progress, ran_well, summary_lines
-from ingestd.daemon.http import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
+from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
 from ingestd.daemon.summary import RouteSummary, Summary
 
 

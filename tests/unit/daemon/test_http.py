@@ -8,8 +8,9 @@ import aiohttp
 import orjson
 import pytest
 
-from ingestd.daemon.http import DaemonStatus, RouteStatus, SourceStatus, WorkerStatus, serve
+from ingestd.daemon.http import serve
 from ingestd.daemon.metrics import Metrics
+from ingestd.daemon.status import DaemonStatus, RouteStatus, SourceStatus, WorkerStatus
 from ingestd.errors import ConfigurationError
 
 
