@@ -50,6 +50,7 @@ class Slab:
     parts: list[tuple[OpenSource, Span]]
     timestamp_ms: int
     target: Lane
+    partitions: int
     offset: int = 0
     output: Run | None = None
     encoding: Encoding | None = None
@@ -62,6 +63,7 @@ class LaneQueue:
     """Sources that may share batches: who has something to read, and the slabs in order of reading."""
 
     lane: Lane
+    sources: int = 0
     ready: deque[OpenSource] = field(default_factory=deque)
     slabs: deque[Slab] = field(default_factory=deque)
     due: bool = False

@@ -14,7 +14,8 @@ from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Lane
 from ingestd.daemon.source_reports import SourceReports
 from ingestd.daemon.statistics import LATENCY_BOUNDS
-from ingestd.errors import KafkaError
+from ingestd.errors import IngestdError, KafkaError
+from ingestd.producer.delivery import Delivery
 
 if TYPE_CHECKING:
     from ingestd.client.metadata import MetadataSource
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.progress import Span
     from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Opener, Piece, Route
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
-    from ingestd.producer.delivery import Delivered, Delivery
+    from ingestd.producer.delivery import Delivered
 
 __all__ = ["BatchSender", "Pipeline", "PipelineNews"]
 
@@ -125,6 +126,7 @@ class Pipeline:
         self._give_up(assignment.found.source)
         partitions = self._partitions()
         held = OpenSource(assignment, Progress(assignment.found.position), self._lane_of(assignment, partitions))
+        held.lane.sources += 1
         if not partitions:
             self._unplaced.add(held)
         self._sources[assignment.found.source] = held
@@ -139,16 +141,25 @@ class Pipeline:
         """Put what was opened before the topic's partitions were known, and nothing read of, into its lane."""
         for held in self._unplaced:
             queue = self._lane_of(held.assignment, partitions)
-            if queue is held.lane or held.closed:
+            if queue is held.lane:
                 continue
             queued = held.queued
             if queued:
                 held.lane.ready.remove(held)
                 held.queued = False
+            held.lane.sources -= 1
+            self._drop_unused(held.lane)
             held.lane = queue
+            queue.sources += 1
             if queued:
                 self._queue(held)
         self._unplaced.clear()
+
+    def _drop_unused(self, queue: LaneQueue) -> None:
+        if not queue.sources and not queue.slabs and self._lanes.get(queue.lane) is queue:
+            if queue.timer is not None:
+                queue.timer.cancel()
+            del self._lanes[queue.lane]
 
     def revoke(self, source: str) -> None:
         """Close a source; what is not acknowledged of it counts as not read."""
@@ -174,6 +185,7 @@ class Pipeline:
         if held is None:
             return
         self._reports.drop(held)
+        self._unplaced.discard(held)
         held.closed = True
         if held.retry is not None:
             held.retry.cancel()
@@ -182,6 +194,8 @@ class Pipeline:
             held.queued = False
         if held.source is not None:
             held.source.close()
+        held.lane.sources -= 1
+        self._drop_unused(held.lane)
 
     # When to read.
 
@@ -254,7 +268,8 @@ class Pipeline:
             if not queue.ready:
                 queue.due = False
                 return
-            if self._encoding_now >= self._encoding.capacity:
+            # While starved nothing more is read: the pages that come back are for what is half encoded.
+            if self.starved or self._encoding_now >= self._encoding.capacity:
                 self._wait(queue)
                 return
             partitions = self._partitions()
@@ -271,7 +286,7 @@ class Pipeline:
                     self._wait(queue)
                     return
                 continue
-            self._encode(slab, partitions)
+            self._encode(slab)
         self._loop.call_soon(self._pump, queue)
 
     def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
@@ -310,7 +325,8 @@ class Pipeline:
         raw = self._arena.trim(raw, filled)
         output = self._arena.trim(output, filled + LEAST_READ)
         self._pages += raw.pages + output.pages
-        slab = Slab(queue, raw, filled, parts, int(time.time() * 1000), self._target(queue.lane, partitions))
+        target = self._target(queue.lane, partitions)
+        slab = Slab(queue, raw, filled, parts, int(time.time() * 1000), target, partitions)
         slab.output = output
         queue.slabs.append(slab)
         return slab
@@ -338,7 +354,7 @@ class Pipeline:
 
     # Encoding.
 
-    def _encode(self, slab: Slab, partitions: int) -> None:
+    def _encode(self, slab: Slab) -> None:
         assert slab.output is not None
         self._encoding_now += 1
         self._encoding.submit(
@@ -349,7 +365,7 @@ class Pipeline:
                 slab.length - slab.offset,
                 slab.output,
                 slab.target,
-                partitions,
+                slab.partitions,
                 slab.timestamp_ms,
                 lambda result: self._encoded(slab, result),
             )
@@ -358,9 +374,11 @@ class Pipeline:
     def _encoded(self, slab: Slab, result: Encoding | EncodingFailed) -> None:
         self._encoding_now -= 1
         if isinstance(result, EncodingFailed):
+            self._abandon(slab)
             self.stop(str(result))
             return
         if self._stopped:
+            self._abandon(slab)
             return
         slab.encoding = result
         self._advance(slab.lane)
@@ -374,6 +392,8 @@ class Pipeline:
             slab = queue.slabs[0]
             if slab.encoding is not None:
                 self._send(slab, slab.encoding)
+                if not queue.slabs:
+                    return  # stopped meanwhile
             if slab.sent:
                 queue.slabs.popleft()
                 self._release(slab.raw)
@@ -389,8 +409,9 @@ class Pipeline:
                     self._interrupted.add(queue)
                     return
                 self._pages += slab.output.pages
-                self._encode(slab, self._partitions())
+                self._encode(slab)
             return
+        self._drop_unused(queue)
 
     def _send(self, slab: Slab, encoding: Encoding) -> None:
         assert slab.output is not None
@@ -430,7 +451,11 @@ class Pipeline:
             counters.latency_sum += elapsed
             self._acknowledged(slab, output)
 
-        self._producer.send_batch(self.route.topic, span.partition, batch, span.records, done)
+        topic, partition, records = self.route.topic, span.partition, span.records
+        try:
+            self._producer.send_batch(topic, partition, batch, records, done)
+        except IngestdError as error:  # what has ended the producer, for this route and all others
+            done(Delivery(topic, partition, records, error=error))
 
     def _acknowledged(self, slab: Slab, output: Output) -> None:
         output.batches -= 1
@@ -463,6 +488,11 @@ class Pipeline:
             f"to {delivery.topic}-{delivery.partition}: {error}"
         )
 
+    def _abandon(self, slab: Slab) -> None:
+        self._release(slab.raw)
+        if slab.output is not None:
+            self._release(slab.output)
+
     def _release(self, run: Run) -> None:
         self._pages -= run.pages
         self._arena.release(run)
@@ -489,6 +519,11 @@ class Pipeline:
             if queue.timer is not None:
                 queue.timer.cancel()
             queue.ready.clear()
+            slabs, queue.slabs = queue.slabs, deque()
+            for slab in slabs:
+                if slab.output is None or slab.encoding is not None:
+                    self._abandon(slab)  # else it is with an encoder, and ends when that is done
+        self._interrupted.clear()
         for held in list(self._sources.values()):
             held.queued = False
             self._give_up(held.assignment.found.source)

@@ -1,7 +1,7 @@
 """Workers: a slot whose worker died gets another, whatever goes wrong meanwhile, and none is left at the end."""
 
 import asyncio
-import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +91,10 @@ def slots():
     return made
 
 
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def until(condition):
     async with asyncio.timeout(5):
         while not condition():
@@ -142,8 +146,8 @@ async def test_a_process_that_can_not_be_made_leaves_no_descriptor(monkeypatch):
         raise OSError("no memory")
 
     monkeypatch.setattr(worker_process, "ChildProcess", fail)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(3):
         with pytest.raises(OSError, match="no memory"):
             WorkerProcess(SimpleNamespace(slot=0, incarnation=1), 1 << 20, None, None)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
