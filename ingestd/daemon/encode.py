@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.arena import ArenaView
 from ingestd.daemon.peers import EncodeAnswer, EncodeFailed, EncodeRequest, PeerChannel
+from ingestd.daemon.source import PER_RECORD
 from ingestd.errors import IngestdError
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ __all__ = ["EncodeJob", "EncodeStage", "EncodingFailed"]
 
 JOBS_PER_PEER: Final = 3
 """Jobs that one owner keeps with one peer: enough that the peer never waits, few enough to bound disorder."""
+
+
+MOST_PARTITIONS: Final = 1000
+"""With more partitions to choose from, what a job makes may be too many batches for one answer: no peer is asked."""
 
 
 class EncodingFailed(IngestdError):
@@ -93,8 +98,9 @@ class EncodeStage:
 
     def submit(self, job: EncodeJob) -> None:
         """Take a job; it is encoded here, or at the peer with the shortest queue where that is shorter than ours."""
+        shareable = job.lane.partition != PER_RECORD or job.partitions <= MOST_PARTITIONS
         waiting = len(self._own) + len(self._asked)
-        if waiting and (peer := self._idlest_peer(waiting)) is not None:
+        if shareable and waiting and (peer := self._idlest_peer(waiting)) is not None:
             self._numbers += 1
             peer.jobs[self._numbers] = job
             peer.channel.send(

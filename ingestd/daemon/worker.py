@@ -187,6 +187,7 @@ class Worker:
             case Revoke(route, sources):
                 for source in sources:
                     self._pipelines[route].revoke(source)
+                self._settled.set()
             case MetadataPushed(cluster, metadata):
                 self._clusters[cluster].metadata.push(metadata)
                 self._kick_soon()
@@ -270,6 +271,7 @@ class Worker:
         """See `PipelineNews`."""
         self._tell_positions()
         self.tell(RouteFailed(route.name, reason))
+        self._settled.set()
 
     def moved(self) -> None:
         """See `PipelineNews`: reported together with what moves until then."""

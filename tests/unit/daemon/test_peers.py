@@ -7,7 +7,7 @@ import socket
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.encode import EncodeJob, EncodeStage, EncodingFailed
 from ingestd.daemon.peers import EncodeAnswer, EncodeFailed, EncodeRequest, PeerChannel
-from ingestd.daemon.source import BatchSpan, Encoding, Lane
+from ingestd.daemon.source import PER_RECORD, BatchSpan, Encoding, Lane
 from ingestd.daemon.statistics import RouteCounters
 
 
@@ -69,14 +69,14 @@ def stage():
     return EncodeStage(arena, [Upper], counters), arena, descriptor, counters[0]
 
 
-def submit(stage, arena, text, results):
+def submit(stage, arena, text, results, lane=Lane(0), partitions=1):
     raw, out = arena.allocate(len(text)), arena.allocate(len(text))
     arena.view(raw.page, len(text))[:] = text
 
     def done(result):
         results.append((text, result, bytes(arena.view(out.page, len(text)))))
 
-    stage.submit(EncodeJob(0, raw, 0, len(text), out, Lane(0), 1, 0, done))
+    stage.submit(EncodeJob(0, raw, 0, len(text), out, lane, partitions, 0, done))
 
 
 async def until(condition):
@@ -144,3 +144,25 @@ async def test_what_can_not_be_encoded_says_why_here_and_at_the_peer():
     assert all(isinstance(result, EncodingFailed) and "not this one" in str(result) for _, result, _ in results)
     ours.close()
     theirs.close()
+
+
+async def test_what_may_become_more_batches_than_an_answer_can_name_is_encoded_by_its_owner():
+    # An answer is one packet: one that does not fit in it would end the pair, and the next one as well, for ever.
+    (ours, our_arena, ours_fd, our_counters) = stage()
+    (theirs, _, theirs_fd, their_counters) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    theirs.connect(0, os.dup(ours_fd), right)
+    results = []
+    for _ in range(8):
+        submit(ours, our_arena, b"line\n" * 1000, results, Lane(PER_RECORD), 5000)
+    await until(lambda: len(results) == 8)
+    assert their_counters.helped_bytes == 0
+    for _ in range(8):
+        submit(ours, our_arena, b"line\n" * 1000, results, Lane(PER_RECORD), 50)
+    await until(lambda: len(results) == 16)
+    assert their_counters.helped_bytes > 0
+    ours.close()
+    theirs.close()
+    os.close(ours_fd)
+    os.close(theirs_fd)
