@@ -10,6 +10,8 @@ from ingestd.daemon.peers import EncodeAnswer, EncodeFailed, EncodeRequest, Peer
 from ingestd.daemon.source import PER_RECORD, BatchSpan, Encoding, Lane
 from ingestd.daemon.statistics import RouteCounters
 
+ONE = Lane(0)
+
 
 def pair():
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +71,7 @@ def stage():
     return EncodeStage(arena, [Upper], counters), arena, descriptor, counters[0]
 
 
-def submit(stage, arena, text, results, lane=Lane(0), partitions=1):
+def submit(stage, arena, text, results, *, lane=ONE, partitions=1):
     raw, out = arena.allocate(len(text)), arena.allocate(len(text))
     arena.view(raw.page, len(text))[:] = text
 
@@ -148,18 +150,18 @@ async def test_what_can_not_be_encoded_says_why_here_and_at_the_peer():
 
 async def test_what_may_become_more_batches_than_an_answer_can_name_is_encoded_by_its_owner():
     # An answer is one packet: one that does not fit in it would end the pair, and the next one as well, for ever.
-    (ours, our_arena, ours_fd, our_counters) = stage()
+    (ours, our_arena, ours_fd, _) = stage()
     (theirs, _, theirs_fd, their_counters) = stage()
     left, right = pair()
     ours.connect(1, os.dup(theirs_fd), left)
     theirs.connect(0, os.dup(ours_fd), right)
     results = []
     for _ in range(8):
-        submit(ours, our_arena, b"line\n" * 1000, results, Lane(PER_RECORD), 5000)
+        submit(ours, our_arena, b"line\n" * 1000, results, lane=Lane(PER_RECORD), partitions=5000)
     await until(lambda: len(results) == 8)
     assert their_counters.helped_bytes == 0
     for _ in range(8):
-        submit(ours, our_arena, b"line\n" * 1000, results, Lane(PER_RECORD), 50)
+        submit(ours, our_arena, b"line\n" * 1000, results, lane=Lane(PER_RECORD), partitions=50)
     await until(lambda: len(results) == 16)
     assert their_counters.helped_bytes > 0
     ours.close()
