@@ -41,7 +41,7 @@ bench: $(VENV)/.developing $(VENV)-user/.installed
 evidence: $(VENV)/.installed
 	$(BIN)/python tests/evidence/seed_systems.py $(wildcard $(REPORTS)/*.xml)
 
-# CONFIGURATION.md, from the settings classes.
+# config/REFERENCE.md, from the settings classes.
 reference: $(VENV)/.installed
 	$(BIN)/python tests/evidence/reference.py
 

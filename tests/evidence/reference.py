@@ -1,4 +1,4 @@
-"""CONFIGURATION.md, made from the settings classes themselves: `python tests/evidence/reference.py` writes it anew."""
+"""config/REFERENCE.md, made from the settings classes themselves: `python tests/evidence/reference.py` writes it anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ingestd.tail.route import TailRoute
 
 __all__ = ["PAGE", "keys_of", "render"]
 
-PAGE = Path(__file__).resolve().parents[2] / "CONFIGURATION.md"
+PAGE = Path(__file__).resolve().parents[2] / "config" / "REFERENCE.md"
 TABLES: tuple[tuple[str, type, str], ...] = (
     ("[daemon]", DaemonSettings, "The processes, their state, how they show themselves."),
     ("[clusters.NAME]", ClusterSettings, "A Kafka cluster (`bootstrap`), or one that the daemon runs (`embedded`)."),

@@ -1,4 +1,4 @@
-"""CONFIGURATION.md says what the settings classes say, and each key says what it means."""
+"""config/REFERENCE.md says what the settings classes say, and each key says what it means."""
 
 from __future__ import annotations
 
