@@ -57,9 +57,10 @@ class ArenaView:
         return self._memory[start : start + length]
 
     @property
-    def load(self) -> int:
-        """Encoding jobs that the owner has before it; a hint, possibly a moment old."""
-        return int(_LOAD.unpack_from(self._memory)[0])
+    def load(self) -> int | None:
+        """Encoding jobs that the owner has before it; a hint, possibly a moment old. None: it has not started yet."""
+        published = int(_LOAD.unpack_from(self._memory)[0])
+        return published - 1 if published else None
 
     def close(self) -> None:
         """Unmap, unless views of it are still held: then the last of them to go does."""
@@ -98,8 +99,8 @@ class Arena(ArenaView):
         return self.pages - 1
 
     def publish_load(self, jobs: int) -> None:
-        """Tell peers how many encoding jobs this worker has before it."""
-        _LOAD.pack_into(self._memory, 0, jobs)
+        """Tell peers how many encoding jobs this worker has before it, and so that it is there."""
+        _LOAD.pack_into(self._memory, 0, jobs + 1)
 
     def allocate(self, size: int) -> Run | None:
         """A run of at least `size` bytes, or None when no such run is free."""

@@ -170,7 +170,6 @@ class ClusterSession:
     ) -> None:
         self.settings = settings
         self.client: Client | None = None
-        self.broker_restarts = 0
         self._topics = frozenset(topics)
         self._push = push
         self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
@@ -260,7 +259,6 @@ class ClusterSession:
         answer(IdentityGranted(wanted.ticket, identity.producer_id, identity.epoch))
 
     def _broker_restarted(self) -> None:
-        self.broker_restarts += 1
         self.wanted(self._topics, "the embedded broker was restarted")
 
     async def close(self, deadline: Deadline) -> None:

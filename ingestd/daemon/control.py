@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 if TYPE_CHECKING:
@@ -205,10 +205,9 @@ class StatisticsReported:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` bytes left."""
+    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` sources left."""
 
     unacknowledged: int
-    errors: Sequence[str] = field(default=())
 
 
 class ControlChannel(asyncio.Protocol):

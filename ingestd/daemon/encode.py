@@ -90,6 +90,7 @@ class EncodeStage:
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
         self._peer_turn = False
+        self._publish()
 
     @property
     def capacity(self) -> int:
@@ -124,7 +125,10 @@ class EncodeStage:
     def _idlest_peer(self, waiting: int) -> _Peer | None:
         best, least = None, waiting
         for peer in self._peers.values():
-            queue = max(peer.arena.load, len(peer.jobs))
+            load = peer.arena.load
+            if load is None:
+                continue
+            queue = max(load, len(peer.jobs))
             if queue < least and len(peer.jobs) < JOBS_PER_PEER:
                 best, least = peer, queue
         return best

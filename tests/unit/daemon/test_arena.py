@@ -73,6 +73,7 @@ def test_a_peer_sees_the_bytes_and_the_load_of_the_owner():
     owner, peer = Arena(descriptor), ArenaView(descriptor)
     run = owner.allocate(10)
     owner.view(run.page, 10)[:] = b"0123456789"
+    assert peer.load is None
     owner.publish_load(7)
     assert bytes(peer.view(run.page, 10)) == b"0123456789"
     assert peer.load == 7

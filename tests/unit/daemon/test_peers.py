@@ -168,3 +168,19 @@ async def test_what_may_become_more_batches_than_an_answer_can_name_is_encoded_b
     theirs.close()
     os.close(ours_fd)
     os.close(theirs_fd)
+
+
+async def test_a_peer_that_has_not_started_yet_is_asked_nothing():
+    # Its arena and its socket are there before its interpreter is: what it was asked would wait as long as it starts.
+    (ours, our_arena, ours_fd, _) = stage()
+    theirs_fd = Arena.create(64 * PAGE_BYTES)
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), left)
+    results = []
+    for number in range(5):
+        submit(ours, our_arena, f"slab {number}".encode(), results)
+    await until(lambda: len(results) == 5)
+    ours.close()
+    right.close()
+    os.close(ours_fd)
+    os.close(theirs_fd)
