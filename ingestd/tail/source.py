@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -102,7 +104,8 @@ class TailSource:
         if self._finished is not None:
             return 0
         if self._descriptor is not None:
-            self._size = os.fstat(self._descriptor).st_size
+            with suppress(OSError):  # a stale handle: the next read says so
+                self._size = os.fstat(self._descriptor).st_size
         end = self._size if self._until is None else min(self._size, self._until)
         return max(0, end - self._position)
 
@@ -209,6 +212,14 @@ class TailSource:
 
     def read(self, into: memoryview) -> Piece | None:
         """See `ingestd.daemon.source.Source.read`."""
+        try:
+            return self._read(into)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                self._release_descriptor()  # of no use any more: the next read opens the file again
+            raise
+
+    def _read(self, into: memoryview) -> Piece | None:
         if self._finished is not None:
             return None
         if self._descriptor is None and not self._open_again():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import time
@@ -59,6 +60,27 @@ def take(source: Any, size: int = 14 * 65536) -> tuple[Piece, bytes] | None:
     buffer = memoryview(bytearray(size))
     piece = source.read(buffer)
     return None if piece is None else (piece, bytes(buffer[: piece.length]))
+
+
+async def test_a_file_whose_server_has_forgotten_it_is_an_error_of_read_alone(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `unread` is asked between reads, where an error would take the whole worker down.
+    append(tmp_path / "a.log", b"one\ntwo\n")
+    source = await opened(follow())
+    assert source.unread == 8
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(source_module.os, "fstat", stale)
+        broken.setattr(source_module.os, "preadv", stale)
+        assert source.unread == 8
+        with pytest.raises(OSError, match="Stale"):
+            take(source)
+    assert str(tmp_path / "a.log") not in open_files()
+    assert take(source)[1] == b"one\ntwo\n"
 
 
 # Lines
