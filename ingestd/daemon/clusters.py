@@ -13,7 +13,7 @@ from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
 from ingestd.daemon.processes import ChildProcess
-from ingestd.errors import IngestdError
+from ingestd.errors import IngestdError, KafkaError, is_retriable
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
@@ -254,7 +254,8 @@ class ClusterSession:
         try:
             identity = await FetchedIdentities(self.client).acquire(previous)
         except (IngestdError, OSError) as error:
-            answer(IdentityRefused(wanted.ticket, str(error)))
+            code = error.code if isinstance(error, KafkaError) and not is_retriable(error) else None
+            answer(IdentityRefused(wanted.ticket, str(error), code))
             return
         answer(IdentityGranted(wanted.ticket, identity.producer_id, identity.epoch))
 

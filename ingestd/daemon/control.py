@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.daemon.source import Assignment, Route
     from ingestd.daemon.statistics import WorkerStatistics
+    from ingestd.errors import ErrorCode
 
 __all__ = [
     "Assign",
@@ -105,10 +106,11 @@ class IdentityGranted:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRefused:
-    """No producer id could be had for `ticket`; the worker asks again as its producer's retry policy says."""
+    """No producer id could be had for `ticket`. With a `code` it is refused for good; else the worker asks again."""
 
     ticket: int
     reason: str
+    code: ErrorCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,8 +193,8 @@ class Worker:
                 self._kick_soon()
             case IdentityGranted(ticket, producer_id, epoch):
                 self._answer(ticket, ProducerIdentity(producer_id, epoch))
-            case IdentityRefused(ticket, reason):
-                self._answer(ticket, ConnectionLost(reason))
+            case IdentityRefused(ticket, reason, code):
+                self._answer(ticket, ConnectionLost(reason) if code is None else KafkaError(code, reason))
             case Drain(seconds):
                 self._tasks.start(self._drain(seconds), "drain")
             case _:

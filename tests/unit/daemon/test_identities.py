@@ -1,0 +1,43 @@
+"""Producer ids for workers: a refusal that asking again can not change reaches the producer as what it is."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from ingestd.daemon import clusters
+from ingestd.daemon.clusters import ClusterSession
+from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
+from ingestd.daemon.control import IdentityWanted
+from ingestd.daemon.worker import Worker
+from ingestd.errors import ConnectionLost, ErrorCode, KafkaError, is_retriable
+
+
+@pytest.mark.parametrize(
+    ("refusal", "again"),
+    [
+        (KafkaError(ErrorCode.cluster_authorization_failed, "InitProducerId"), False),
+        (KafkaError(ErrorCode.coordinator_load_in_progress, "InitProducerId"), True),
+        (ConnectionLost("no broker"), True),
+        (OSError("no route"), True),
+    ],
+)
+async def test_a_refusal_is_asked_again_only_where_that_can_help(monkeypatch, refusal, again):
+    class Refusing:
+        def __init__(self, client):
+            pass
+
+        async def acquire(self, previous):
+            raise refusal
+
+    monkeypatch.setattr(clusters, "FetchedIdentities", Refusing)
+    session = ClusterSession(ClusterSettings("c", bootstrap=("h:1",)), (), DaemonSettings(), lambda _: None)
+    session.client = SimpleNamespace()
+    said = []
+    await session._identify(IdentityWanted(1, "c"), said.append)
+    worker = SimpleNamespace(_tickets={1: asyncio.get_running_loop().create_future()})
+    worker._answer = lambda ticket, answer: Worker._answer(worker, ticket, answer)
+    Worker._received(worker, said[0])
+    error = worker._tickets[1].exception()
+    assert is_retriable(error) is again
+    assert str(refusal) in str(error)
