@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PAGE_BYTES", "Arena", "ArenaView", "Run", "pages_for"]
+__all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaView", "Run", "pages_for"]
 
 PAGE_BYTES = 65536
+
+NOT_STARTED = 1 << 32
+"""The load of a worker that can not be asked for anything yet."""
 
 _FREE = 0
 _USED = 1
@@ -57,10 +60,10 @@ class ArenaView:
         return self._memory[start : start + length]
 
     @property
-    def load(self) -> int | None:
-        """Encoding jobs that the owner has before it; a hint, possibly a moment old. None: it has not started yet."""
+    def load(self) -> int:
+        """Encoding jobs that the owner has before it; a hint, possibly a moment old. `NOT_STARTED` until it says so."""
         published = int(_LOAD.unpack_from(self._memory)[0])
-        return published - 1 if published else None
+        return published - 1 if published else NOT_STARTED
 
     def close(self) -> None:
         """Unmap, unless views of it are still held: then the last of them to go does."""

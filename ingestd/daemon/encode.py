@@ -125,10 +125,7 @@ class EncodeStage:
     def _idlest_peer(self, waiting: int) -> _Peer | None:
         best, least = None, waiting
         for peer in self._peers.values():
-            load = peer.arena.load
-            if load is None:
-                continue
-            queue = max(load, len(peer.jobs))
+            queue = max(peer.arena.load, len(peer.jobs))
             if queue < least and len(peer.jobs) < JOBS_PER_PEER:
                 best, least = peer, queue
         return best

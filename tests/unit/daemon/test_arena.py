@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.daemon.arena import PAGE_BYTES, Arena, ArenaView, Run, pages_for
+from ingestd.daemon.arena import NOT_STARTED, PAGE_BYTES, Arena, ArenaView, Run, pages_for
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_peer_sees_the_bytes_and_the_load_of_the_owner():
     owner, peer = Arena(descriptor), ArenaView(descriptor)
     run = owner.allocate(10)
     owner.view(run.page, 10)[:] = b"0123456789"
-    assert peer.load is None
+    assert peer.load == NOT_STARTED
     owner.publish_load(7)
     assert bytes(peer.view(run.page, 10)) == b"0123456789"
     assert peer.load == 7
