@@ -96,7 +96,7 @@ def _watch(daemon: Daemon) -> float:
         metrics = daemon.metrics()
         read, helped = _value(metrics, "ingestd_read_bytes_total"), _value(metrics, "ingestd_helped_bytes_total")
         share = helped / read if read else share
-        time.sleep(0.1)
+        time.sleep(0.5)
     return share
 
 

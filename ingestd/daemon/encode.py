@@ -1,7 +1,7 @@
 """Encode stage: raw slabs to record batches, here or at an idle peer. One per worker, shared by its routes.
 
-A job runs where the shorter queue is: a worker with nothing else to do encodes its own and makes no hop; one with a
-hot source has its peers help. Peers see only runs of the owner's arena, never the source.
+A worker with nothing else to encode makes no hop; one with a hot source keeps its peers busy and encodes what is left.
+Peers see only runs of the owner's arena, never the source.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class EncodeStage:
         return 2 + JOBS_PER_PEER * len(self._peers)
 
     def submit(self, job: EncodeJob) -> None:
-        """Take a job; it is encoded here, or at the peer with the shortest queue where that is shorter than ours."""
+        """Take a job; it is encoded here, or, when we have others waiting, at the idlest peer."""
         shareable = job.lane.partition != PER_RECORD or job.partitions <= MOST_PARTITIONS
         waiting = len(self._own) + len(self._asked)
         if shareable and waiting and (peer := self._idlest_peer(waiting)) is not None:
@@ -123,10 +123,16 @@ class EncodeStage:
         self._want_turn()
 
     def _idlest_peer(self, waiting: int) -> _Peer | None:
-        best, least = None, waiting
+        """The peer with least to do, unless all have clearly more than we.
+
+        Ours are counted once; what a peer has besides them twice, since it also reads and sends for that. It may have
+        one more than we: we have the source to read and batches to send.
+        """
+        best, least = None, waiting + 2
         for peer in self._peers.values():
-            queue = max(peer.arena.load, len(peer.jobs))
-            if queue < least and len(peer.jobs) < JOBS_PER_PEER:
+            ours = len(peer.jobs)
+            queue = ours + 2 * max(0, peer.arena.load - ours)
+            if queue < least and ours < JOBS_PER_PEER:
                 best, least = peer, queue
         return best
 

@@ -305,6 +305,7 @@ class Worker:
         moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
         if moved:
             self.tell(PositionsReported(moved))
+            self._tell_counters(None)  # So that a worker killed now has counted all that its positions say.
 
     async def _report_statistics(self) -> None:
         while True:
@@ -312,12 +313,15 @@ class Worker:
             await asyncio.sleep(self.configure.statistics_interval)
 
     def _tell_statistics(self) -> None:
-        names = [route.name for route in self.configure.routes]
         changed = [pipeline.gauges() for pipeline in self._pipelines.values()]
         for name, gauges in zip(self._pipelines, changed, strict=True):
             if gauges is not None:
                 self._gauges[name] = gauges
         sources = {name: gauge for gauges in self._gauges.values() for name, gauge in gauges.items()}
+        self._tell_counters(sources if any(gauges is not None for gauges in changed) else None)
+
+    def _tell_counters(self, sources: dict[str, SourceGauges] | None) -> None:
+        names = [route.name for route in self.configure.routes]
         self.tell(
             StatisticsReported(
                 WorkerStatistics(
@@ -327,7 +331,7 @@ class Worker:
                     arena_pages=self._arena.usable_pages,
                     arena_pages_used=self._arena.used_pages,
                     routes=dict(zip(names, self._counters, strict=True)),
-                    sources=sources if any(gauges is not None for gauges in changed) else None,
+                    sources=sources,
                 )
             )
         )
