@@ -1,4 +1,4 @@
-"""config/REFERENCE.md, made from the settings classes themselves: `python tests/evidence/reference.py` writes it anew."""
+"""config/REFERENCE.md, made from the settings classes: `python tests/evidence/reference.py` writes it anew."""
 
 from __future__ import annotations
 
