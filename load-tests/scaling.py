@@ -1,6 +1,8 @@
 """One file into one partition, against a sink that only acknowledges: how much faster two workers are than one.
 
-No broker, no disk: what is measured is reading, encoding, compressing and sending, with order kept.
+No broker, no disk: what is measured is reading, encoding, compressing and sending, with order kept. With as many cores
+as workers for everything, the sink included; `--unbound`: all may use every core, so that one worker has the sink's and
+the kernel's work done beside it, and two must share.
 """
 
 from __future__ import annotations
@@ -60,11 +62,13 @@ def running_sink(cores: str | None) -> Iterator[tuple[str, subprocess.Popen[str]
         sink.wait()
 
 
-def run_once(log: Path, lines: int, workers: int, codec: str, cores: str | None, directory: Path) -> Run:
+def run_once(log: Path, lines: int, workers: int, codec: str, directory: Path, *, unbound: bool) -> Run:
     """Ship the file once. Raises `RuntimeError` unless the sink counted every line."""
+    cores = None if unbound else f"0-{workers - 1}"
     with running_sink(cores) as (address, sink):
         daemon = Daemon(
             directory,
+            command=("taskset", "-c", cores) if cores else (),
             servers=[address],
             topic="scaling",
             paths=[str(log)],
@@ -75,7 +79,6 @@ def run_once(log: Path, lines: int, workers: int, codec: str, cores: str | None,
         with daemon:
             started = time.monotonic()
             daemon.start("--once")
-            helped = _watch(daemon)
             status = daemon.wait(RUN_SECONDS)
             wall = time.monotonic() - started
         if status != 0:
@@ -85,23 +88,13 @@ def run_once(log: Path, lines: int, workers: int, codec: str, cores: str | None,
     if counted["records"] != lines:
         raise RuntimeError(f"{counted['records']} records reached the sink, {lines} lines in the file")
     moving = counted["last_acknowledgement"] - counted["first_request"]
-    return Run(workers, codec, log.stat().st_size / 1e6 / moving, wall, helped)
+    return Run(workers, codec, log.stat().st_size / 1e6 / moving, wall, _helped(daemon.log.read_text()))
 
 
-def _watch(daemon: Daemon) -> float:
-    """Until the daemon's end: the part of bytes encoded by helpers, as it last said."""
-    share = 0.0
-    deadline = time.monotonic() + RUN_SECONDS
-    while daemon.running and time.monotonic() < deadline:
-        metrics = daemon.metrics()
-        read, helped = _value(metrics, "ingestd_read_bytes_total"), _value(metrics, "ingestd_helped_bytes_total")
-        share = helped / read if read else share
-        time.sleep(0.5)
-    return share
-
-
-def _value(metrics: str, name: str) -> float:
-    return sum(float(found[1]) for found in re.finditer(rf"^{name}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE))
+def _helped(log: str) -> float:
+    """The part of the bytes that helpers encoded, as the daemon's summary says; nothing is said of none."""
+    found = re.search(r"(\d+)% encoded by helpers", log)
+    return int(found[1]) / 100 if found else 0.0
 
 
 def main() -> int:
@@ -110,7 +103,7 @@ def main() -> int:
     parser.add_argument("--size", type=parse_size, default=parse_size("2GB"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--codec", default="lz4", choices=["none", "gzip", "snappy", "lz4", "zstd"])
-    parser.add_argument("--sink-cores", help="cores of the sink; default: any")
+    parser.add_argument("--unbound", action="store_true", help="all cores for everything")
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
     runs: list[Run] = []
@@ -119,16 +112,16 @@ def main() -> int:
         for number in range(given.runs):
             for workers in (1, 2):
                 place = directory / f"run-{number}-{workers}"
-                run = run_once(log, lines, workers, given.codec, given.sink_cores, place)
+                run = run_once(log, lines, workers, given.codec, place, unbound=given.unbound)
                 print(
                     f"{workers} workers: {run.megabytes_per_second:.0f} MB/s, helped {run.helped_share:.0%}", flush=True
                 )
                 runs.append(run)
-    _report(runs, given.size, given.codec)
+    _report(runs, given.size, given.codec, unbound=given.unbound)
     return 0
 
 
-def _report(runs: list[Run], size: int, codec: str) -> None:
+def _report(runs: list[Run], size: int, codec: str, *, unbound: bool) -> None:
     speeds = {n: statistics.median(run.megabytes_per_second for run in runs if run.workers == n) for n in (1, 2)}
     shares = [run.helped_share for run in runs if run.workers == 2]
     gain, share = speeds[2] / speeds[1], statistics.median(shares)
@@ -144,9 +137,11 @@ def _report(runs: list[Run], size: int, codec: str) -> None:
         "delivery": "at least once, acks from a sink that keeps nothing",
         "fsync": "positions only",
         "partitions": 1,
+        "cores": "all" if unbound else "as many as workers, sink included",
     }
     caption = (
-        f"{size / 1e9:.2f} GB, one file, one partition, {codec}, linger {LINGER} s, sink without disk; medians; "
+        f"{size / 1e9:.2f} GB, one file, one partition, {codec}, linger {LINGER} s, sink without disk, "
+        f"cores: {settings['cores']}; medians; "
         "MB/s from the first request to the last acknowledgement\n" + "\n".join(verdicts)
     )
     rows = [[n, speeds[n], statistics.median(run.wall for run in runs if run.workers == n)] for n in (1, 2)]

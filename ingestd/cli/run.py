@@ -95,9 +95,12 @@ def summary_lines(summary: Summary) -> Sequence[str]:
     width = max((len(route.name) for route in summary.routes), default=0)
     for route in summary.routes:
         ratio = f", {in_bytes(route.compressed_bytes)} sent" if route.compressed_bytes else ""
+        helped = (
+            f", {route.helped_bytes / route.bytes:.0%} encoded by helpers" if route.helped_bytes and route.bytes else ""
+        )
         lines.append(
             f"{route.name:<{width}}  {in_count(route.sources, 'file')}, {in_count(route.records, 'line')}, "
-            f"{in_bytes(route.bytes)}{ratio}"
+            f"{in_bytes(route.bytes)}{ratio}{helped}"
         )
         if route.failure is not None:
             lines.append(f"{route.name:<{width}}  stopped: {route.failure}")

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodeJob", "EncodeStage", "EncodingFailed"]
 
-JOBS_PER_PEER: Final = 3
+JOBS_PER_PEER: Final = 6
 """Jobs that one owner keeps with one peer: enough that the peer never waits, few enough to bound disorder."""
+
+PEERS_LEAD: Final = 3
+"""Jobs that a peer may have more than its owner. An owner reads, sends and encodes in one turn of its loop; a peer that
+only encodes is done with as many jobs meanwhile. Measured: with 1 it waits a fifth of the time, with 3 hardly ever."""
 
 
 MOST_PARTITIONS: Final = 1000
@@ -125,10 +129,9 @@ class EncodeStage:
     def _idlest_peer(self, waiting: int) -> _Peer | None:
         """The peer with least to do, unless all have clearly more than we.
 
-        Ours are counted once; what a peer has besides them twice, since it also reads and sends for that. It may have
-        one more than we: we have the source to read and batches to send.
+        Ours are counted once; what a peer has besides them twice, since it also reads and sends for that.
         """
-        best, least = None, waiting + 2
+        best, least = None, waiting + PEERS_LEAD + 1
         for peer in self._peers.values():
             ours = len(peer.jobs)
             queue = ours + 2 * max(0, peer.arena.load - ours)

@@ -17,6 +17,8 @@ class RouteSummary:
     bytes: int
     compressed_bytes: int
     failure: str | None = None
+    helped_bytes: int = 0
+    """Of `bytes`, what was encoded by workers that do not own the source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,6 +265,7 @@ class Supervisor:
                 totals.get(name, RouteCounters()).bytes_acknowledged,
                 totals.get(name, RouteCounters()).compressed_bytes,
                 self._route_failures.get(name),
+                totals.get(name, RouteCounters()).helped_bytes,
             )
             for name in self._routes
         )
