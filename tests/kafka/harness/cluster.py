@@ -320,10 +320,10 @@ class KafkaCluster:
 
     # the request log
 
-    def wait_for_request(self, client_id: str, api: str) -> None:
-        """Until a request is in the log: a node writes it there after it has answered."""
-        what = f"{api} of {client_id} is in the request log"
-        self._until(lambda: self.requests_by_client().get(client_id, Counter())[api] > 0, what)
+    def wait_for_request(self, client_id: str, api: str, times: int = 1) -> None:
+        """Until a request is in the log, so many times: a node writes it there after it has answered."""
+        what = f"{api} of {client_id} is in the request log, {times} times"
+        self._until(lambda: self.requests_by_client().get(client_id, Counter())[api] >= times, what)
 
     def requests_by_client(self) -> dict[str, Counter[str]]:
         """For each client id, how often it asked what of any node. Needs `log_requests`."""
