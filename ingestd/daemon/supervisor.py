@@ -38,7 +38,8 @@ from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore, PositionsUnavailable
 from ingestd.daemon.shards import Shards
 from ingestd.daemon.statistics import RouteCounters
-from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus, WorkerStatus
+from ingestd.daemon.status import DaemonStatus
+from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
@@ -458,50 +459,10 @@ class Supervisor:
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._began,
             ready=self.not_ready() is None,
-            workers=[self._worker_status(slot) for slot in range(self._workers.count)],
-            routes=self._route_statuses(),
-            clusters=[self._cluster_status(name, session) for name, session in self._clusters.items()],
+            workers=[worker_status(slot, self._workers, self.metrics) for slot in range(self._workers.count)],
+            routes=route_statuses(self._routes, self.metrics),
+            clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
         )
-
-    def _worker_status(self, slot: int) -> WorkerStatus:
-        worker = self._workers.get(slot)
-        pages, used = self.metrics.arena(slot)
-        return WorkerStatus(
-            slot=slot,
-            pid=None if worker is None else worker.process.pid,
-            incarnation=0 if worker is None else worker.incarnation,
-            restarts=self._workers.restarts[slot],
-            cpu_seconds=self.metrics.cpu_seconds().get(slot, 0.0),
-            arena_bytes=pages,
-            arena_used_bytes=used,
-        )
-
-    def _route_statuses(self) -> list[RouteStatus]:
-        totals = self.metrics.totals()
-        sources: dict[str, list[SourceStatus]] = {name: [] for name in self._routes}
-        for name, gauges in self.metrics.sources().items():
-            sources[gauges.route].append(SourceStatus(name, gauges.label, gauges.unread, gauges.position))
-        statuses = []
-        for name, route in self._routes.items():
-            counters = totals.get(name, RouteCounters())
-            statuses.append(
-                RouteStatus(
-                    name=name,
-                    cluster=route.cluster,
-                    topic=route.topic,
-                    records=counters.records_acknowledged,
-                    bytes_read=counters.bytes_read,
-                    bytes_acknowledged=counters.bytes_acknowledged,
-                    errors=counters.errors,
-                    sources=sources[name],
-                )
-            )
-        return statuses
-
-    def _cluster_status(self, name: str, session: ClusterSession) -> ClusterStatus:
-        snapshot = session.metadata
-        nodes = () if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
-        return ClusterStatus(name, session.settings.embedded, nodes, session.trouble)
 
 
 def _lock(state: Path) -> int:

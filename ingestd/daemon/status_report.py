@@ -1,0 +1,62 @@
+"""Status report: what the supervisor's parts know, as the values that /status and the live view show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.daemon.statistics import RouteCounters
+from ingestd.daemon.status import ClusterStatus, RouteStatus, SourceStatus, WorkerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ingestd.daemon.clusters import ClusterSession
+    from ingestd.daemon.metrics import Metrics
+    from ingestd.daemon.source import Route
+    from ingestd.daemon.workers import Workers
+
+__all__ = ["cluster_status", "route_statuses", "worker_status"]
+
+
+def worker_status(slot: int, workers: Workers, metrics: Metrics) -> WorkerStatus:
+    """One slot: its living process, if there is one, and what was last heard of it."""
+    worker = workers.get(slot)
+    size, used = metrics.arena(slot)
+    return WorkerStatus(
+        slot=slot,
+        pid=None if worker is None else worker.process.pid,
+        incarnation=0 if worker is None else worker.incarnation,
+        restarts=workers.restarts[slot],
+        cpu_seconds=metrics.cpu_seconds().get(slot, 0.0),
+        arena_bytes=size,
+        arena_used_bytes=used,
+    )
+
+
+def route_statuses(routes: Mapping[str, Route], metrics: Metrics) -> list[RouteStatus]:
+    """Every route: totals since the daemon's start, and the sources that workers have open."""
+    totals = metrics.totals()
+    sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
+    for name, gauges in metrics.sources().items():
+        sources[gauges.route].append(SourceStatus(name, gauges.label, gauges.unread, gauges.position))
+    return [_route_status(route, totals.get(name, RouteCounters()), sources[name]) for name, route in routes.items()]
+
+
+def _route_status(route: Route, counters: RouteCounters, sources: list[SourceStatus]) -> RouteStatus:
+    return RouteStatus(
+        name=route.name,
+        cluster=route.cluster,
+        topic=route.topic,
+        records=counters.records_acknowledged,
+        bytes_read=counters.bytes_read,
+        bytes_acknowledged=counters.bytes_acknowledged,
+        errors=counters.errors,
+        sources=sources,
+    )
+
+
+def cluster_status(name: str, session: ClusterSession) -> ClusterStatus:
+    """A cluster's brokers, as its newest metadata has them."""
+    snapshot = session.metadata
+    nodes = () if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
+    return ClusterStatus(name, session.settings.embedded, nodes, session.trouble)
