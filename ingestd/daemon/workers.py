@@ -10,6 +10,7 @@ import structlog
 
 from ingestd.daemon.control import Configure, Drain
 from ingestd.daemon.worker_process import WorkerProcess
+from ingestd.errors import DeadlineExceeded
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
@@ -103,8 +104,8 @@ class Workers:
         for worker in self:
             # A worker keeps the deadline itself; one that does not answer shortly after it counts with all it has.
             try:
-                left += await asyncio.wait_for(worker.drained, deadline.remaining + 1.0)
-            except TimeoutError:
+                left += await Deadline.after(deadline.remaining + 1.0).wait_for(worker.drained, "drain")
+            except DeadlineExceeded:
                 left += 1
         return left
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from ingestd.daemon.source import Found
+from ingestd.errors import DeadlineExceeded
+from ingestd.retry import Deadline
 from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.compressed import compressed_copy
@@ -135,8 +137,8 @@ class TailFinder:
                 rest = max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
                 if inotify is not None:
                     self._watch(inotify)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), self._route.rescan_interval)
+                with suppress(DeadlineExceeded):  # Then it is time for a pass without news.
+                    await Deadline.after(self._route.rescan_interval).wait_for(self._wanted.wait(), "news of files")
                     await asyncio.sleep(rest)
         finally:
             self._wanted = None
