@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ __all__ = [
     "parse_address",
     "prepare_state",
 ]
-
-PAGE_BYTES: Final = 64 * 1024
-"""Arenas are handed out in runs of pages of this size."""
 
 SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
 

@@ -26,7 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ingestd import __version__
-from ingestd.daemon.configuration import PAGE_BYTES
+from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ingestd.daemon.arena import PAGE_BYTES, pages_for
 from ingestd.daemon.encode import EncodeJob, EncodingFailed
 from ingestd.daemon.lane import LaneQueue, OpenSource, Output, Slab
 from ingestd.daemon.progress import Progress
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSender", "Pipeline", "PipelineNews"]
 
-LEAST_READ: Final = 65536
+LEAST_READ: Final = PAGE_BYTES
 """A source is never asked to read into less: a slab with less room is full."""
 
 SLABS_PER_PUMP: Final = 4
@@ -291,7 +292,7 @@ class Pipeline:
 
     def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
         size = self.route.batch_bytes
-        if self._pages and self._pages + 2 * -(-size // 65536) + 1 > self._share:
+        if self._pages and self._pages + pages_for(size) + pages_for(size + LEAST_READ) > self._share:
             self._starved = True
             return None
         raw = self._arena.allocate(size)
@@ -539,7 +540,7 @@ class Pipeline:
 
     @property
     def unsettled(self) -> int:
-        """Slabs that are not wholly acknowledged; 0 after `drain` means drained."""
+        """Sources of which something read is not acknowledged; 0 after `drain` means drained."""
         return sum(not held.progress.settled for held in self._sources.values())
 
     def close(self) -> None:

@@ -106,7 +106,6 @@ class Supervisor:
         self._progress = progress
         self._began = time.monotonic()
         self._log = structlog.get_logger("ingestd.supervisor")
-        self._failed = asyncio.Event()
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
         self._stop = asyncio.Event()
@@ -192,7 +191,7 @@ class Supervisor:
         if not self._once:
             for intake in self._intakes.values():
                 self._tasks.start(intake.run(), f"finder of {intake.route.name}")
-            await self._until_stop(self._failed.wait())
+            await self._stop.wait()
             return
         if len(self._shards):
             self._tasks.start(self._give_up_on_absent_clusters(), "start of clusters")
@@ -253,7 +252,6 @@ class Supervisor:
     def _crashed(self, error: BaseException) -> None:
         self._log.error("supervisor task failed", exc_info=error)
         self._crash = error
-        self._failed.set()
         self._stop.set()
 
     def _summary(self) -> Summary:
