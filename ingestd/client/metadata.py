@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ingestd.errors import ErrorCode
 
@@ -11,9 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
-__all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata"]
+__all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata", "TopicPartition"]
 
 NO_LEADER = -1
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

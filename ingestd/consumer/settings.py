@@ -5,23 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError
 
 __all__ = ["AtTime", "ConsumerSettings", "Edge", "End", "Isolation", "OutOfRange", "Start", "TopicPartition"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class TopicPartition(NamedTuple):
-    """A topic's name and a partition's number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class Edge(Enum):

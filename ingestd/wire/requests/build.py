@@ -1,0 +1,28 @@
+"""What a request function returns, and what all of them need."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kio.static.protocol import RequestPayload
+
+    from ingestd.wire.versions import ApiVersions
+
+__all__ = ["Build", "made", "milliseconds"]
+
+Build: TypeAlias = "Callable[[ApiVersions], RequestPayload]"
+"""Makes the kio request for what a broker speaks; raises `UnsupportedVersion` where that cannot say what is asked."""
+
+
+def milliseconds(timeout_ms: int) -> timedelta:
+    """Give a number of milliseconds as kio wants it."""
+    return timedelta(milliseconds=timeout_ms)
+
+
+def made(request: Any) -> RequestPayload:
+    """Give an entity of a dynamically imported kio class its static type."""
+    return cast("RequestPayload", request)

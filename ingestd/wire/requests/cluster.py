@@ -1,0 +1,76 @@
+"""Requests about the cluster as a whole: metadata, coordinators, the cluster's description."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ingestd.wire.apis import Api
+from ingestd.wire.codec import request_module
+from ingestd.wire.requests.build import made
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from kio.static.protocol import RequestPayload
+
+    from ingestd.wire.requests.build import Build
+    from ingestd.wire.versions import ApiVersions
+
+__all__ = ["describe_cluster", "find_coordinator", "metadata"]
+
+
+def metadata(
+    topics: Collection[str] | None, *, allow_auto_topic_creation: bool = False, topic_ids: Collection[UUID] = ()
+) -> Build:
+    """Nodes, controller, and the partitions of `topics`; None: of every topic; empty: of none.
+
+    Brokers before 0.11 (version 4) create a missing topic whatever `allow_auto_topic_creation` says.
+    """
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        version = versions.pick(Api.metadata, 12 if topic_ids else 1, 13)
+        module = request_module("metadata", version)
+        wanted: tuple[Any, ...] | None = None
+        if topics is not None or topic_ids:
+            with_id = {"topic_id": None} if version >= 10 else {}
+            wanted = tuple(module.MetadataRequestTopic(name=name, **with_id) for name in topics or ())
+            wanted += tuple(module.MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in topic_ids)
+        fields: dict[str, Any] = {"topics": wanted}
+        if version >= 4:
+            fields["allow_auto_topic_creation"] = allow_auto_topic_creation
+        if version >= 8:
+            fields["include_topic_authorized_operations"] = False
+        if 8 <= version <= 10:
+            fields["include_cluster_authorized_operations"] = False
+        return made(module.MetadataRequest(**fields))
+
+    return build
+
+
+def find_coordinator(key: str, key_type: int) -> Build:
+    """The coordinator of a group (key type 0) or of a transactional id (key type 1)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        version = versions.pick(Api.find_coordinator, 1 if key_type else 0, 5)
+        module = request_module("find_coordinator", version)
+        fields: dict[str, Any] = {"coordinator_keys": (key,)} if version >= 4 else {"key": key}
+        if version >= 1:
+            fields["key_type"] = key_type
+        return made(module.FindCoordinatorRequest(**fields))
+
+    return build
+
+
+def describe_cluster(*, include_fenced_brokers: bool = False) -> Build:
+    """Cluster id, controller and brokers. Fenced brokers need version 2 (Kafka 4.0)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        version = versions.pick(Api.describe_cluster, 2 if include_fenced_brokers else 0, 2)
+        module = request_module("describe_cluster", version)
+        fields: dict[str, Any] = {"include_cluster_authorized_operations": False}
+        if version >= 2:
+            fields["include_fenced_brokers"] = include_fenced_brokers
+        return made(module.DescribeClusterRequest(**fields))
+
+    return build

@@ -1,0 +1,70 @@
+"""Requests about offsets of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.wire.apis import Api
+from ingestd.wire.codec import request_module
+from ingestd.wire.requests.build import made, milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kio.static.protocol import RequestPayload
+
+    from ingestd.wire.requests.build import Build
+    from ingestd.wire.versions import ApiVersions
+
+__all__ = ["EARLIEST", "LATEST", "OffsetAt", "list_offsets"]
+
+LATEST: Final = -1
+"""`OffsetAt.timestamp_ms`: the offset behind the last record, or the last stable offset where `read_committed`."""
+EARLIEST: Final = -2
+"""`OffsetAt.timestamp_ms`: the first offset there still is."""
+_MAX_TIMESTAMP: Final = -3
+_NO_REPLICA: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """Asks for one partition's offset: EARLIEST, LATEST, or the first at or after a time in milliseconds."""
+
+    topic: str
+    partition: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+def list_offsets(partitions: Sequence[OffsetAt], *, read_committed: bool = False, timeout_ms: int = 30_000) -> Build:
+    """Offsets of partitions that the asked broker leads; the answer has one error per partition."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        lowest = 2 if read_committed else 1
+        if any(partition.timestamp_ms == _MAX_TIMESTAMP for partition in partitions):
+            lowest = 7
+        version = versions.pick(Api.list_offsets, lowest, 10)
+        module = request_module("list_offsets", version)
+        by_topic: dict[str, list[Any]] = {}
+        for partition in partitions:
+            fields: dict[str, Any] = {
+                "partition_index": partition.partition,
+                "timestamp": partition.timestamp_ms,
+            }
+            if version >= 4:
+                fields["current_leader_epoch"] = partition.leader_epoch
+            by_topic.setdefault(partition.topic, []).append(module.ListOffsetsPartition(**fields))
+        request: dict[str, Any] = {
+            "replica_id": _NO_REPLICA,
+            "topics": tuple(
+                module.ListOffsetsTopic(name=topic, partitions=tuple(wanted)) for topic, wanted in by_topic.items()
+            ),
+        }
+        if version >= 2:
+            request["isolation_level"] = int(read_committed)
+        if version >= 10:
+            request["timeout"] = milliseconds(timeout_ms)
+        return made(module.ListOffsetsRequest(**request))
+
+    return build
