@@ -46,7 +46,7 @@ reference: $(VENV)/.installed
 	$(BIN)/python tests/evidence/reference.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-user build demo-out load-tests/results ingestd/records/_compiled.c ingestd/records/*.so *.egg-info
+	rm -rf $(VENV) $(VENV)-user build demo-out load-tests/results ingestd/records/*.c ingestd/records/*.so *.egg-info
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv" >&2; exit 1; }

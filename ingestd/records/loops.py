@@ -6,15 +6,18 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ingestd.records import _plain as _chosen
+    from ingestd.records import _decode_plain as _decode
+    from ingestd.records import _encode_plain as _encode
 else:
     try:
-        from ingestd.records import _compiled as _chosen
+        from ingestd.records import _decode_compiled as _decode
+        from ingestd.records import _encode_compiled as _encode
     except ImportError as error:
-        from ingestd.records import _plain as _chosen
+        from ingestd.records import _decode_plain as _decode
+        from ingestd.records import _encode_plain as _encode
 
         logging.getLogger(__name__).warning(
-            "ingestd.records works in plain Python, some fifty times slower: its compiled module is missing (%s); "
+            "ingestd.records works in plain Python, some fifty times slower: a compiled module of it is missing (%s); "
             "install ingestd with a C compiler at hand",
             error,
         )
@@ -34,18 +37,18 @@ __all__ = [
     "scatter_lines",
 ]
 
-COMPILED: Final[bool] = _chosen.NAME == "compiled"
+COMPILED: Final[bool] = _encode.NAME == "compiled"
 """Whether the fast loops are in use."""
 
-FINISHED = _chosen.FINISHED
-SLOT_FULL = _chosen.SLOT_FULL
-BUDGET_SPENT = _chosen.BUDGET_SPENT
+FINISHED = _encode.FINISHED
+SLOT_FULL = _encode.SLOT_FULL
+BUDGET_SPENT = _encode.BUDGET_SPENT
 
-RecordBuffer = _chosen.RecordBuffer
-allocate = _chosen.allocate
-encode_lines = _chosen.encode_lines
-line_ends = _chosen.line_ends
-murmur2 = _chosen.murmur2
-parse_records = _chosen.parse_records
-partition_keys = _chosen.partition_keys
-scatter_lines = _chosen.scatter_lines
+RecordBuffer = _encode.RecordBuffer
+allocate = _encode.allocate
+encode_lines = _encode.encode_lines
+line_ends = _encode.line_ends
+murmur2 = _encode.murmur2
+parse_records = _decode.parse_records
+partition_keys = _encode.partition_keys
+scatter_lines = _encode.scatter_lines

@@ -19,10 +19,11 @@ if __name__ == "__main__":
 
     with atheris.instrument_imports(include=["ingestd.records"]):
         importlib.import_module("ingestd.records.decode")
-        importlib.import_module("ingestd.records._plain")
+        importlib.import_module("ingestd.records._decode_plain")
+        importlib.import_module("ingestd.records._encode_plain")
 
 from ingestd.errors import CorruptBatch, UnsupportedCodec
-from ingestd.records import _compiled, _plain
+from ingestd.records import _decode_compiled, _decode_plain, _encode_compiled, _encode_plain
 from ingestd.records.batch import HEADER_BYTES, check_crc, read_header, seal, split_batches
 from ingestd.records.codecs import Codec, decompress
 from ingestd.records.decode import decode_columns, decode_control, decode_records
@@ -67,7 +68,7 @@ def records_by_both_twins(data):
     if len(data) < 3:
         return
     arguments = (data[3:], data[0], data[1], 5, -1 if data[2] & 1 else 7, 9 if data[2] & 2 else None)
-    assert outcome(_compiled.parse_records, *arguments) == outcome(_plain.parse_records, *arguments)
+    assert outcome(_decode_compiled.parse_records, *arguments) == outcome(_decode_plain.parse_records, *arguments)
 
 
 def stream_of_a_codec(data):
@@ -84,14 +85,14 @@ def lines_by_both_twins(data):
         return
     room, limit, key, raw = data[0] * 8, data[1] * 4, data[2:4] if data[2] & 1 else None, data[4:]
     made, out = {}, {}
-    for twin in (_compiled, _plain):
+    for twin in (_encode_compiled, _encode_plain):
         out[twin] = bytearray(room)
         made[twin] = twin.encode_lines(raw, 0, out[twin], limit, key)
-    assert made[_compiled] == made[_plain]
-    assert out[_compiled] == out[_plain]
-    _, written, count = made[_plain]
-    _plain.parse_records(out[_plain][:written], count, count, 0, 0, None)
-    assert not any(out[_compiled][written:])
+    assert made[_encode_compiled] == made[_encode_plain]
+    assert out[_encode_compiled] == out[_encode_plain]
+    _, written, count = made[_encode_plain]
+    _decode_plain.parse_records(out[_encode_plain][:written], count, count, 0, 0, None)
+    assert not any(out[_encode_compiled][written:])
 
 
 WAYS = (

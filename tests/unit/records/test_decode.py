@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import COMPILED
 
 from ingestd.errors import CorruptBatch, UnsupportedCodec
-from ingestd.records import _compiled
 from ingestd.records.batch import HEADER_BYTES, patch_offset, write_header
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Codec, Compression
@@ -122,7 +122,7 @@ def test_log_append_time_is_every_records_timestamp():
 
 
 def marker(kind, key=None, value=None):
-    buffer = _compiled.RecordBuffer(1000)
+    buffer = COMPILED.RecordBuffer(1000)
     buffer.append(
         struct.pack(">hh", 0, kind) if key is None else key,
         struct.pack(">hi", 0, 17) if value is None else value,

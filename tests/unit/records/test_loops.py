@@ -8,9 +8,10 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twins import COMPILED, PLAIN
 
 from ingestd.errors import CorruptBatch
-from ingestd.records import _compiled, _plain, loops
+from ingestd.records import _decode_compiled, _decode_plain, _encode_compiled, _encode_plain, loops
 
 LINES = st.lists(st.binary(max_size=300).map(lambda line: line.replace(b"\n", b"")), max_size=40)
 KEYS = st.none() | st.binary(max_size=200)
@@ -38,11 +39,13 @@ def binary(buffers):
 
 def test_the_compiled_loops_are_built_and_chosen():
     assert loops.COMPILED
-    assert loops.encode_lines is _compiled.encode_lines
+    assert loops.encode_lines is _encode_compiled.encode_lines
+    assert loops.parse_records is _decode_compiled.parse_records
 
 
 def test_the_twins_have_the_same_names():
-    assert sorted(_compiled.__all__) == sorted(_plain.__all__)
+    assert sorted(_encode_compiled.__all__) == sorted(_encode_plain.__all__)
+    assert sorted(_decode_compiled.__all__) == sorted(_decode_plain.__all__)
 
 
 # Lines to records
@@ -51,14 +54,14 @@ def test_the_twins_have_the_same_names():
 @given(LINES, KEYS, st.booleans())
 def test_the_twins_encode_lines_alike(lines, key, closed):
     raw = b"\n".join(lines) + (b"\n" if closed else b"")
-    assert encoded(_compiled, raw, key=key) == encoded(_plain, raw, key=key)
+    assert encoded(COMPILED, raw, key=key) == encoded(PLAIN, raw, key=key)
 
 
 @given(LINES, KEYS, st.integers(0, 3000), st.integers(0, 3000))
 def test_the_twins_stop_at_the_same_line(lines, key, room, limit):
     raw = b"".join(line + b"\n" for line in lines)
-    assert encoded(_compiled, raw, key=key, room=room, limit=limit) == encoded(
-        _plain, raw, key=key, room=room, limit=limit
+    assert encoded(COMPILED, raw, key=key, room=room, limit=limit) == encoded(
+        PLAIN, raw, key=key, room=room, limit=limit
     )
 
 
@@ -150,7 +153,7 @@ def test_a_read_only_target_is_refused(twin):
 
 @given(st.binary(max_size=300))
 def test_line_ends_are_those_of_split(raw):
-    for twin in (_compiled, _plain):
+    for twin in (COMPILED, PLAIN):
         ends = memoryview(twin.line_ends(raw)).cast("i").tolist()
         lines = raw.split(b"\n")
         expected = lines if lines[-1] else lines[:-1]
@@ -179,7 +182,7 @@ def test_the_twins_scatter_alike(data, lines, slot_bytes, budget):
         first = data.draw(st.integers(-1, len(raw)))
         keys.extend((first, data.draw(st.integers(max(first, 0), len(raw)))))
     one, other = (
-        scattered(twin, raw, chosen, keys, slot_bytes=slot_bytes, budget=budget) for twin in (_compiled, _plain)
+        scattered(twin, raw, chosen, keys, slot_bytes=slot_bytes, budget=budget) for twin in (COMPILED, PLAIN)
     )
     assert one == other
 
@@ -262,10 +265,10 @@ def test_keys_get_the_partitions_that_java_gives_them(keys, partitions):
         spans.extend((at, at + len(key)))
         at += len(key)
     spans.extend((-1, 0))
-    for twin in (_compiled, _plain):
+    for twin in (COMPILED, PLAIN):
         chosen = memoryview(twin.partition_keys(raw, spans, partitions, 77)).cast("i").tolist()
-        assert chosen == [(_plain.murmur2(key) & 0x7FFFFFFF) % partitions for key in keys] + [77]
-        assert twin.murmur2(raw) == _plain.murmur2(raw)
+        assert chosen == [(PLAIN.murmur2(key) & 0x7FFFFFFF) % partitions for key in keys] + [77]
+        assert twin.murmur2(raw) == PLAIN.murmur2(raw)
 
 
 @pytest.mark.parametrize("span", [(0, 4), (2, 1), (2**31 - 1, 2**31 - 1), (1, -(2**31))])
@@ -286,7 +289,7 @@ RECORDS = st.lists(st.tuples(KEYS, KEYS, HEADERS, st.integers(0, 2**50)), min_si
 
 @given(RECORDS, st.integers(1, 2000))
 def test_the_twins_build_alike(records, limit):
-    one, other = _compiled.RecordBuffer(limit), _plain.RecordBuffer(limit)
+    one, other = COMPILED.RecordBuffer(limit), PLAIN.RecordBuffer(limit)
     for record in records:
         assert one.append(*record) == other.append(*record)
     assert bytes(one.view()) == bytes(other.view())
@@ -300,7 +303,7 @@ def test_the_twins_build_alike(records, limit):
 
 @given(RECORDS)
 def test_what_is_appended_is_parsed(records):
-    for twin in (_compiled, _plain):
+    for twin in (COMPILED, PLAIN):
         buffer = twin.RecordBuffer(1 << 20)
         for record in records:
             assert buffer.append(*record) == buffer.size
@@ -489,7 +492,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 @settings(max_examples=300)
 @given(st.data(), RECORDS)
 def test_mutated_records_are_parsed_alike_or_refused_alike(data, records):
-    buffer = _compiled.RecordBuffer(1 << 20)
+    buffer = COMPILED.RecordBuffer(1 << 20)
     for record in records:
         buffer.append(*record)
     changed = mutated(data, bytes(buffer.view()))
@@ -500,10 +503,10 @@ def test_mutated_records_are_parsed_alike_or_refused_alike(data, records):
         data.draw(st.just(0) | INT64),
         data.draw(st.none() | INT64),
     )
-    assert outcome(_compiled, changed, *arguments) == outcome(_plain, changed, *arguments)
+    assert outcome(COMPILED, changed, *arguments) == outcome(PLAIN, changed, *arguments)
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 20))
 def test_any_bytes_are_parsed_alike_or_refused_alike(records, count):
-    assert outcome(_compiled, records, count, 100, 0, 0, None) == outcome(_plain, records, count, 100, 0, 0, None)
+    assert outcome(COMPILED, records, count, 100, 0, 0, None) == outcome(PLAIN, records, count, 100, 0, 0, None)

@@ -7,7 +7,7 @@ import sys
 
 WITHOUT = """
 import sys
-sys.modules["ingestd.records._compiled"] = None
+sys.modules["ingestd.records._decode_compiled"] = None
 from ingestd.records import builder, decode, lines, loops
 from ingestd.records.codecs import Codec, Compression
 assert not loops.COMPILED

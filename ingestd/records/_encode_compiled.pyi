@@ -1,0 +1,11 @@
+from ingestd.records._encode_plain import BUDGET_SPENT as BUDGET_SPENT
+from ingestd.records._encode_plain import FINISHED as FINISHED
+from ingestd.records._encode_plain import NAME as NAME
+from ingestd.records._encode_plain import SLOT_FULL as SLOT_FULL
+from ingestd.records._encode_plain import RecordBuffer as RecordBuffer
+from ingestd.records._encode_plain import allocate as allocate
+from ingestd.records._encode_plain import encode_lines as encode_lines
+from ingestd.records._encode_plain import line_ends as line_ends
+from ingestd.records._encode_plain import murmur2 as murmur2
+from ingestd.records._encode_plain import partition_keys as partition_keys
+from ingestd.records._encode_plain import scatter_lines as scatter_lines
