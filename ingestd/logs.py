@@ -11,7 +11,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import orjson
-import structlog
+
+from ingestd.imports import without
+
+# structlog prints tracebacks with rich where there is one. We have it print plain ones, and save every process rich.
+with without("rich"):
+    import structlog
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-import time
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
@@ -18,68 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.daemon.configuration import Configuration
-    from ingestd.daemon.status import DaemonStatus
     from ingestd.daemon.summary import Summary
 
-__all__ = ["Progress", "print_summary", "ran_well", "run_configuration", "summary_lines"]
+__all__ = ["print_summary", "ran_well", "run_configuration", "summary_lines"]
 
 
 def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
     """Run the daemon, logging to standard error; on a terminal with a table of its routes below the log."""
     settings = configuration.daemon
-    console = Console(stderr=True)
-    if not console.is_terminal or settings.log_format == "json":
-        configure_logs(settings.log_level, settings.log_format, process="supervisor")
-        return run(configuration, once=once)
-    progress = Progress()
-    with Live(progress.table, console=console, auto_refresh=False, transient=True) as live:
-        # Only now: Live puts something in the place of standard error that keeps log lines above the table.
-        configure_logs(settings.log_level, settings.log_format, process="supervisor")
+    gc.freeze()  # what is there by now lives as long as the process
+    if sys.stderr.isatty() and settings.log_format != "json":
+        from ingestd.cli.progress import run_showing_progress  # noqa: PLC0415 - rich is a tenth of the daemon's start
 
-        def show(status: DaemonStatus) -> None:
-            progress.take(status)
-            live.update(progress.table, refresh=True)
-
-        return run(configuration, once=once, progress=show)
-
-
-class Progress:
-    """The daemon's routes as a table: lines, rate, lag and what is acknowledged."""
-
-    def __init__(self) -> None:
-        self._acknowledged: dict[str, int] = {}
-        self._at = time.monotonic()
-        self.table = _progress_table()
-
-    def take(self, status: DaemonStatus, now: float | None = None) -> None:
-        """Make the table anew from a status. Rates are those since the last one."""
-        now = time.monotonic() if now is None else now
-        elapsed, self._at = now - self._at, now
-        self.table = _progress_table()
-        for route in status.routes:
-            before = self._acknowledged.get(route.name, 0)
-            self._acknowledged[route.name] = route.bytes_acknowledged
-            lag = route.bytes_read - route.bytes_acknowledged + sum(source.unread for source in route.sources)
-            errors = sum(route.errors.values())
-            self.table.add_row(
-                route.name,
-                in_count(len(route.sources)),
-                in_count(route.records),
-                in_bytes(route.bytes_acknowledged),
-                in_rate(route.bytes_acknowledged - before, elapsed),
-                in_bytes(max(0, lag)),
-                in_count(errors) if errors else "",
-            )
-        troubles = [f"{cluster.name}: {cluster.error}" for cluster in status.clusters if cluster.error]
-        self.table.caption = "\n".join(troubles) or None
-
-
-def _progress_table() -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2), caption_justify="left", caption_style="red")
-    table.add_column("route")
-    for heading in ("sources", "lines acknowledged", "bytes", "rate", "lag", "errors"):
-        table.add_column(heading, justify="right")
-    return table
+        return run_showing_progress(configuration, once=once)
+    configure_logs(settings.log_level, settings.log_format, process="supervisor")
+    return run(configuration, once=once)
 
 
 def ran_well(summary: Summary, *, once: bool) -> bool:

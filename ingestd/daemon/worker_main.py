@@ -1,7 +1,7 @@
 """A worker process's first lines: import what a worker needs, quickly, and run it.
 
 A worker starts with every restart and every `--once`, so its start is kept short: no garbage collection while modules
-are made, which live as long as the process, and no rich, which structlog would import for tracebacks on terminals.
+are made, which live as long as the process.
 """
 
 import gc
@@ -9,7 +9,6 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()
-    sys.modules["rich"] = None  # type: ignore[assignment]  # makes its import an ImportError, which structlog expects
     from ingestd.daemon.worker import main
 
     gc.freeze()

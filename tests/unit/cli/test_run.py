@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
-from ingestd.cli.run import Progress, ran_well, summary_lines
+from ingestd.cli.progress import Progress
+from ingestd.cli.run import ran_well, summary_lines
 from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
 from ingestd.daemon.summary import RouteSummary, Summary
 
