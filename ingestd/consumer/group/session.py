@@ -1,0 +1,170 @@
+"""Coordinator session: a member's life in its group, whatever the protocol. Reads no record and knows no claim.
+
+`ClassicSession` (classic.py), `NextGenerationSession` (next_generation.py, KIP-848) and `ManualSession` (manual.py: no
+group at all) are used through this by `ConsumerGroup` and by the daemon's supervisor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ingestd.errors import IngestdError
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
+    from ingestd.client.metadata import TopicPartition
+
+__all__ = [
+    "CommitDone",
+    "CoordinatorSession",
+    "EndReason",
+    "PartitionOwner",
+    "PollIntervalExceeded",
+    "SessionEnd",
+    "Topics",
+]
+
+Topics: TypeAlias = "Collection[str] | re.Pattern[str]"
+"""What a member subscribes to: names, or a pattern that the whole name of a topic must match."""
+
+CommitDone: TypeAlias = "Callable[[Mapping[TopicPartition, OffsetAndMetadata], IngestdError | None], None]"
+"""Called with what was to be committed, and the error where it was not."""
+
+
+class PollIntervalExceeded(IngestdError):
+    """Nobody said for `max_poll_interval` seconds that processing goes on: the member left its group."""
+
+
+class EndReason(Enum):
+    """Why a session ended."""
+
+    closed = "closed"
+    """`close` was called."""
+    rebalance = "rebalance"
+    """The group shares its partitions anew."""
+    claim_returned = "claim returned"
+    """A handler was done with its claim."""
+    claim_failed = "claim failed"
+    """A handler raised."""
+    cancelled = "cancelled"
+    """Whoever consumed was cancelled."""
+    lost = "lost"
+    """The coordinator does not know the member any more: others may own its partitions already."""
+    poll_interval = "poll interval"
+    """`PollIntervalExceeded`."""
+    failed = "failed"
+    """An error that trying again does not mend: authorization, a fenced instance, an inconsistent protocol…"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """Why a session ended, and the error where there is one."""
+
+    reason: EndReason
+    error: IngestdError | None = None
+
+
+class PartitionOwner(Protocol):
+    """Whoever works on the partitions of a session. Its methods are called one at a time, from a task of the session.
+
+    What they raise ends the session (`EndReason.failed`).
+    """
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are ours now, beside those we have. Called after each rebalance, with none where nothing is new."""
+        ...
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop working on these and commit them: they are ours until this returns.
+
+        Cancelled at the rebalance timeout, when the coordinator gives them to others all the same.
+        """
+        ...
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are not ours any more, others may be working on them already. Committing them is of no use."""
+        ...
+
+
+class CoordinatorSession(Protocol):
+    """A member of one group. Made for one `PartitionOwner`; belongs to one event loop.
+
+    Invariants
+        At any time every partition that was `assigned` and not `revoked` or `lost` since is in `assignment`.
+        Every partition is revoked or lost before the session has ended.
+        Heartbeats depend on nobody's processing.
+        A commit is sent with the member and generation of the moment it is sent.
+        After `close` no task of the session is left, whatever state the brokers are in.
+    """
+
+    @property
+    def member(self) -> GroupMember:
+        """Who commits: for commits from elsewhere (workers, transactions), valid until the next `revoked`."""
+        ...
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are ours."""
+        ...
+
+    @property
+    def end(self) -> SessionEnd | None:
+        """Why it ended; None while it lives."""
+        ...
+
+    def start(self, topics: Topics) -> None:
+        """Join the group, and stay in it, in a task of its own, until `close` or an error that ends it.
+
+        Errors that pass (no broker, coordinator moving or loading, a generation that ended) are tried again for ever,
+        and reported to the events. Raises `Closed`.
+        """
+        ...
+
+    def subscribe(self, topics: Topics) -> None:
+        """Other topics from now on: joins again if they differ."""
+        ...
+
+    def rejoin(self, reason: str) -> None:
+        """Have the group share its partitions anew."""
+        ...
+
+    def progressed(self) -> None:
+        """Processing goes on. Not called for `max_poll_interval` seconds the member leaves, and the session ends."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
+        """Commit now. Tried again while errors pass. Runs the finished callbacks first.
+
+        Raises `KafkaError` (a member or generation that ended among others), `DeadlineExceeded`, `Closed`.
+        """
+        ...
+
+    def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
+        """Commit without waiting. `done` (default: errors are logged) is called by the next `run_callbacks`."""
+        ...
+
+    def run_callbacks(self) -> None:
+        """Call what finished commits wait to have called, in the caller's context."""
+        ...
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None where there is none. Raises `KafkaError`, `DeadlineExceeded`."""
+        ...
+
+    async def wait_ended(self) -> SessionEnd:
+        """Wait until the session has ended, and why."""
+        ...
+
+    async def close(self, timeout: float, *, leave: bool = True) -> None:
+        """Revoke everything, leave the group (`leave=False`: stay its member until the session timeout) and end.
+
+        Ends within `timeout` seconds with all brokers down, too. Safe to call twice.
+        """
+        ...

@@ -1,0 +1,94 @@
+"""What a consumer group's member can be told: one frozen value with its units and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ingestd.consumer.settings import ConsumerSettings
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.consumer.group.assignor import Assignor
+
+__all__ = ["GroupProtocol", "GroupSettings", "NoOffset"]
+
+
+class GroupProtocol(Enum):
+    """How members agree with their coordinator; Kafka's `group.protocol`."""
+
+    classic = "classic"
+    """JoinGroup and SyncGroup: the leader among the members assigns."""
+    consumer = "consumer"
+    """KIP-848: the coordinator assigns (Kafka 4.0 and later)."""
+
+
+class NoOffset(Enum):
+    """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`."""
+
+    oldest = "oldest"
+    newest = "newest"
+    error = "error"
+    """Its claim raises `KafkaError` OFFSET_NOT_AVAILABLE."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a member takes part in its group. Times are in seconds."""
+
+    protocol: GroupProtocol = GroupProtocol.classic
+    assignors: Sequence[str | Assignor] = ("range", "cooperative-sticky")
+    """The member's assignors, best first; those of a group need one in common. As Java: one that supports the eager
+    protocol only makes the member use that. KIP-848: `remote_assignor` is used in their stead."""
+    remote_assignor: str | None = None
+    """KIP-848: the coordinator's assignor ("uniform", "range"); None: its default."""
+    session_timeout: float = 45.0
+    """The coordinator takes a member for dead that it has not heard of for so long. KIP-848: the broker decides."""
+    heartbeat_interval: float = 3.0
+    """KIP-848: the broker decides."""
+    rebalance_timeout: float = 60.0
+    """For members to end their claims and to join again when the group rebalances."""
+    max_poll_interval: float = 300.0
+    """A claim whose handler takes longer over one record or batch makes the member leave the group."""
+    group_instance_id: str | None = None
+    """The name of a static member (KIP-345): it may be away for the session timeout without a rebalance."""
+    rack: str | None = None
+    """Where this member is: rack-aware assignors prefer partitions with a replica there."""
+    auto_commit_interval: float | None = 5.0
+    """Marked offsets are committed so often, when partitions are revoked, and on close; None: never by themselves."""
+    no_offset: NoOffset = NoOffset.newest
+    pattern_interval: float = 60.0
+    """How often all topics are looked at for new ones that a pattern matches."""
+    request_timeout: float = 10.0
+    """For one request to the coordinator to be answered (joining waits for the other members as well)."""
+    commit_timeout: float = 30.0
+    """For a commit, and for finding committed offsets, tried again meanwhile."""
+    consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
+    """How the claims' partitions are fetched."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "session_timeout",
+            "heartbeat_interval",
+            "rebalance_timeout",
+            "max_poll_interval",
+            "pattern_interval",
+            "request_timeout",
+            "commit_timeout",
+        ):
+            if not 0 < getattr(self, name) <= 86_400:
+                raise ConfigurationError(f"group: {name} is {getattr(self, name)}; expected up to 86400 seconds")
+        if self.heartbeat_interval >= self.session_timeout:
+            raise ConfigurationError(
+                f"group: heartbeat_interval is {self.heartbeat_interval}; expected less than session_timeout, "
+                f"which is {self.session_timeout}"
+            )
+        if self.auto_commit_interval is not None and not 0 < self.auto_commit_interval <= 86_400:
+            raise ConfigurationError(
+                f"group: auto_commit_interval is {self.auto_commit_interval}; expected up to 86400 seconds, or none"
+            )
+        if not self.assignors:
+            raise ConfigurationError("group: assignors is empty; expected at least one")
