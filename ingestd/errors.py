@@ -11,6 +11,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 __all__ = [
+    "AuthenticationFailed",
     "BufferFull",
     "Closed",
     "ConfigurationError",
@@ -50,6 +51,14 @@ class BufferFull(IngestdError):
 
 class ConnectionLost(IngestdError, ConnectionError):
     """No connection to a broker, or it ended with requests in flight; nobody knows whether they took effect."""
+
+
+class AuthenticationFailed(IngestdError):
+    """This client and a broker do not accept each other; the message names the broker and the reason.
+
+    A wrong password, a certificate that is not trusted or has expired, a mechanism that is not enabled, TLS on one side
+    only. Trying again is pointless until somebody changes an account, a certificate or a setting.
+    """
 
 
 class ProtocolError(IngestdError):
