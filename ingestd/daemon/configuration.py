@@ -103,7 +103,9 @@ class DaemonSettings:
     http: str = "127.0.0.1:9464"
     """Address of /metrics, /healthz, /readyz and /status; empty: none."""
     drain_timeout: float = 30.0
-    """Seconds that a stopping daemon may take to deliver what it has read."""
+    """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
+    once_patience: float = 60.0
+    """Seconds without any acknowledgement after which `run --once` gives up, with what is acknowledged kept."""
     arena_bytes: int = 32 * 1024 * 1024
     """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
     restart_backoff: float = 0.2
@@ -118,6 +120,7 @@ class DaemonSettings:
     def __post_init__(self) -> None:
         _require("workers", "0 (one per core) to 256", holds=0 <= self.workers <= 256)
         _require("drain_timeout", "seconds, more than 0", holds=self.drain_timeout > 0)
+        _require("once_patience", "seconds, more than 0", holds=self.once_patience > 0)
         whole_pages = self.arena_bytes % PAGE_BYTES == 0
         expected = f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}"
         _require("arena_bytes", expected, holds=whole_pages and self.arena_bytes >= SMALLEST_ARENA_BYTES)

@@ -63,7 +63,7 @@ ABSENCE: Final = 30 * 86400.0
 """Seconds that the position of a source that is not there any more is kept."""
 
 ONCE_START_TIMEOUT: Final = 15.0
-"""Seconds that a run with an end waits for its clusters to answer before it gives up."""
+"""Seconds that a run with an end waits for its clusters to answer before it gives up on them."""
 
 TROUBLES_BEFORE_THE_END: Final = 5
 """How often a source can not be read, with backoff in between, until a run with an end gives up on it."""
@@ -111,6 +111,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._all_ended = asyncio.Event()
         self._scanned = False
+        self._draining = False
         self._unacknowledged = 0
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
@@ -194,7 +195,7 @@ class Supervisor:
             await self._stop.wait()
             return
         if len(self._shards):
-            self._tasks.start(self._give_up_on_absent_clusters(), "start of clusters")
+            self._tasks.start(self._give_up_when_nothing_moves(), "patience of a run with an end")
             await self._until_stop(self._all_ended.wait())
 
     async def _scan(self) -> None:
@@ -211,15 +212,26 @@ class Supervisor:
         if not working.cancelled():
             working.result()
 
-    async def _give_up_on_absent_clusters(self) -> None:
+    async def _give_up_when_nothing_moves(self) -> None:
         await asyncio.sleep(ONCE_START_TIMEOUT)
-        absent = [session.trouble for session in self._clusters.values() if session.trouble]
-        if absent:
-            self._failures += absent
-            self._stop.set()
+        failures = [session.trouble for session in self._clusters.values() if session.trouble]
+        patience = self._configuration.daemon.once_patience
+        acknowledged, since = self._acknowledged(), time.monotonic()
+        while not failures:
+            await asyncio.sleep(1.0)
+            if (now := self._acknowledged()) != acknowledged:
+                acknowledged, since = now, time.monotonic()
+            elif time.monotonic() - since > patience:
+                failures.append(f"gave up: nothing was acknowledged for {patience:g} s")
+        self._failures += failures
+        self._stop.set()
+
+    def _acknowledged(self) -> int:
+        return sum(route.bytes_acknowledged for route in self.metrics.totals().values())
 
     async def _drain(self) -> None:
         deadline = Deadline.after(self._configuration.daemon.drain_timeout)
+        self._draining = True
         self._log.info("draining", within=self._configuration.daemon.drain_timeout)
         await self._tasks.close()
         self._unacknowledged = await self._workers.drain(deadline)
@@ -246,8 +258,13 @@ class Supervisor:
         os.close(self._lock)
 
     def _signalled(self, number: signal.Signals) -> None:
-        self._log.info("signal", signal=signal.Signals(number).name)
-        self._stop.set()
+        name = signal.Signals(number).name
+        if not self._draining:
+            self._log.info("signal", signal=name)
+            self._stop.set()
+        else:
+            self._log.warning("signal while draining; what is not acknowledged is read again next time", signal=name)
+            self._workers.abandon()
 
     def _crashed(self, error: BaseException) -> None:
         self._log.error("supervisor task failed", exc_info=error)

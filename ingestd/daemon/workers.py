@@ -109,6 +109,12 @@ class Workers:
                 left += 1
         return left
 
+    def abandon(self) -> None:
+        """Kill all workers: a drain ends at once. What they read and did not report as acknowledged is read again."""
+        self._closing = True
+        for worker in self:
+            worker.process.kill()
+
     async def close(self, deadline: Deadline) -> None:
         """End all processes; kill what has not ended by the deadline."""
         self._closing = True

@@ -9,7 +9,7 @@ import pytest
 from harness.daemon import Daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from harness.cluster import KafkaCluster
@@ -28,20 +28,27 @@ def logs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shipping(tmp_path: Path, logs: Path) -> Iterator[Callable[..., Daemon]]:
-    """`shipping(cluster, topic, workers=2, **tail)`: a daemon, not yet started, that ships `logs` to a topic."""
+    """`shipping(cluster, topic, workers=2, daemon={}, **tail)`: a daemon, not yet started, that ships `logs` there."""
     made: list[Daemon] = []
 
-    def make(cluster: KafkaCluster, topic: str, *, workers: int = 2, **tail: object) -> Daemon:
-        daemon = Daemon(
+    def make(
+        cluster: KafkaCluster,
+        topic: str,
+        *,
+        workers: int = 2,
+        daemon: Mapping[str, object] | None = None,
+        **tail: object,
+    ) -> Daemon:
+        shipper = Daemon(
             tmp_path / f"daemon-{len(made)}",
             servers=cluster.bootstrap,
             topic=topic,
             paths=[f"{logs}/*.log*"],
-            daemon={"workers": workers, "drain_timeout": 10},
+            daemon={"workers": workers, "drain_timeout": 10, **(daemon or {})},
             **{"rescan_interval": 1.0, **tail},
         )
-        made.append(daemon)
-        return daemon
+        made.append(shipper)
+        return shipper
 
     yield make
     for daemon in made:

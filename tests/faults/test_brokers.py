@@ -5,6 +5,8 @@ The daemon lives through each of these, and its batches are numbered: so a broke
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -116,6 +118,53 @@ def test_a_daemon_without_any_broker_stops_within_its_deadline_and_loses_nothing
     # What was on its way when the broker died may have reached its log unacknowledged, and is sent again.
     all_there(cluster, name, written).check(duplicates=True)
     assert daemon.stop() == 0
+
+
+def test_without_any_broker_a_second_signal_ends_the_drain(
+    kafka_cluster: Callable[..., KafkaCluster],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    cluster, written = kafka_cluster(), Written()
+    name = cluster.create_topic(partitions=1)
+    daemon = shipping(cluster, name, partition="file", daemon={"drain_timeout": 600})
+    daemon.start_ready()
+    with LogWriter(logs / "access.log", written):
+        time.sleep(1.0)
+        cluster.kill(1)
+        time.sleep(1.0)
+    os.kill(daemon.pid, signal.SIGTERM)
+    daemon.until(lambda: "draining" in daemon.log.read_text(), "the daemon drains", 10)
+    assert daemon.stop() == 0
+    cluster.start(1)
+    daemon.start("--once")
+    assert daemon.wait(60) == 0
+    all_there(cluster, name, written).check(duplicates=True)
+
+
+def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goes_on(
+    kafka_cluster: Callable[..., KafkaCluster],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    cluster, written = kafka_cluster(), Written()
+    name = cluster.create_topic(partitions=1)
+    with LogWriter(logs / "access.log", written, rate=30_000_000):
+        time.sleep(1.0)
+    # A slow codec, so that the run is in its middle when the broker goes.
+    slow = {"compression": "zstd", "compression_level": 17}
+    daemon = shipping(cluster, name, partition="file", daemon={"once_patience": 2, "drain_timeout": 1}, **slow)
+    daemon.start_ready("--once")
+    daemon.until(lambda: daemon.acknowledged() > 0, "it is in its middle", 30)
+    cluster.kill(1)
+    assert daemon.wait(60) == 1
+    assert "gave up: nothing was acknowledged for 2 s" in daemon.log.read_text()
+    cluster.start(1)
+    daemon.start("--once")
+    assert daemon.wait(60) == 0
+    all_there(cluster, name, written).check(duplicates=True)
 
 
 def test_a_daemon_that_starts_before_its_broker_waits_for_it(

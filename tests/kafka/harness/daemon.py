@@ -111,9 +111,9 @@ class Daemon:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
-    def start_ready(self) -> None:
+    def start_ready(self, *arguments: str) -> None:
         """Run it and wait until every source found at start is given to a worker."""
-        self.start()
+        self.start(*arguments)
         self.until(lambda: self._get("/readyz") is not None, "the daemon is ready", START_SECONDS)
 
     def stop(self, timeout: float = 40) -> int:

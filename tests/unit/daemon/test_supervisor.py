@@ -45,10 +45,13 @@ class FakeRoute:
 
 
 class FakeWorkers:
-    """Workers that are told things and do nothing."""
+    """Workers that are told things and do nothing; stuck ones drain until they are abandoned."""
+
+    stuck = False
 
     def __init__(self, settings, routes, *, received, started, died):
         self.count, self.restarts, self.told, self.received = 1, [0], [], received
+        self.draining, self.abandoned = asyncio.Event(), asyncio.Event()
 
     async def start(self):
         pass
@@ -62,7 +65,13 @@ class FakeWorkers:
     tell_all = tell
 
     async def drain(self, deadline):
+        if self.stuck:
+            self.draining.set()
+            await self.abandoned.wait()
         return 0
+
+    def abandon(self):
+        self.abandoned.set()
 
     async def close(self, deadline):
         pass
@@ -92,8 +101,8 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeSession, "starts", True)
     monkeypatch.setattr(FakeSession, "ended", False)
 
-    def made(route, *, once=False):
-        settings = DaemonSettings(workers=1, state=tmp_path, http="")
+    def made(route, *, once=False, **daemon):
+        settings = DaemonSettings(workers=1, state=tmp_path, http="", **daemon)
         clusters = {"c": ClusterSettings("c", bootstrap=("nowhere:1",))}
         return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, (route,)), once=once)
 
@@ -166,3 +175,28 @@ async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again
     summary = await ends(running)
     assert not summary.complete
     assert summary.failures == ("r: /logs/a: Input/output error",)
+
+
+async def test_a_second_signal_cuts_the_drain_short(make, monkeypatch):
+    monkeypatch.setattr(FakeWorkers, "stuck", True)
+    route = FakeRoute()
+    made = make(route)
+    running = asyncio.create_task(made.run())
+    route.looked.set()
+    await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(made._workers.draining.wait(), 5)
+    assert not running.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await ends(running)
+    assert made._workers.abandoned.is_set()
+
+
+async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(make, monkeypatch):
+    monkeypatch.setattr(supervisor, "ONCE_START_TIMEOUT", 0.0)
+    route = FakeRoute((Found("a", 0, {}, 9),))
+    running = asyncio.create_task(make(route, once=True, once_patience=0.01).run())
+    route.looked.set()
+    summary = await ends(running)
+    assert summary.failures[0] == "gave up: nothing was acknowledged for 0.01 s"
+    assert not summary.complete
