@@ -32,7 +32,8 @@ Brokers = Annotated[
     typer.Option("--brokers", "-b", metavar="HOST:PORT[,…]", envvar="INGESTD_BROKERS", help="Brokers to ask first."),
 ]
 OfConfiguration = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="CONFIG", help="Take the brokers from this configuration.")
+    Path | None,
+    typer.Option("--config", "-c", metavar="CONFIG", help="Take brokers and security from a configuration."),
 ]
 OfCluster = Annotated[
     str | None,
@@ -138,7 +139,7 @@ def produce(
     linger: Annotated[float, typer.Option(metavar="SECONDS", help="How long a record may wait for company.")] = 0.005,
 ) -> None:
     """Send lines to a topic."""
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.produce import Production, open_input, producer_settings
     from ingestd.cli.produce import produce as produce_lines
@@ -147,9 +148,9 @@ def produce(
     separator = None if key_delimiter is None else unescape(key_delimiter)
     production = Production(topic, partition, unescape(delimiter), separator)
     settings = producer_settings(compression, -1 if acks is Acks.all else int(acks.value), linger)
-    addresses = bootstrap_addresses(brokers or [], config, cluster)
+    access = cluster_access(brokers or [], config, cluster)
     with open_input(file) as source:
-        produced = run_async(produce_lines(addresses, production, source, settings))
+        produced = run_async(produce_lines(access, production, source, settings))
     if produced.error is not None:
         lost = produced.accepted - produced.delivered
         print(
@@ -184,7 +185,7 @@ def consume(
     ] = False,
 ) -> None:
     """Write a topic's records to standard output."""
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.consume import Consumption, consumer_settings
     from ingestd.cli.consume import consume as consume_topic
     from ingestd.cli.event_loop import run_async
@@ -197,9 +198,9 @@ def consume(
     elif output is Output.json:
         rendering = JsonRecords()
     consumption = Consumption(topic, parse_partitions(partition or []), parse_start(offset), count, exit_at_end)
-    addresses = bootstrap_addresses(brokers or [], config, cluster)
+    access = cluster_access(brokers or [], config, cluster)
     settings = consumer_settings(committed=committed)
-    run_async(consume_topic(addresses, consumption, sys.stdout.buffer, rendering, settings))
+    run_async(consume_topic(access, consumption, sys.stdout.buffer, rendering, settings))
 
 
 @topics.command("list")
@@ -212,10 +213,10 @@ def list_topics(
 ) -> None:
     """Name every topic, with its number of partitions."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    found = run_async(verbs.list_topics(bootstrap_addresses(brokers or [], config, cluster), internal=internal))
+    found = run_async(verbs.list_topics(cluster_access(brokers or [], config, cluster), internal=internal))
     if output is Output.json:
         _print_json(found)
         return
@@ -233,10 +234,10 @@ def describe_topics(
 ) -> None:
     """Show topics' partitions: leader, replicas, offsets; and what is configured for them."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    described = run_async(verbs.describe_topics(bootstrap_addresses(brokers or [], config, cluster), names))
+    described = run_async(verbs.describe_topics(cluster_access(brokers or [], config, cluster), names))
     if output is Output.json:
         _print_json(described)
         return
@@ -259,12 +260,12 @@ def create_topic(
 ) -> None:
     """Create a topic."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
     entries = verbs.parse_configs(config_entry or [])
-    addresses = bootstrap_addresses(brokers or [], config, cluster)
-    run_async(verbs.create_topic(addresses, name, partitions, replication_factor, entries))
+    access = cluster_access(brokers or [], config, cluster)
+    run_async(verbs.create_topic(access, name, partitions, replication_factor, entries))
 
 
 @topics.command("delete")
@@ -273,10 +274,10 @@ def delete_topics(
 ) -> None:
     """Delete topics and all that is in them."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import bootstrap_addresses
+    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    run_async(verbs.delete_topics(bootstrap_addresses(brokers or [], config, cluster), names))
+    run_async(verbs.delete_topics(cluster_access(brokers or [], config, cluster), names))
 
 
 @pipeline.command("run")

@@ -1,11 +1,15 @@
-"""Configuration for the verbs: which route class each table is, and the brokers that a tool shall talk to."""
+"""Configuration for the verbs: which route class each table is, and the cluster that a tool shall talk to."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.daemon.configuration import load, parse_address
 from ingestd.errors import ConfigurationError
+from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +18,20 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.source import Route
 
-__all__ = ["bootstrap_addresses", "load_configuration", "route_kinds"]
+__all__ = ["ClusterAccess", "cluster_access", "load_configuration", "route_kinds"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """How a tool reaches its cluster: whom to ask first, and how connections are made and secured."""
+
+    bootstrap: tuple[str, ...]
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+
+    def client(self, *, allow_auto_topic_creation: bool = False) -> Client:
+        """A client of the cluster; to be made on the event loop that it shall belong to."""
+        settings = ClientSettings(self.connection, allow_auto_topic_creation=allow_auto_topic_creation)
+        return Client(self.bootstrap, settings)
 
 
 def route_kinds() -> Mapping[str, type[Route]]:
@@ -30,15 +47,15 @@ def load_configuration(path: Path) -> Configuration:
     return load(path, route_kinds())
 
 
-def bootstrap_addresses(brokers: Sequence[str], configuration: Path | None, cluster: str | None) -> list[str]:
-    """The brokers that a tool was told: `HOST:PORT[,HOST:PORT…]`, or a cluster of a configuration file.
+def cluster_access(brokers: Sequence[str], configuration: Path | None, cluster: str | None) -> ClusterAccess:
+    """The cluster that a tool was told: `HOST:PORT[,HOST:PORT…]`, or a cluster of a configuration file.
 
     `cluster` may be None where the file has one cluster only. Raises `ConfigurationError` for anything else.
     """
     if configuration is None:
         if cluster is not None:
             raise ConfigurationError("--cluster NAME: expected --config FILE as well")
-        return _addresses(brokers)
+        return ClusterAccess(_addresses(brokers))
     if brokers:
         raise ConfigurationError("--brokers and --config: expected one of them")
     loaded = load_configuration(configuration)
@@ -47,11 +64,11 @@ def bootstrap_addresses(brokers: Sequence[str], configuration: Path | None, clus
             known = ", ".join(loaded.clusters) or "none"
             raise ConfigurationError(f"{configuration}: expected --cluster NAME, one of its clusters: {known}")
         (cluster,) = loaded.clusters
-    return list(loaded.bootstrap(cluster))
+    return ClusterAccess(loaded.bootstrap(cluster))
 
 
-def _addresses(brokers: Sequence[str]) -> list[str]:
-    addresses = [address for text in brokers for address in text.split(",") if address]
+def _addresses(brokers: Sequence[str]) -> tuple[str, ...]:
+    addresses = tuple(address for text in brokers for address in text.split(",") if address)
     if not addresses:
         raise ConfigurationError("no brokers: expected --brokers HOST:PORT, or --config FILE")
     for address in addresses:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ingestd.cli.rendering import RawValues
 from ingestd.cli.starts import BeforeEnd
-from ingestd.client.client import Client
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation, TopicPartition
 from ingestd.errors import ConfigurationError
@@ -16,6 +15,7 @@ from ingestd.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ingestd.cli.configured import ClusterAccess
     from ingestd.cli.rendering import Rendering
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import Start
@@ -44,7 +44,7 @@ def consumer_settings(*, committed: bool) -> ConsumerSettings:
 
 
 async def consume(
-    bootstrap: Sequence[str],
+    access: ClusterAccess,
     consumption: Consumption,
     out: BinaryIO,
     rendering: Rendering | None = None,
@@ -54,7 +54,7 @@ async def consume(
 
     Raises `KafkaError` (no such topic, offset out of range), `DeadlineExceeded` when no broker answers.
     """
-    async with Client(bootstrap) as client, Consumer(client, settings) as consumer:
+    async with access.client() as client, Consumer(client, settings) as consumer:
         topic = consumption.topic
         known = await consumer.partitions(topic)
         partitions = consumption.partitions or known

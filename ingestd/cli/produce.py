@@ -9,17 +9,17 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from ingestd.client.client import Client
-from ingestd.client.settings import ClientSettings
 from ingestd.errors import BufferFull, ConfigurationError, IngestdError, UnsupportedCodec
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Compression
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from ingestd.cli.configured import ClusterAccess
+    from ingestd.client.client import Client
     from ingestd.producer.delivery import Delivery
 
 __all__ = ["Produced", "Production", "open_input", "produce", "producer_settings", "read_lines"]
@@ -84,7 +84,7 @@ def open_input(path: Path | None) -> BinaryIO:
 
 
 async def produce(
-    bootstrap: Sequence[str], production: Production, source: BinaryIO, settings: ProducerSettings | None = None
+    access: ClusterAccess, production: Production, source: BinaryIO, settings: ProducerSettings | None = None
 ) -> Produced:
     """Send each line of `source` until its end, or until one can not be delivered; returns when all are decided.
 
@@ -94,7 +94,7 @@ async def produce(
     there, `DeadlineExceeded` when no broker answers; what becomes of a line is in the value returned.
     """
     produced = Produced()
-    async with Client(bootstrap, ClientSettings(allow_auto_topic_creation=True)) as client:
+    async with access.client(allow_auto_topic_creation=True) as client:
         await _check_target(client, production.topic, production.partition)
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:

@@ -13,13 +13,13 @@ from ingestd.client.admin import (
     NewTopic,
     ResourceType,
 )
-from ingestd.client.client import Client
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
 from ingestd.wire.requests import OffsetAt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ingestd.cli.configured import ClusterAccess
     from ingestd.client.metadata import PartitionMetadata
 
 __all__ = [
@@ -66,16 +66,16 @@ class TopicDescription:
             )
 
 
-async def list_topics(bootstrap: Sequence[str], *, internal: bool = False) -> dict[str, int]:
+async def list_topics(access: ClusterAccess, *, internal: bool = False) -> dict[str, int]:
     """Each topic's number of partitions, by name."""
-    async with Client(bootstrap) as client:
+    async with access.client() as client:
         topics = await ClusterAdmin(client).list_topics(include_internal=internal)
     return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-async def describe_topics(bootstrap: Sequence[str], names: Sequence[str]) -> list[TopicDescription]:
+async def describe_topics(access: ClusterAccess, names: Sequence[str]) -> list[TopicDescription]:
     """Describe topics, in the order of `names`. Raises `KafkaError` for one that is not there."""
-    async with Client(bootstrap) as client:
+    async with access.client() as client:
         admin = ClusterAdmin(client)
         topics = await admin.describe_topics(names)
         for name in names:
@@ -91,7 +91,7 @@ async def describe_topics(bootstrap: Sequence[str], names: Sequence[str]) -> lis
 
 
 async def create_topic(
-    bootstrap: Sequence[str],
+    access: ClusterAccess,
     name: str,
     partitions: int = -1,
     replication_factor: int = -1,
@@ -99,15 +99,15 @@ async def create_topic(
 ) -> None:
     """Create a topic; -1: as many as the broker has by default. Raises `KafkaError`."""
     topic = NewTopic(name, partitions, replication_factor, dict(configs or {}))
-    async with Client(bootstrap) as client:
+    async with access.client() as client:
         for created in await ClusterAdmin(client).create_topics([topic]):
             if created.error is not None:
                 raise created.error
 
 
-async def delete_topics(bootstrap: Sequence[str], names: Sequence[str]) -> None:
+async def delete_topics(access: ClusterAccess, names: Sequence[str]) -> None:
     """Delete topics. Raises `KafkaError`, or a group of them, for those that could not be deleted; others are."""
-    async with Client(bootstrap) as client:
+    async with access.client() as client:
         outcomes = await ClusterAdmin(client).delete_topics(names)
     errors: list[IngestdError] = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(errors) == 1:
