@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.client.metadata import NO_LEADER, ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["is_unknown", "keep_newer_leaders", "merge", "read_metadata", "unsettled", "why_no_leader", "with_leader"]
+__all__ = [
+    "is_unknown",
+    "keep_newer_leaders",
+    "merge",
+    "read_metadata",
+    "unsettled",
+    "why_no_leader",
+    "with_leader",
+    "without_topics",
+]
 
 _UNSETTLED = frozenset(
     {
@@ -25,19 +34,26 @@ _UNSETTLED = frozenset(
 )
 
 
+_FIRST_WITH_RELIABLE_EPOCHS: Final = 9
+"""Brokers that speak no newer version (before Kafka 2.4) may name an old epoch for a new leader (KAFKA-9212)."""
+
+
 def read_metadata(answer: Any) -> ClusterMetadata:
-    """A Metadata answer of any version as a snapshot of what it names (version 0)."""
+    """A Metadata answer of any version as a snapshot of what it names (version 0).
+
+    A topic that was asked for by an id that nobody has is left out: it has no name.
+    """
+    epochs = answer.__version__ >= _FIRST_WITH_RELIABLE_EPOCHS
     return ClusterMetadata(
         cluster_id=getattr(answer, "cluster_id", None),
         controller_id=answer.controller_id,
         nodes={node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in answer.brokers},
-        topics={topic.name: _topic(topic) for topic in answer.topics},
+        topics={topic.name: _topic(topic, has_epoch=epochs) for topic in answer.topics if topic.name is not None},
     )
 
 
-def _topic(topic: Any) -> TopicMetadata:
+def _topic(topic: Any, *, has_epoch: bool) -> TopicMetadata:
     found = topic.partitions
-    has_epoch = bool(found) and hasattr(found[0], "leader_epoch")
     has_offline = bool(found) and hasattr(found[0], "offline_replicas")
     partitions = [
         PartitionMetadata(
@@ -94,30 +110,56 @@ def merge(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
     """What is known after an answer about some topics: the others stay, nodes and controller are the answer's.
 
     A partition keeps the leader it had where the answer's leader epoch is older: brokers learn of a new leader one
-    after the other, and one that lags must not undo what is known (KIP-320).
+    after the other, and one that lags must not undo what is known (KIP-320). What has not changed stays the same
+    object: a topic, the mapping of topics, the mapping of nodes. So a listener sees at a glance what there is to do.
     """
-    topics = dict(known.topics)
-    for name, topic in news.topics.items():
-        topics[name] = _newer(known.topics.get(name), topic)
+    changed = _changed(known.topics, news.topics)
     return ClusterMetadata(
-        news.cluster_id or known.cluster_id, news.controller_id, news.nodes, topics, known.version + 1
+        news.cluster_id or known.cluster_id,
+        news.controller_id,
+        known.nodes if known.nodes == news.nodes else news.nodes,
+        {**known.topics, **changed} if changed else known.topics,
+        known.version + 1,
     )
 
 
+def without_topics(known: ClusterMetadata, names: Collection[str]) -> ClusterMetadata:
+    """The snapshot without some topics."""
+    topics = {name: topic for name, topic in known.topics.items() if name not in names}
+    return replace(known, topics=topics, version=known.version + 1)
+
+
 def keep_newer_leaders(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
-    """A complete new snapshot, but for leaders of which a newer epoch is known; its version grows in any case."""
-    topics = {name: _newer(known.topics.get(name), topic) for name, topic in news.topics.items()}
-    return replace(news, topics=topics, version=max(known.version + 1, news.version))
+    """A complete new snapshot, but for leaders of which a newer epoch is known; its version grows in any case.
+
+    What has not changed stays the same object, as with `merge`.
+    """
+    changed = _changed(known.topics, news.topics)
+    topics = known.topics
+    if changed or known.topics.keys() != news.topics.keys():
+        topics = {name: changed.get(name) or known.topics[name] for name in news.topics}
+    nodes = known.nodes if known.nodes == news.nodes else news.nodes
+    return replace(news, nodes=nodes, topics=topics, version=max(known.version + 1, news.version))
 
 
-def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
-    if old is None or not old.partitions:
+def _changed(known: Mapping[str, TopicMetadata], news: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
+    """The topics of the news that are not as they are known, as they are to be from now on."""
+    changed = {}
+    for name, new in news.items():
+        old = known.get(name)
+        if old is None or (new != old and (newer := _newer(old, new)) != old):
+            changed[name] = new if old is None else newer
+    return changed
+
+
+def _newer(old: TopicMetadata, new: TopicMetadata) -> TopicMetadata:
+    if not old.partitions:
         return new
     if new.error is not ErrorCode.none and not new.partitions:
         passing = new.error in _UNSETTLED and new.error is not ErrorCode.unknown_topic_or_partition
         return replace(old, error=new.error) if passing else new
-    if old.topic_id != new.topic_id:  # deleted and created again
-        return new
+    if None not in (old.topic_id, new.topic_id) and old.topic_id != new.topic_id:
+        return new  # deleted and created again: epochs start over
     stale = [
         number
         for number, (before, now) in enumerate(zip(old.partitions, new.partitions, strict=False))
@@ -135,17 +177,21 @@ def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
 
 
 def with_leader(
-    known: ClusterMetadata, topic: str, partition: int, leader: int, leader_epoch: int
+    known: ClusterMetadata, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None
 ) -> ClusterMetadata | None:
-    """The snapshot with a partition's newer leader; None where the epoch is not newer or the node is not known."""
+    """The snapshot with a partition's newer leader; None where the epoch is not newer or the node is not known.
+
+    `node` says where the leader is, if the answer that named it did; a node that is known stays where it is.
+    """
     before = known.partition(topic, partition)
-    if before is None or leader_epoch <= before.leader_epoch or leader not in known.nodes:
+    if before is None or leader_epoch <= before.leader_epoch or (node is None and leader not in known.nodes):
         return None
     moved = replace(before, leader=leader, leader_epoch=leader_epoch, error=ErrorCode.none)
     of_topic = known.topics[topic]
     partitions = (*of_topic.partitions[:partition], moved, *of_topic.partitions[partition + 1 :])
     topics: Mapping[str, TopicMetadata] = {**known.topics, topic: replace(of_topic, partitions=partitions)}
-    return replace(known, topics=topics, version=known.version + 1)
+    nodes = known.nodes if node is None or leader in known.nodes else {**known.nodes, leader: node}
+    return replace(known, nodes=nodes, topics=topics, version=known.version + 1)
 
 
 def why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import Node
     from ingestd.client.settings import ClientSettings
     from ingestd.wire.requests import Build
+    from ingestd.wire.versions import ApiVersions
 
 __all__ = ["Broker"]
 
@@ -38,6 +39,7 @@ class Broker:
         self._backoff = settings.reconnect_backoff()
         self._not_before = 0.0
         self._ended: IngestdError | None = None
+        self._refused: BaseException | None = None
         self._tasks = TaskOwner()
 
     def __repr__(self) -> str:
@@ -57,6 +59,23 @@ class Broker:
     def in_flight(self) -> int:
         """Requests in flight on the connection."""
         return self._connection.in_flight if self._connection is not None else 0
+
+    @property
+    def versions(self) -> ApiVersions | None:
+        """What the node speaks; None where there is no connection."""
+        return self._connection.versions if self._connection is not None and self.connected else None
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """Why there is no connection, if there should be one: what refused the last attempt or ended the connection."""
+        if self._refused is not None:
+            return self._refused
+        return self._connection.error if self._connection is not None else None
+
+    @property
+    def backoff(self) -> float:
+        """Seconds until the next attempt to connect may begin; 0 where it may begin at once."""
+        return max(0.0, self._not_before - time.monotonic())
 
     async def connection(self, timeout: float) -> Connection:
         """The connection, opened if need be within `timeout` seconds.
@@ -127,6 +146,7 @@ class Broker:
             )
         except BaseException as error:
             self._opening = None
+            self._refused = error
             self._not_before = time.monotonic() + self._backoff.next_delay()
             expected = isinstance(error, IngestdError)
             if not opening.done():
@@ -140,6 +160,7 @@ class Broker:
         elif self._ended is not None:
             connection.abort(self._ended)
         self._connection = connection
+        self._refused = None
         self._backoff.reset()
         self._not_before = 0.0
         if opening.done():

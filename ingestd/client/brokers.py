@@ -37,7 +37,7 @@ class Brokers:
     """One `Broker` for each node and purpose, and one for each seed address.
 
     Invariants
-        Seeds have ids below -1; they are asked only while no node is known or every known node has failed.
+        Seeds have ids below -1; they are asked only while no node is known, or none that is known answers.
         A node that failed is not among `candidates` until metadata names it again.
     """
 
@@ -112,6 +112,10 @@ class Brokers:
             elif key[0] >= 0 or broker.in_flight == 0:
                 # An idle seed's connection goes as well: from now on its node is reached under its own id.
                 self._drop(key, "not in the cluster's metadata")
+
+    def all(self) -> list[tuple[str, Broker]]:
+        """Every broker object there is, with its purpose."""
+        return [(purpose, broker) for (_, purpose), broker in self._brokers.items()]
 
     @property
     def known(self) -> Mapping[int, Node]:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ingestd.client.answers import why_no_leader
 from ingestd.client.brokers import CONTROL, Brokers
-from ingestd.client.metadata import NO_LEADER, Node
+from ingestd.client.coordinators import CoordinatorKind, Coordinators
+from ingestd.client.metadata import NO_LEADER
 from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.client.status import client_status
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline
-from ingestd.wire import requests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from ingestd.client.broker import Broker
-    from ingestd.client.metadata import MetadataSource, PartitionMetadata, TopicMetadata
+    from ingestd.client.metadata import ClusterMetadata, MetadataSource, PartitionMetadata, TopicMetadata
+    from ingestd.client.status import ClientStatus
 
 __all__ = ["Client", "CoordinatorKind"]
-
-
-class CoordinatorKind(IntEnum):
-    """What a coordinator coordinates; the values are FindCoordinator's key types."""
-
-    group = 0
-    transaction = 1
 
 
 @runtime_checkable
@@ -61,10 +56,12 @@ class Client:
             raise ValueError("bootstrap: at least one host:port is needed")
         self.settings = settings or ClientSettings()
         self._brokers = Brokers(bootstrap, self.settings)
-        self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
+        self._coordinators = Coordinators(self._brokers, self.settings)
         self.metadata: MetadataSource = metadata or RefreshedMetadata(self._brokers, self.settings)
-        self._stop_listening = self.metadata.listen(self._brokers.replace)
+        self._stop_listening = self.metadata.listen(self._metadata_changed, tuple)
         self._brokers.replace(self.metadata.snapshot)
+        self._metadata_at: float | None = None
+        self._sections: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -137,24 +134,51 @@ class Client:
                 break  # an unknown topic has been asked for several times by now
         raise KafkaError(error, f"{topic}-{partition}")
 
-    async def coordinator(self, key: str, kind: CoordinatorKind, timeout: float | None = None) -> Broker:
+    async def preferred_leader(
+        self, topic: str, partition: int, timeout: float | None = None, *, purpose: str = CONTROL
+    ) -> Broker:
+        """The broker that leads the partition when nothing is wrong: the first of its replicas. Raises `KafkaError`."""
+        replicas = await self.replicas(topic, partition, timeout)
+        if not replicas:
+            raise KafkaError(ErrorCode.replica_not_available, f"{topic}-{partition}")
+        return self.broker(replicas[0], purpose)
+
+    async def coordinator(
+        self, key: str, kind: CoordinatorKind, timeout: float | None = None, *, purpose: str = "coordinator"
+    ) -> Broker:
         """The coordinator of a group or transactional id: found once, remembered until `forget_coordinator`.
 
-        It has a connection of its own, so that a join that waits for other members holds up nobody else. Raises
-        `KafkaError`, `DeadlineExceeded`.
+        It has a connection of its own, so that a join that waits for other members holds up nobody else; whoever must
+        not wait for other groups of the same coordinator gives a `purpose` of its own. Raises `KafkaError`,
+        `ConnectionLost`, `DeadlineExceeded`.
         """
-        deadline = self._deadline(timeout)
-        node = self._coordinators.get((kind, key))
-        if node is None:
-            node = await self._find_coordinator(key, kind, deadline)
-            self._coordinators[kind, key] = node
-        if node.id not in self._brokers.known:
-            self._brokers.register(node)
-        return self.broker(node.id, "coordinator")
+        found = (await self.coordinators([key], kind, timeout, purpose=purpose))[key]
+        if isinstance(found, IngestdError):
+            raise found
+        return found
+
+    async def coordinators(
+        self,
+        keys: Collection[str],
+        kind: CoordinatorKind,
+        timeout: float | None = None,
+        *,
+        purpose: str = "coordinator",
+    ) -> dict[str, Broker | IngestdError]:
+        """The coordinator of each key, or why there is none; those not known yet are asked for in one request."""
+        found: dict[str, Broker | IngestdError] = {}
+        for key, node in (await self._coordinators.find(keys, kind, self._deadline(timeout))).items():
+            if isinstance(node, IngestdError):
+                found[key] = node
+                continue
+            if node.id not in self._brokers.known:
+                self._brokers.register(node)
+            found[key] = self.broker(node.id, purpose)
+        return found
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
         """Have the coordinator looked up anew: after NOT_COORDINATOR, or when its connection was lost."""
-        self._coordinators.pop((kind, key), None)
+        self._coordinators.forget(key, kind)
 
     # What metadata says
 
@@ -179,6 +203,32 @@ class Client:
         """Node ids of a partition's replicas that are offline."""
         return list((await self._partition(topic, partition, timeout)).offline_replicas)
 
+    # For bug reports
+
+    def status(self) -> ClientStatus:
+        """What this client knows and does now: values that JSON can hold, none of them a secret."""
+        age = None if self._metadata_at is None else time.monotonic() - self._metadata_at
+        sections = {name: section() for name, section in self._sections.items()}
+        return client_status(self._brokers.all(), self.metadata.snapshot, age, self._coordinators.known, sections)
+
+    def add_status(self, name: str, section: Callable[[], Mapping[str, Any]]) -> Callable[[], None]:
+        """Have `section` asked for its part of `status` under `name`: of a producer, say. The result ends that.
+
+        What it gives must be fit for JSON and hold no secret; it is called on the event loop. A name that is taken
+        gets a number behind it.
+        """
+        free = name
+        number = 1
+        while free in self._sections:
+            number += 1
+            free = f"{name}-{number}"
+        self._sections[free] = section
+
+        def stop() -> None:
+            self._sections.pop(free, None)
+
+        return stop
+
     async def close(self, timeout: float = 5.0) -> None:
         """Close every connection and end every refresh. Safe to call twice. Raises `DeadlineExceeded`."""
         if self._closed:
@@ -191,6 +241,10 @@ class Client:
         await deadline.wait_for(self._brokers.close(), "closing connections")
 
     # How it is done
+
+    def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
+        self._metadata_at = time.monotonic()
+        self._brokers.replace(snapshot)
 
     def _deadline(self, timeout: float | None) -> Deadline:
         if self._closed:
@@ -219,25 +273,3 @@ class Client:
         if not 0 <= partition < len(found.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
         return found.partitions[partition]
-
-    async def _find_coordinator(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Node:
-        error: IngestdError = KafkaError(ErrorCode.coordinator_not_available, key)
-        async for _ in self.settings.retry_backoff().attempts_until(deadline):
-            broker = await self.any()
-            try:
-                timeout = min(self.settings.request_timeout, deadline.remaining)
-                return _coordinator_node(await broker.request(requests.find_coordinator(key, kind), timeout), key)
-            except IngestdError as failed:
-                if not is_retriable(failed):
-                    raise
-                if isinstance(failed, ConnectionLost):
-                    self._brokers.deregister(broker, str(failed))
-                error = failed
-        raise error
-
-
-def _coordinator_node(answer: Any, key: str) -> Node:
-    found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
-    if found.error_code is not ErrorCode.none:
-        raise KafkaError(found.error_code, getattr(found, "error_message", None) or key)
-    return Node(found.node_id, found.host, found.port)

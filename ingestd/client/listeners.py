@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ingestd.client.metadata import ClusterMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 __all__ = ["Snapshot"]
 
@@ -19,16 +19,30 @@ class Snapshot:
     def __init__(self) -> None:
         self.metadata = ClusterMetadata()
         self._listeners: dict[object, Callable[[ClusterMetadata], None]] = {}
+        self._uses: dict[object, Callable[[], Collection[str]] | None] = {}
 
-    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
-        """Call `changed` after every replacement; the returned function ends that."""
+    def listen(
+        self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
+    ) -> Callable[[], None]:
+        """Call `changed` after every replacement; the returned function ends that. `uses` names the topics used."""
         key = object()
         self._listeners[key] = changed
+        self._uses[key] = uses
 
         def stop() -> None:
             self._listeners.pop(key, None)
+            self._uses.pop(key, None)
 
         return stop
+
+    def used(self, tracked: Collection[str]) -> Collection[str]:
+        """Those of the `tracked` topics that a listener uses: all of them where one does not say which."""
+        used: set[str] = set()
+        for uses in self._uses.values():
+            if uses is None:
+                return list(tracked)
+            used.update(uses())
+        return used.intersection(tracked)
 
     def replace(self, metadata: ClusterMetadata) -> None:
         """Take a new snapshot and tell every listener."""

@@ -62,7 +62,11 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """A snapshot: never changed, replaced by a newer one. `version` grows with every replacement."""
+    """A snapshot: never changed, replaced by a newer one. `version` grows with every replacement.
+
+    What is equal in two snapshots that follow each other is the same object: `nodes`, `topics`, each topic. Whoever
+    compares with `is` spends nothing on what has not changed.
+    """
 
     cluster_id: str | None = None
     controller_id: int = NO_LEADER
@@ -95,16 +99,25 @@ class MetadataSource(Protocol):
         """The newest metadata; empty before the first refresh."""
         ...
 
-    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
-        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
+    def listen(
+        self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
+    ) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that.
+
+        `uses` names the topics that the listener goes on using, when it is asked: others may be forgotten when nobody
+        asks for them any more. A listener without it is taken to use every topic that there is.
+        """
         ...
 
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """Say, without waiting, that these topics' metadata is missing or out of date; coalesced and rate-limited."""
         ...
 
-    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Apply a leader that a produce or fetch answer named (KIP-951), if its epoch is newer."""
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
+        """Apply a leader that a produce or fetch answer named (KIP-951), if its epoch is newer.
+
+        `node` is where the leader is, if the answer said so: it need not be in the snapshot yet.
+        """
         ...
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:

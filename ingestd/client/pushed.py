@@ -13,7 +13,7 @@ from ingestd.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.client.metadata import ClusterMetadata, Node
 
 __all__ = ["PushedMetadata"]
 
@@ -48,9 +48,14 @@ class PushedMetadata:
         """The newest metadata; empty before the first push."""
         return self._snapshot.metadata
 
-    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
-        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
-        return self._snapshot.listen(changed)
+    def listen(
+        self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
+    ) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that.
+
+        What is used is of no interest here: the supervisor pushes what it knows.
+        """
+        return self._snapshot.listen(changed, uses)
 
     def push(self, metadata: ClusterMetadata) -> None:
         """Take a complete snapshot from the supervisor. Call it on the event loop."""
@@ -70,14 +75,14 @@ class PushedMetadata:
         self._asked.update(dict.fromkeys(fresh, now))
         self._pass_on_wanted([topic for topic in fresh if topic], reason)
 
-    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Apply a newer leader here, and pass it on."""
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
+        """Apply a newer leader here, and pass it on, without its address: the supervisor refreshes for that."""
         if leader < 0:
             return
         before = self.snapshot.partition(topic, partition)
         if before is not None and leader_epoch <= before.leader_epoch:
             return
-        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch)
+        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch, node)
         if changed is not None:
             self._snapshot.replace(changed)
         self._pass_on_hint(topic, partition, leader, leader_epoch)

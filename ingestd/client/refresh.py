@@ -6,9 +6,17 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.answers import is_unknown, merge, read_metadata, unsettled, with_leader
+from ingestd.client.answers import is_unknown, merge, read_metadata, unsettled, with_leader, without_topics
 from ingestd.client.listeners import Snapshot
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import (
+    AuthenticationFailed,
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+)
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 from ingestd.wire import requests
@@ -16,9 +24,11 @@ from ingestd.wire import requests
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from ingestd.client.broker import Broker
     from ingestd.client.brokers import Brokers
-    from ingestd.client.metadata import ClusterMetadata
+    from ingestd.client.metadata import ClusterMetadata, Node
     from ingestd.client.settings import ClientSettings
+    from ingestd.wire.requests import Build
 
 __all__ = ["RefreshedMetadata"]
 
@@ -45,15 +55,18 @@ class RefreshedMetadata:
         asked for before the question tells nothing new.
         Between two requests that nobody waits for lies `metadata_minimum_interval`.
         A broker that fails is closed and deregistered and the next one is asked; when none is left, the attempt has
-        failed, and the next begins after a backoff.
-        A topic that was asked for once is refreshed from then on, with all others, every `metadata_max_age`.
+        failed, and the next begins after a backoff. One that says nothing for `metadata_hedge` is not given up yet, but
+        the next one is asked beside it: a frozen node costs no refresh more than that.
+        A topic that was asked for is refreshed from then on, with all others, every `metadata_max_age`, until nobody
+        asked for it for `metadata_idle` and no listener uses it.
     """
 
     def __init__(self, brokers: Brokers, settings: ClientSettings) -> None:
         self._brokers = brokers
         self._settings = settings
         self._snapshot = Snapshot()
-        self._tracked: set[str] = set()
+        self._tracked: dict[str, float] = {}
+        """When each topic was last asked for."""
         self._next: _Round | None = None
         self._hurry = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
@@ -69,23 +82,33 @@ class RefreshedMetadata:
         """The newest metadata; empty before the first refresh."""
         return self._snapshot.metadata
 
-    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
-        """Call `changed` after every replacement of the snapshot; the returned function ends that."""
-        return self._snapshot.listen(changed)
+    def listen(
+        self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
+    ) -> Callable[[], None]:
+        """Call `changed` after every replacement of the snapshot; the returned function ends that.
+
+        `uses` names the topics that the listener goes on using; without it, it is taken to use them all.
+        """
+        return self._snapshot.listen(changed, uses)
 
     def wanted(self, topics: Collection[str], reason: str) -> None:  # noqa: ARG002 - the reason is for sources that report
         """Have these topics refreshed soon, without waiting for it."""
         if self._closed:
             return
-        self._tracked.update(topics)
+        self._track(topics)
         self._ask(topics)
 
-    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Apply a leader that an answer named, if its epoch is newer; a node not known yet makes a refresh wanted."""
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
+        """Apply a leader that an answer named, if its epoch is newer.
+
+        `node` is the leader's address, where the answer gave it; without it, one not known yet makes a refresh wanted.
+        """
         if leader < 0:
             return
-        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch)
+        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch, node)
         if changed is not None:
+            if changed.nodes is not self.snapshot.nodes:
+                self._brokers.replace(changed)
             self._snapshot.replace(changed)
         elif leader not in self.snapshot.nodes:
             self.wanted((topic,), "its new leader is not a known node")
@@ -94,11 +117,12 @@ class RefreshedMetadata:
         """Refresh (None: every topic known) and return the new snapshot.
 
         Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
-        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time, `Closed`.
+        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time, `AuthenticationFailed`
+        as soon as none answered because of that, `Closed`.
         """
         deadline = Deadline.after(timeout)
         if topics is not None:
-            self._tracked.update(topics)
+            self._track(topics)
         open_topics = topics
         # Topics that were unknown all along are not worth the attempts, where somebody just wants everything fresh.
         given_up = (
@@ -185,7 +209,7 @@ class RefreshedMetadata:
             news = read_metadata(await self._answer(self._names(current)))
             self._brokers.replace(news)
             self._snapshot.replace(merge(self.snapshot, news))
-        except ConnectionLost as error:
+        except (ConnectionLost, AuthenticationFailed) as error:
             self._pause = self._backoff.next_delay()
             if not current.waited_for and not self._closed:
                 self._ask(None if current.everything else current.topics)  # what was wanted still is
@@ -206,26 +230,63 @@ class RefreshedMetadata:
         current.done.set_result(None)
 
     def _names(self, current: _Round) -> list[str]:
-        return sorted(self._tracked | current.topics) if current.everything else sorted(current.topics)
+        return sorted(self._tracked.keys() | current.topics) if current.everything else sorted(current.topics)
 
     async def _answer(self, names: list[str]) -> Any:
-        """The answer of the first broker that gives one. Raises `ConnectionLost` when none does."""
-        failures: dict[str, str] = {}
+        """The answer of the first broker that gives one.
+
+        When none does, raises `AuthenticationFailed` if that is why any of them did not, else `ConnectionLost`.
+        """
+        failures: dict[str, IngestdError] = {}
         build = requests.metadata(names, allow_auto_topic_creation=self._settings.allow_auto_topic_creation)
-        for broker in self._brokers.candidates():
-            try:
-                answer = await broker.request(build, self._settings.metadata_request_timeout)
-                code = getattr(answer, "error_code", ErrorCode.none)
-                if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node is of no use any more
-                    raise KafkaError(code, "Metadata")
-            except IngestdError as error:
-                if self._closed:
-                    raise Closed("the client is closed") from error
-                failures[f"{broker.node.host}:{broker.node.port}"] = str(error)
-                self._brokers.deregister(broker, str(error))
-            else:
-                return answer
-        raise ConnectionLost("no broker answered: " + "; ".join(failures.values()))
+        candidates = self._brokers.candidates()
+        asked: dict[asyncio.Task[Any], Broker] = {}
+        try:
+            while True:
+                broker = next(candidates, None)
+                if broker is not None:
+                    name = f"ask {broker.node.host}:{broker.node.port} for metadata"
+                    asked[self._tasks.start(self._outcome(broker, build), name)] = broker
+                if not asked:
+                    raise _nobody_answered(failures.values())
+                patience = None if broker is None else self._settings.metadata_hedge
+                done, _ = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    failed, outcome = asked.pop(task), task.result()
+                    if not isinstance(outcome, IngestdError):
+                        return outcome
+                    if self._closed:
+                        raise Closed("the client is closed") from outcome
+                    failures[f"{failed.node.host}:{failed.node.port}"] = outcome
+                    self._brokers.deregister(failed, str(outcome))
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _outcome(self, broker: Broker, build: Build) -> Any:
+        """What became of asking one broker: its answer, or the error."""
+        try:
+            answer = await broker.request(build, self._settings.metadata_request_timeout)
+        except IngestdError as error:
+            return error
+        code = getattr(answer, "error_code", ErrorCode.none)
+        if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node is of no use any more
+            return KafkaError(code, "Metadata")
+        return answer
+
+    def _track(self, topics: Collection[str]) -> None:
+        self._tracked.update(dict.fromkeys(topics, asyncio.get_running_loop().time()))
+
+    def _refresh_periodically(self) -> None:
+        """Forget the topics that nobody uses any more, and ask for the others."""
+        self._track(self._snapshot.used(self._tracked))
+        last = asyncio.get_running_loop().time() - self._settings.metadata_idle
+        idle = {name for name, asked_at in self._tracked.items() if asked_at < last}
+        for name in idle:
+            del self._tracked[name]
+        if idle & self.snapshot.topics.keys():
+            self._snapshot.replace(without_topics(self.snapshot, idle))
+        self._ask(None)
 
     def _set_periodic(self) -> None:
         if self._periodic is not None:
@@ -233,4 +294,11 @@ class RefreshedMetadata:
             self._periodic = None
         if self._settings.metadata_max_age > 0 and not self._closed:
             loop = asyncio.get_running_loop()
-            self._periodic = loop.call_later(self._settings.metadata_max_age, self._ask, None)
+            self._periodic = loop.call_later(self._settings.metadata_max_age, self._refresh_periodically)
+
+
+def _nobody_answered(failures: Collection[IngestdError]) -> IngestdError:
+    reasons = "; ".join(map(str, failures))
+    if any(isinstance(error, AuthenticationFailed) for error in failures):
+        return AuthenticationFailed(reasons)
+    return ConnectionLost(f"no broker answered: {reasons}")

@@ -18,8 +18,10 @@ class ClientSettings:
     connect_timeout: for one attempt to connect to one address and negotiate versions.
     request_timeout: for one request of the client's own (coordinators, administration) to be answered.
     metadata_request_timeout: for one broker to answer a metadata request; then the next one is asked.
+    metadata_hedge: a broker that has not answered for so long is not given up, but the next one is asked beside it.
     metadata_timeout: for a role to be found, retries included, where the caller gives no timeout.
     metadata_max_age: known metadata is refreshed after this long without another reason; 0: never.
+    metadata_idle: a topic that nobody asked for in so long, and nobody uses, is not refreshed any more.
     metadata_minimum_interval: the least time between two metadata requests that nobody waits for.
     metadata_attempts: how often one refresh asks, where answers have partial errors (no leader yet, unknown topic).
     retry_initial, retry_maximum: backoff between attempts at metadata and roles.
@@ -31,8 +33,10 @@ class ClientSettings:
     connect_timeout: float = 10.0
     request_timeout: float = 30.0
     metadata_request_timeout: float = 5.0
+    metadata_hedge: float = 0.5
     metadata_timeout: float = 60.0
     metadata_max_age: float = 300.0
+    metadata_idle: float = 300.0
     metadata_minimum_interval: float = 0.1
     metadata_attempts: int = 5
     retry_initial: float = 0.05

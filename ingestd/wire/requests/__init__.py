@@ -6,7 +6,7 @@ everybody needs are here as well.
 """
 
 from ingestd.wire.requests.build import Build
-from ingestd.wire.requests.cluster import describe_cluster, find_coordinator, metadata
+from ingestd.wire.requests.cluster import describe_cluster, find_coordinators, metadata
 from ingestd.wire.requests.configs import describe_configs
 from ingestd.wire.requests.offsets import EARLIEST, LATEST, OffsetAt, list_offsets
 from ingestd.wire.requests.topics import NewPartitions, NewTopic, create_partitions, create_topics, delete_topics
@@ -24,7 +24,7 @@ __all__ = [
     "delete_topics",
     "describe_cluster",
     "describe_configs",
-    "find_coordinator",
+    "find_coordinators",
     "init_producer_id",
     "list_offsets",
     "metadata",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingestd.wire.requests.build import Build
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["describe_cluster", "find_coordinator", "metadata"]
+__all__ = ["describe_cluster", "find_coordinators", "metadata"]
 
 
 def metadata(
@@ -48,13 +48,17 @@ def metadata(
     return build
 
 
-def find_coordinator(key: str, key_type: int) -> Build:
-    """The coordinator of a group (key type 0) or of a transactional id (key type 1)."""
+def find_coordinators(keys: Collection[str], key_type: int) -> Build:
+    """The coordinators of groups (key type 0) or of transactional ids (key type 1).
+
+    More than one key needs version 4 (Kafka 3.0, KIP-699).
+    """
 
     def build(versions: ApiVersions) -> RequestPayload:
-        version = versions.pick(Api.find_coordinator, 1 if key_type else 0, 5)
+        lowest = 4 if len(keys) != 1 else 1 if key_type else 0
+        version = versions.pick(Api.find_coordinator, lowest, 5)
         module = request_module("find_coordinator", version)
-        fields: dict[str, Any] = {"coordinator_keys": (key,)} if version >= 4 else {"key": key}
+        fields: dict[str, Any] = {"coordinator_keys": tuple(keys)} if version >= 4 else {"key": next(iter(keys))}
         if version >= 1:
             fields["key_type"] = key_type
         return made(module.FindCoordinatorRequest(**fields))

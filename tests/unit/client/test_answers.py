@@ -62,7 +62,7 @@ def test_an_answer_in_each_version_means_the_same_as_far_as_it_goes(version: int
     assert (metadata.cluster_id, metadata.controller_id) == ("c" if version >= 2 else None, 1)
     topic = metadata.topics["t0"]
     assert (topic.internal, topic.topic_id) == (True, TOPIC_ID if version >= 10 else None)
-    epoch, offline = (9 if version >= 7 else -1), ((2,) if version >= 5 else ())
+    epoch, offline = (9 if version >= 9 else -1), ((2,) if version >= 5 else ())
     assert topic.partitions == tuple(PartitionMetadata(number, 1, epoch, (1, 2), (1,), offline) for number in (0, 1))
 
 

@@ -24,7 +24,7 @@ EVERYTHING = {
     Api.create_partitions: (0, 3, requests.create_partitions([NewPartitions("a", 5, [[1], [2]])], timeout_ms=1000)),
     Api.list_offsets: (1, 10, requests.list_offsets([OffsetAt("a", 0, LATEST, 4), OffsetAt("a", 1, EARLIEST)])),
     Api.init_producer_id: (0, 5, requests.init_producer_id("tx", transaction_timeout_ms=5000)),
-    Api.find_coordinator: (0, 5, requests.find_coordinator("group", 0)),
+    Api.find_coordinator: (0, 5, requests.find_coordinators(["group"], 0)),
     Api.describe_configs: (1, 4, requests.describe_configs([(2, "a", ["k"]), (4, "1", None)])),
     Api.describe_cluster: (0, 2, requests.describe_cluster()),
 }
@@ -109,10 +109,17 @@ def test_bumping_an_epoch_needs_a_version_that_can() -> None:
 
 
 def test_a_transaction_coordinator_needs_a_version_that_knows_kinds() -> None:
-    build = requests.find_coordinator("tx", 1)
+    build = requests.find_coordinators(["tx"], 1)
     assert built(build, Api.find_coordinator, 4).coordinator_keys == ("tx",)
     with pytest.raises(UnsupportedVersion):
         build(ApiVersions({Api.find_coordinator: (0, 0)}))
+
+
+def test_several_coordinators_at_once_need_a_version_that_takes_them() -> None:
+    build = requests.find_coordinators(["a", "b"], 0)
+    assert built(build, Api.find_coordinator, 4).coordinator_keys == ("a", "b")
+    with pytest.raises(UnsupportedVersion):
+        build(ApiVersions({Api.find_coordinator: (0, 3)}))
 
 
 @pytest.mark.parametrize("api", Api)

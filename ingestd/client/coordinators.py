@@ -1,0 +1,113 @@
+"""Which node coordinates a group or a transactional id: found by FindCoordinator, remembered until it is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from ingestd.client.brokers import CONTROL
+from ingestd.client.metadata import Node
+from ingestd.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    UnsupportedVersion,
+    is_retriable,
+)
+from ingestd.wire import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ingestd.client.brokers import Brokers
+    from ingestd.client.settings import ClientSettings
+    from ingestd.retry import Deadline
+
+__all__ = ["CoordinatorKind", "Coordinators"]
+
+
+class CoordinatorKind(IntEnum):
+    """What a coordinator coordinates; the values are FindCoordinator's key types."""
+
+    group = 0
+    transaction = 1
+
+
+class Coordinators:
+    """Knows coordinators' nodes.
+
+    Invariants
+        What is known is answered without a request, until `forget`.
+        Keys that are asked for together go in one request where the broker can take them (version 4, KIP-699).
+        A broker that does not answer is deregistered, and another one is asked.
+    """
+
+    def __init__(self, brokers: Brokers, settings: ClientSettings) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._known: dict[tuple[CoordinatorKind, str], Node] = {}
+
+    @property
+    def known(self) -> Mapping[tuple[CoordinatorKind, str], Node]:
+        """Every coordinator that is remembered."""
+        return self._known
+
+    def forget(self, key: str, kind: CoordinatorKind) -> None:
+        """Have it looked up anew: after NOT_COORDINATOR, or when its connection was lost."""
+        self._known.pop((kind, key), None)
+
+    async def find(
+        self, keys: Collection[str], kind: CoordinatorKind, deadline: Deadline
+    ) -> dict[str, Node | IngestdError]:
+        """The coordinator of each key, or why there is none; asked for until the deadline."""
+        found: dict[str, Node | IngestdError] = {
+            key: self._known.get((kind, key)) or KafkaError(ErrorCode.coordinator_not_available, key) for key in keys
+        }
+        left = [key for key, node in found.items() if not isinstance(node, Node)]
+        if not left:
+            return found
+        async for _ in self._settings.retry_backoff().attempts_until(deadline):
+            for key, outcome in (await self._ask(left, kind, deadline)).items():
+                found[key] = outcome
+                if isinstance(outcome, Node):
+                    self._known[kind, key] = outcome
+            left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
+            if not left:
+                break
+        return found
+
+    async def _ask(
+        self, keys: Sequence[str], kind: CoordinatorKind, deadline: Deadline
+    ) -> dict[str, Node | IngestdError]:
+        broker = self._brokers.any(CONTROL)
+        timeout = min(self._settings.metadata_request_timeout, deadline.remaining)
+        try:
+            answer = await broker.request(requests.find_coordinators(keys, kind), timeout)
+        except UnsupportedVersion as error:
+            if len(keys) == 1:
+                return {keys[0]: error}
+            answers = await asyncio.gather(*(self._ask([key], kind, deadline) for key in keys))
+            return {key: outcome for one in answers for key, outcome in one.items()}
+        except IngestdError as error:
+            if isinstance(error, (ConnectionLost, DeadlineExceeded)):
+                self._brokers.deregister(broker, str(error))
+            return dict.fromkeys(keys, error)
+        return _coordinators(answer, keys)
+
+
+def _coordinators(answer: Any, keys: Sequence[str]) -> dict[str, Node | IngestdError]:
+    if not hasattr(answer, "coordinators"):
+        return {keys[0]: _coordinator(answer, keys[0])}
+    found = {coordinator.key: _coordinator(coordinator, coordinator.key) for coordinator in answer.coordinators}
+    missing = KafkaError(ErrorCode.coordinator_not_available, "the broker left it out of its answer")
+    return {key: found.get(key, missing) for key in keys}
+
+
+def _coordinator(found: Any, key: str) -> Node | IngestdError:
+    if found.error_code is ErrorCode.none:
+        return Node(found.node_id, found.host, found.port)
+    message = getattr(found, "error_message", None)
+    return KafkaError(found.error_code, f"{key}: {message}" if message else key)
