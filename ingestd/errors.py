@@ -14,6 +14,7 @@ __all__ = [
     "AuthenticationFailed",
     "BufferFull",
     "Closed",
+    "CommitOutcomeUnknown",
     "ConfigurationError",
     "ConnectionLost",
     "CorruptBatch",
@@ -21,9 +22,13 @@ __all__ = [
     "ErrorCode",
     "IngestdError",
     "KafkaError",
+    "ProducerFenced",
     "ProtocolError",
+    "TransactionFailed",
     "UnsupportedCodec",
     "UnsupportedVersion",
+    "UsedAfterFork",
+    "WrongTransactionState",
     "is_retriable",
     "raise_for_code",
 ]
@@ -47,6 +52,25 @@ class DeadlineExceeded(IngestdError, TimeoutError):
 
 class BufferFull(IngestdError):
     """A bounded buffer has no room now; the caller may wait for room or give up."""
+
+
+class UsedAfterFork(IngestdError):
+    """The object was made before `os.fork` and is used in the child; connections and threads belong to the parent."""
+
+
+class WrongTransactionState(IngestdError):
+    """A call that the producer's transaction state does not allow; nothing was done. The message names the state."""
+
+
+class TransactionFailed(IngestdError):
+    """The transaction did not commit, for certain: it was aborted, or can only be aborted. The cause is attached."""
+
+
+class CommitOutcomeUnknown(IngestdError):
+    """A commit was sent and its answer is not known: the transaction may be committed, or may be aborted.
+
+    Calling `commit` again goes on asking, unless the producer was fenced meanwhile.
+    """
 
 
 class ConnectionLost(IngestdError, ConnectionError):
@@ -107,6 +131,10 @@ class KafkaError(IngestdError):
     def refresh_metadata(self) -> bool:
         """Whether what is cached about the cluster is out of date."""
         return self.code in _REFRESH_METADATA
+
+
+class ProducerFenced(KafkaError):
+    """Another producer has taken the transactional id over, or the transaction outlived its timeout. Final."""
 
 
 _REFRESH_METADATA: Final = frozenset(

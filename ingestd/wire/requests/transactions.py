@@ -1,7 +1,13 @@
-"""Requests of producers with an identity: producer ids and transactions."""
+"""Requests of producers with an identity: producer ids and transactions (KIP-98, KIP-360, KIP-447, KIP-890).
+
+`implicit` is KIP-890's second part, in force where the cluster's `transaction.version` is 2 or more: partitions and
+groups become part of a transaction by the first batch, or the first offset, that names it, and the end of a transaction
+answers with the next epoch. Versions say which of the two ways a client goes, so a transaction keeps to one.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ingestd.wire.apis import Api
@@ -9,12 +15,24 @@ from ingestd.wire.codec import request_module
 from ingestd.wire.requests.build import made, milliseconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from kio.static.protocol import RequestPayload
 
+    from ingestd.errors import ErrorCode
     from ingestd.wire.requests.build import Build
+    from ingestd.wire.requests.groups import CommittedOffset
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["init_producer_id"]
+__all__ = [
+    "add_offsets_to_transaction",
+    "add_partitions_to_transaction",
+    "end_transaction",
+    "init_producer_id",
+    "read_added_partitions",
+    "read_transaction_offsets",
+    "transaction_offset_commit",
+]
 
 
 def init_producer_id(
@@ -39,3 +57,127 @@ def init_producer_id(
         return made(module.InitProducerIdRequest(**fields))
 
     return build
+
+
+def add_partitions_to_transaction(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[tuple[str, int]]
+) -> Build:
+    """Partitions of the transaction, before their first batch; version 4 is for brokers among themselves."""
+    wanted = list(partitions)
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("add_partitions_to_txn", versions.pick(Api.add_partitions_to_txn, 0, 3))
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in wanted:
+            by_topic[topic].append(partition)
+        return made(
+            module.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=transactional_id,
+                v3_and_below_producer_id=producer_id,
+                v3_and_below_producer_epoch=producer_epoch,
+                v3_and_below_topics=tuple(
+                    module.AddPartitionsToTxnTopic(name=topic, partitions=tuple(numbers))
+                    for topic, numbers in by_topic.items()
+                ),
+            )
+        )
+
+    return build
+
+
+def read_added_partitions(answer: Any) -> Iterator[tuple[str, int, ErrorCode]]:
+    """Each partition's topic, number and error."""
+    for topic in answer.results_by_topic_v3_and_below:
+        for partition in topic.results_by_partition:
+            yield topic.name, partition.partition_index, partition.partition_error_code
+
+
+def add_offsets_to_transaction(transactional_id: str, producer_id: int, producer_epoch: int, group_id: str) -> Build:
+    """A group whose offsets the transaction will commit, before the first of them."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("add_offsets_to_txn", versions.pick(Api.add_offsets_to_txn, 0, 4))
+        return made(
+            module.AddOffsetsToTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                group_id=group_id,
+            )
+        )
+
+    return build
+
+
+def end_transaction(
+    transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, implicit: bool
+) -> Build:
+    """Commit or abort. With `implicit` the answer has the producer id and epoch to go on with (version 5)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        version = versions.pick(Api.end_txn, 5, 5) if implicit else versions.pick(Api.end_txn, 0, 4)
+        return made(
+            request_module("end_txn", version).EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                committed=commit,
+            )
+        )
+
+    return build
+
+
+def transaction_offset_commit(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group_id: str,
+    offsets: Iterable[CommittedOffset],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+    group_instance_id: str | None = None,
+    implicit: bool,
+) -> Build:
+    """Offsets of a group that become visible with the transaction. A member of the group needs version 3 (KIP-447)."""
+    committed = list(offsets)
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        is_member = bool(member_id) or generation >= 0 or group_instance_id is not None
+        lowest, highest = (5, 5) if implicit else (3 if is_member else 0, 4)
+        version = versions.pick(Api.txn_offset_commit, lowest, highest)
+        module = request_module("txn_offset_commit", version)
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for offset in committed:
+            epoch = {"committed_leader_epoch": offset.leader_epoch} if version >= 2 else {}
+            by_topic[offset.topic].append(
+                module.TxnOffsetCommitRequestPartition(
+                    partition_index=offset.partition,
+                    committed_offset=offset.offset,
+                    committed_metadata=offset.metadata,
+                    **epoch,
+                )
+            )
+        fields: dict[str, Any] = {
+            "transactional_id": transactional_id,
+            "group_id": group_id,
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            "topics": tuple(
+                module.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions))
+                for topic, partitions in by_topic.items()
+            ),
+        }
+        if version >= 3:
+            fields |= {"generation_id": generation, "member_id": member_id, "group_instance_id": group_instance_id}
+        return made(module.TxnOffsetCommitRequest(**fields))
+
+    return build
+
+
+def read_transaction_offsets(answer: Any) -> Iterator[tuple[str, int, ErrorCode]]:
+    """Each partition's topic, number and error."""
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            yield topic.name, partition.partition_index, partition.error_code
