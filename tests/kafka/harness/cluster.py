@@ -69,7 +69,9 @@ class KafkaCluster:
         settings: Mapping[str, str] | None = None,
         java_options: Sequence[str] = JAVA_FOR_TESTS,
         cores: str | None = None,
+        proxied: bool = False,
     ) -> None:
+        """`proxied`: each node has a second listener, advertised at the port that `proxied` gives: see `Proxies`."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._jars = kafka_jars()
@@ -79,6 +81,8 @@ class KafkaCluster:
             home = directory / f"node-{node_id}"
             home.mkdir()
             self.nodes[node_id] = Node(node_id, Ports(ports.pop(), ports.pop()), home, self._jars, java_options, cores)
+        self.proxied = {free_ports(1)[0]: free_ports(1)[0] for _ in self.nodes} if proxied else {}
+        """For each node, in order: the port that is advertised, where a proxy shall listen, and the node's own."""
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
         for node in self.nodes.values():
             node.configure(self._settings(node) | dict(settings or {}), log_requests=log_requests)
@@ -111,14 +115,20 @@ class KafkaCluster:
         in_sync = max(1, replicas - 1)
         voters = ",".join(f"{other.node_id}@127.0.0.1:{other.ports.controller}" for other in self.nodes.values())
         listeners = f"PLAINTEXT://{node.address},CONTROLLER://127.0.0.1:{node.ports.controller}"
+        advertised = f"PLAINTEXT://{node.address}"
+        if self.proxied:
+            outer, inner = list(self.proxied.items())[node.node_id - 1]
+            listeners += f",PROXIED://127.0.0.1:{inner}"
+            advertised += f",PROXIED://127.0.0.1:{outer}"
         return {
             "process.roles": "broker,controller",
             "node.id": str(node.node_id),
             "controller.quorum.voters": voters,
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://{node.address}",
+            "advertised.listeners": advertised,
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
             "log.dirs": str(node.data),
             "num.partitions": "1",
             "auto.create.topics.enable": "false",
