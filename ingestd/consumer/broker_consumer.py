@@ -13,7 +13,15 @@ from ingestd.consumer.settings import Isolation, TopicPartition
 from ingestd.errors import ConnectionLost, CorruptBatch, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff
 from ingestd.wire.apis import Api
-from ingestd.wire.fetch import HIGHEST, HIGHEST_BY_NAME, LOWEST, FetchPartition, fetch_request, read_fetch_response
+from ingestd.wire.fetch import (
+    FIRST_WITH_WHOLE_BATCHES,
+    HIGHEST,
+    HIGHEST_BY_NAME,
+    LOWEST,
+    FetchPartition,
+    fetch_request,
+    read_fetch_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,7 +198,9 @@ class BrokerConsumer:
             raise KafkaError(answer.error, f"fetch from broker {self._node_id}")
         self._session.answered(answer.session_id)
         self._backoff.reset()
-        self._take(answer, len(body), ready, wanted)
+        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+        final = len(ready) == 1 or version < FIRST_WITH_WHOLE_BATCHES
+        self._take(answer, len(body), ready, wanted, final=final)
         if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
             await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
 
@@ -237,6 +247,8 @@ class BrokerConsumer:
         answer_bytes: int,
         ready: Mapping[TopicPartition, PartitionConsumer],
         wanted: Mapping[TopicPartition, PartitionFetch],
+        *,
+        final: bool,
     ) -> None:
         names = {fetch.topic_id: key.topic for key, fetch in wanted.items()}
         refused = set()
@@ -254,7 +266,7 @@ class BrokerConsumer:
                 continue
             consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if len(part.records):
-                self._offer(consumer, part, answer_bytes, alone=len(ready) == 1)
+                self._offer(consumer, part, answer_bytes, final=final)
         served = [consumer for key, consumer in ready.items() if key not in refused]
         for consumer in served:
             consumer.served()
@@ -272,7 +284,7 @@ class BrokerConsumer:
             return False
         return self._partitions.get(consumer.key) is consumer and consumer.position == fetch.offset
 
-    def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int, *, alone: bool) -> None:
+    def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int, *, final: bool) -> None:
         try:
             fetched = cut(
                 part.records,
@@ -285,8 +297,7 @@ class BrokerConsumer:
         except IngestdError as error:
             consumer.fail(type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
             return
-        if fetched.next_offset == consumer.position and alone:
-            # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+        if fetched.next_offset == consumer.position and final:
             size = len(part.records)
             consumer.fail(CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes"))
             return

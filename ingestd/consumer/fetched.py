@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ingestd.consumer.aborted import AbortedFilter
 from ingestd.consumer.settings import Isolation
 from ingestd.errors import IngestdError
-from ingestd.records.batch import read_header, split_batches
+from ingestd.records.batch import read_header
+from ingestd.records.message_set import batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +24,10 @@ _PINNED_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """A whole record batch as the broker keeps it. Records below `first` or from `end` on are not for the reader."""
+    """A whole record batch, as the broker keeps it or made of its old messages.
+
+    Records below `first` or from `end` on are not for the reader.
+    """
 
     header: BatchHeader
     data: memoryview
@@ -63,7 +67,8 @@ def cut(
 ) -> Fetched:
     """Cut a partition's part of an answer of `answer_bytes` into batches from `position` up to `end`.
 
-    Control batches and, where only committed records are read, aborted ones are left out. Raises `CorruptBatch`.
+    Control batches and, where only committed records are read, aborted ones are left out. Messages of old formats come
+    as batches. Raises `CorruptBatch`, `UnsupportedCodec`.
     """
     if len(records) * _PINNED_SHARE < answer_bytes:
         records = memoryview(bytes(records))
@@ -71,7 +76,7 @@ def cut(
     batches = []
     next_offset = position
     try:
-        for data in split_batches(records):
+        for data in batches_of(records):
             header = read_header(data)
             wanted = header.last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
             if not hidden.hides(header, data) and wanted:
@@ -81,4 +86,6 @@ def cut(
         if next_offset == position:
             raise
         # What came before is good; the next fetch begins with what is not, and says so.
-    return Fetched(batches, len(records), next_offset)
+    # Batches made of old messages are larger than what they were made of.
+    size = max(len(records), sum(len(batch.data) for batch in batches))
+    return Fetched(batches, size, next_offset)

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import (
+    CorruptBatch,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    UnsupportedCodec,
+    UnsupportedVersion,
+    is_retriable,
+)
 from ingestd.producer.identity import NO_SEQUENCE
 
 if TYPE_CHECKING:
@@ -89,7 +97,9 @@ _BEFORE_APPEND: Final = (
 
 def surely_refused(error: IngestdError) -> bool:
     """Whether the attempt that ended in `error` certainly appended nothing."""
-    return isinstance(error, KafkaError) and error.code in _BEFORE_APPEND
+    if isinstance(error, KafkaError):
+        return error.code in _BEFORE_APPEND
+    return isinstance(error, (UnsupportedCodec, UnsupportedVersion, CorruptBatch))  # never sent
 
 
 def judge(batch: Batch, error: IngestdError, *, numbered: bool) -> Verdict:

@@ -6,14 +6,11 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, IngestdError, KafkaError, UnsupportedCodec
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.producer.produce_set import ProduceSet, produce_version
-from ingestd.records.batch import read_header
-from ingestd.records.codecs import Codec
 
 if TYPE_CHECKING:
     from ingestd.client.client import Client
-    from ingestd.producer.batch import Batch
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.partition_producer import PartitionProducer
     from ingestd.producer.settings import ProducerSettings
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["BrokerProducer"]
 
 _PRODUCE: Final = 0
-_FIRST_WITH_ZSTD: Final = 7
 _WATCH: Final = 1.0
 """Seconds between looks at a node that is slow. A connection not open after so long is reason to ask for the leader."""
 _SLOW: Final = 3.0
@@ -129,10 +125,10 @@ class BrokerProducer:
 
     def _send(self, connection: Connection, produce_set: ProduceSet) -> None:
         settings = self._settings
-        if self._version < _FIRST_WITH_ZSTD:
-            self._refuse_zstd(produce_set)
-            if not produce_set.entries:
-                return
+        for partition, batch, error in produce_set.suit(self._version, self._node):
+            partition.returned(batch, error)
+        if not produce_set.entries:
+            return
         self._under_way[produce_set] = asyncio.get_running_loop().time()
         self._begin_watch()
         topics = self._client.metadata.snapshot.topics
@@ -188,16 +184,6 @@ class BrokerProducer:
             partition.returned(batch, error)
         if self._ready:
             self._wake()
-
-    def _refuse_zstd(self, produce_set: ProduceSet) -> None:
-        """Brokers before 2.1 do not know zstd (KIP-110), and say so in no clear words."""
-        kept: list[tuple[PartitionProducer, Batch]] = []
-        for partition, batch in produce_set.entries:
-            if read_header(batch.data).codec is Codec.zstd:
-                partition.returned(batch, UnsupportedCodec(f"{partition}: node {self._node} is too old for zstd"))
-            else:
-                kept.append((partition, batch))
-        produce_set.entries[:] = kept
 
     def _throttle(self, seconds: float) -> None:
         if self._events is not None:

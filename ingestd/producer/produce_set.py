@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import ErrorCode, KafkaError, ProtocolError
-from ingestd.wire.produce import LOWEST, produce_request, read_produce_answer
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, ProtocolError, UnsupportedCodec
+from ingestd.records.batch import read_header
+from ingestd.records.codecs import Codec
+from ingestd.records.message_set import message_set_of_batch
+from ingestd.wire.produce import FIRST_WITH_BATCHES, LOWEST, produce_request, read_produce_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +25,8 @@ __all__ = ["ProduceSet", "produce_version"]
 
 _BY_TOPIC_ID: Final = 13
 _PRODUCE: Final = 0
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_TIMESTAMPS: Final = 2
 _SUCCESS: Final = (ErrorCode.none, ErrorCode.duplicate_sequence_number)
 
 
@@ -38,17 +43,42 @@ class ProduceSet:
         Every batch added ends in one call of its partition's `acknowledged` or `returned`.
     """
 
-    __slots__ = ("_by_id", "entries", "size")
+    __slots__ = ("_by_id", "_converted", "entries", "size")
 
     def __init__(self) -> None:
         self.entries: list[tuple[PartitionProducer, Batch]] = []
         self.size = 0
         self._by_id: dict[UUID, str] = {}
+        self._converted: dict[Batch, Buffer] = {}
 
     def add(self, partition: PartitionProducer, batch: Batch) -> None:
         """Add a partition's batch. The batch is numbered and sealed."""
         self.entries.append((partition, batch))
         self.size += len(batch.data)
+
+    def suit(self, version: int, node: int) -> list[tuple[PartitionProducer, Batch, IngestdError]]:
+        """Make the batches fit for an old broker; gives those, taken out, that cannot be, and why.
+
+        Brokers before 0.11 take message sets, which have no headers. Those before 2.1 do not know zstd (KIP-110), and
+        say so in no clear words.
+        """
+        if version >= _FIRST_WITH_ZSTD:
+            return []
+        kept: list[tuple[PartitionProducer, Batch]] = []
+        refused: list[tuple[PartitionProducer, Batch, IngestdError]] = []
+        for partition, batch in self.entries:
+            try:
+                if read_header(batch.data).codec is Codec.zstd:
+                    raise UnsupportedCodec("too old for zstd, which needs Kafka 2.1")
+                if version < FIRST_WITH_BATCHES:
+                    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
+                    self._converted[batch] = message_set_of_batch(batch.data, magic)
+            except IngestdError as error:
+                refused.append((partition, batch, type(error)(f"{partition}: node {node}: {error}")))
+                continue
+            kept.append((partition, batch))
+        self.entries[:] = kept
+        return refused
 
     def request(
         self, version: int, acks: int, timeout_ms: int, topics: Mapping[str, TopicMetadata]
@@ -56,7 +86,9 @@ class ProduceSet:
         """The version to use and the request's body. Topics whose ids are not known need a version that names them."""
         by_topic: dict[str, list[tuple[int, Buffer]]] = {}
         for partition, batch in self.entries:
-            by_topic.setdefault(partition.topic, []).append((partition.partition, batch.data))
+            by_topic.setdefault(partition.topic, []).append(
+                (partition.partition, self._converted.get(batch, batch.data))
+            )
         ids: dict[str, UUID | None] = dict.fromkeys(by_topic)
         if version >= _BY_TOPIC_ID:
             for topic in by_topic:

@@ -1,6 +1,7 @@
 """Fetch (API 1) framed by hand: records are views into the answer, never copied.
 
-Topics are named up to version 12 and identified by topic id from version 13 on (KIP-516). Layouts:
+Topics are named up to version 12 and identified by topic id from version 13 on (KIP-516). Versions 0 to 3, which kio
+does not have, are for brokers before Kafka 0.11; any version may bring message sets, from logs that old. Layouts:
 https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST_WITH_TOPIC_ID",
+    "FIRST_WITH_WHOLE_BATCHES",
     "HIGHEST",
     "HIGHEST_BY_NAME",
     "LOWEST",
@@ -34,8 +36,9 @@ __all__ = [
     "read_fetch_response",
 ]
 
-LOWEST: Final = 4
-"""The first version that gives record batch v2."""
+LOWEST: Final = 0
+FIRST_WITH_WHOLE_BATCHES: Final = 3
+"""Before it a message larger than its partition's limit comes torn, however often it is asked for (KIP-74)."""
 HIGHEST_BY_NAME: Final = 12
 """The last version that names topics."""
 FIRST_WITH_TOPIC_ID: Final = 13
@@ -44,12 +47,12 @@ HIGHEST: Final = 18
 
 _CONSUMER: Final = -1
 _INT32: Final = struct.Struct(">i")
-_LIMITS: Final = struct.Struct(">iiib")
+_WAIT_AND_LEAST: Final = struct.Struct(">ii")
 _SESSION: Final = struct.Struct(">ii")
 _ABORTED: Final = struct.Struct(">qq")
 _LEADER: Final = struct.Struct(">ii")
 _DIVERGING: Final = struct.Struct(">iq")
-_FETCHED: Final = struct.Struct(">ihqq")
+_FETCHED: Final = struct.Struct(">ihq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,19 @@ def fetch_request(
     """The body. `topics` and `forgotten` list (name, topic id, partitions); the id is used from version 13 on.
 
     Session epoch -1 is a full fetch without a session, 0 one that asks for a session, above 0 the next of a session;
-    versions before 7 have none of this, nor `forgotten`.
+    versions before 7 have none of this, nor `forgotten`. `max_bytes` is there from version 3 on, `read_committed` from
+    version 4 on: brokers before have no transactions.
     """
     flexible = is_flexible(Api.fetch, version)
     end = b"\x00" if flexible else b""
     body = bytearray()
     if version <= 14:
         body += _INT32.pack(_CONSUMER)
-    body += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, int(read_committed))
+    body += _WAIT_AND_LEAST.pack(max_wait_ms, min_bytes)
+    if version >= 3:
+        body += _INT32.pack(max_bytes)
+    if version >= 4:
+        body.append(read_committed)
     if version >= 7:
         body += _SESSION.pack(session_id, session_epoch)
     layout = struct.Struct(_partition_layout(version))
@@ -183,7 +191,7 @@ def _partition_fields(version: int, asked: FetchPartition) -> list[int]:
 def read_fetch_response(version: int, body: memoryview) -> FetchAnswer:
     """The whole answer. Raises `ProtocolError`."""
     reader = BodyReader(body, flexible=is_flexible(Api.fetch, version))
-    throttle_ms = reader.int32()
+    throttle_ms = reader.int32() if version >= 1 else 0
     error = error_code(reader.int16()) if version >= 7 else error_code(0)
     session_id = reader.int32() if version >= 7 else 0
     partitions: list[FetchedPartition] = []
@@ -203,10 +211,12 @@ def read_fetch_response(version: int, body: memoryview) -> FetchAnswer:
 
 
 def _read_partition(version: int, reader: BodyReader, topic: str, topic_id: UUID | None) -> FetchedPartition:
-    partition, code, high_watermark, last_stable_offset = reader.unpack(_FETCHED)
+    partition, code, high_watermark = reader.unpack(_FETCHED)
+    # Brokers before version 4 have no transactions: all that is replicated is stable.
+    last_stable_offset = reader.int64() if version >= 4 else high_watermark
     log_start_offset = reader.int64() if version >= 5 else -1
     aborted = []
-    for _ in range(reader.array_length(_ABORTED.size)):
+    for _ in range(reader.array_length(_ABORTED.size) if version >= 4 else 0):
         aborted.append(AbortedTransaction(*reader.unpack(_ABORTED)))
         reader.skip_tagged_fields()
     preferred_read_replica = reader.int32() if version >= 11 else -1

@@ -1,6 +1,7 @@
 """Produce (API 0) framed by hand: batches go from the caller's memory to the socket as they are.
 
-Topics are named up to version 12 and identified by topic id in version 13 (KIP-516). Layouts:
+Topics are named up to version 12 and identified by topic id in version 13 (KIP-516). Versions 0 to 2, which carry
+message sets and which kio does not have, are for brokers before Kafka 0.11. Layouts:
 https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ingestd.wire.codec import Buffer
 
 __all__ = [
+    "FIRST_WITH_BATCHES",
     "HIGHEST",
     "LOWEST",
     "PartitionAnswer",
@@ -38,15 +40,16 @@ __all__ = [
     "read_produce_response",
 ]
 
-LOWEST: Final = 3
-"""The first version that takes record batch v2."""
+LOWEST: Final = 0
+FIRST_WITH_BATCHES: Final = 3
+"""The first version that takes record batches, and no message sets."""
 HIGHEST: Final = 12
 """The last version that names topics; what `ApiVersions.pick` is given by those who have names only."""
 
 _FIRST_WITH_TOPIC_ID: Final = 13
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _INT32: Final = struct.Struct(">i")
-_INDEX_ERROR_OFFSET_TIME: Final = struct.Struct(">ihqq")
+_INDEX_ERROR_OFFSET: Final = struct.Struct(">ihq")
 _LEADER: Final = struct.Struct(">ii")
 
 
@@ -89,13 +92,16 @@ def produce_request(
     """The body: small parts of ours, and between them every batch as it is given.
 
     `topics` lists (name, topic id, [(partition, batch)]); the name is used up to version 12, the id from 13 on. Each
-    batch is one whole v2 record batch with base offset 0, one per partition.
+    batch is one whole v2 record batch with base offset 0, one per partition; up to version 2 it is a message set, of
+    magic 1 in version 2 and of magic 0 before.
     """
     flexible = is_flexible(Api.produce, version)
     end = b"\x00" if flexible else b""
     parts: list[Buffer] = []
     # Bytes between two batches are gathered in `small`, so that the kernel gets two parts per batch and not ten.
-    small = bytearray(nullable_string(transactional_id, flexible=flexible))
+    small = bytearray()
+    if version >= 3:
+        small += nullable_string(transactional_id, flexible=flexible)
     small += _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
     small += array_length(len(topics), flexible=flexible)
     for name, topic_id, batches in topics:
@@ -128,10 +134,10 @@ def read_produce_answer(version: int, body: memoryview) -> ProduceAnswer:
         topic = "" if by_id else reader.string()
         answers.extend(
             _read_partition(version, reader, topic, topic_id)
-            for _ in range(reader.array_length(_INDEX_ERROR_OFFSET_TIME.size))
+            for _ in range(reader.array_length(_INDEX_ERROR_OFFSET.size))
         )
         reader.skip_tagged_fields()
-    throttle_ms = reader.int32()
+    throttle_ms = reader.int32() if version >= 1 else 0
     nodes: tuple[NodeEndpoint, ...] = ()
     for tag, content in reader.tagged_fields():
         if tag == 0:
@@ -140,7 +146,8 @@ def read_produce_answer(version: int, body: memoryview) -> ProduceAnswer:
 
 
 def _read_partition(version: int, reader: BodyReader, topic: str, topic_id: UUID | None) -> PartitionAnswer:
-    partition, code, base_offset, log_append_time_ms = reader.unpack(_INDEX_ERROR_OFFSET_TIME)
+    partition, code, base_offset = reader.unpack(_INDEX_ERROR_OFFSET)
+    log_append_time_ms = reader.int64() if version >= 2 else -1
     log_start_offset = reader.int64() if version >= 5 else -1
     error_message = None
     if version >= 8:
