@@ -2,7 +2,6 @@ from ingestd.records._encode_plain import BUDGET_SPENT as BUDGET_SPENT
 from ingestd.records._encode_plain import FINISHED as FINISHED
 from ingestd.records._encode_plain import NAME as NAME
 from ingestd.records._encode_plain import SLOT_FULL as SLOT_FULL
-from ingestd.records._encode_plain import RecordBuffer as RecordBuffer
 from ingestd.records._encode_plain import allocate as allocate
 from ingestd.records._encode_plain import encode_lines as encode_lines
 from ingestd.records._encode_plain import line_ends as line_ends

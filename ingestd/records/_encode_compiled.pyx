@@ -5,18 +5,18 @@ Nothing here trusts a length: every read is checked against the end of its buffe
 computed for it. Buffers may be shared with other processes, so a byte that is read again is checked again.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memset
+
+from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
 
 __all__ = [
     "BUDGET_SPENT",
     "FINISHED",
     "SLOT_FULL",
-    "RecordBuffer",
     "allocate",
     "encode_lines",
     "line_ends",
@@ -31,41 +31,8 @@ FINISHED = 0
 SLOT_FULL = 1
 BUDGET_SPENT = 2
 
-ctypedef unsigned char byte_t
-
-cdef extern from *:
-    """
-    #define INGESTD_SUBTRACT_OVERFLOWS(a, b, difference) __builtin_sub_overflow(a, b, difference)
-    """
-    bint SUBTRACT_OVERFLOWS "INGESTD_SUBTRACT_OVERFLOWS"(int64_t, int64_t, int64_t *) noexcept nogil
-
 cdef enum:
     DELIMITER = 10
-    LONGEST_VARINT = 5
-    LONGEST_VARLONG = 10
-
-
-# Varints
-
-cdef inline uint64_t zigzag(int64_t value) noexcept nogil:
-    return (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
-
-
-cdef inline Py_ssize_t varint_bytes(uint64_t value) noexcept nogil:
-    cdef Py_ssize_t size = 1
-    while value > 0x7F:
-        value >>= 7
-        size += 1
-    return size
-
-
-cdef inline byte_t *put_varint(byte_t *at, uint64_t value) noexcept nogil:
-    while value > 0x7F:
-        at[0] = <byte_t> (value & 0x7F | 0x80)
-        value >>= 7
-        at += 1
-    at[0] = <byte_t> value
-    return at + 1
 
 
 # Lines to records
@@ -361,31 +328,6 @@ SCATTER_FAULTS = {
 
 # Keys to partitions
 
-cdef uint32_t murmur2_of(const byte_t *key, Py_ssize_t size) noexcept nogil:
-    cdef uint32_t multiplier = 0x5BD1E995
-    cdef uint32_t value = 0x9747B28CU ^ <uint32_t> size
-    cdef uint32_t word
-    cdef int shift = 0
-    while size >= 4:
-        word = (
-            <uint32_t> key[0] | <uint32_t> key[1] << 8 | <uint32_t> key[2] << 16 | <uint32_t> key[3] << 24
-        ) * multiplier
-        word = (word ^ word >> 24) * multiplier
-        value = value * multiplier ^ word
-        key += 4
-        size -= 4
-    if size > 0:
-        word = 0
-        while size > 0:
-            word |= <uint32_t> key[0] << shift
-            shift += 8
-            key += 1
-            size -= 1
-        value = (value ^ word) * multiplier
-    value = (value ^ value >> 13) * multiplier
-    return value ^ value >> 15
-
-
 def murmur2(key):
     """Kafka's 32-bit murmur2 of a key. See `_encode_plain`."""
     cdef Py_buffer view
@@ -435,157 +377,3 @@ def partition_keys(raw, keys, int64_t partitions, int32_t keyless):
     if fault >= 0:
         raise ValueError(f"line {fault}: its key is not within the lines")
     return result
-
-
-# Records one by one
-
-cdef bytes header_bytes(headers):
-    """Headers as they stand in a record: their number, then each key and value."""
-    cdef list pairs = list(headers)
-    cdef list fields = []
-    cdef byte_t number[LONGEST_VARLONG]
-    cdef byte_t *end = put_varint(number, zigzag(len(pairs)))
-    fields.append(PyBytes_FromStringAndSize(<char *> number, end - number))
-    for name, value in pairs:
-        fields.append(key_field(name.encode() if isinstance(name, str) else memoryview(name)))
-        fields.append(key_field(None if value is None else memoryview(value)))
-    return b"".join(fields)
-
-
-cdef class RecordBuffer:
-    """Records of one batch under construction. See `_encode_plain`."""
-
-    cdef readonly int64_t limit
-    cdef readonly int64_t base_timestamp
-    cdef readonly int64_t max_timestamp
-    cdef readonly int64_t records
-    cdef byte_t *data
-    cdef Py_ssize_t used
-    cdef Py_ssize_t room
-    cdef int views
-
-    def __cinit__(self, int64_t limit):
-        self.limit = limit
-        self.base_timestamp = -1
-        self.max_timestamp = -1
-
-    def __dealloc__(self):
-        free(self.data)
-
-    @property
-    def size(self):
-        """Bytes of the records so far."""
-        return self.used
-
-    def append(self, key, value, headers, int64_t timestamp_ms):
-        """Add a record. See `_encode_plain`."""
-        cdef Py_buffer key_view, value_view
-        cdef const byte_t *key_data = NULL
-        cdef const byte_t *value_data = NULL
-        cdef Py_ssize_t key_size = -1, value_size = -1
-        cdef bint key_held = False, value_held = False
-        cdef bytes header_field = None
-        if headers:
-            header_field = header_bytes(headers)
-        try:
-            if type(value) is bytes:
-                value_data = <const byte_t *> PyBytes_AS_STRING(value)
-                value_size = PyBytes_GET_SIZE(value)
-            elif value is not None:
-                PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-                value_held = True
-                value_data = <const byte_t *> value_view.buf
-                value_size = value_view.len
-            if type(key) is bytes:
-                key_data = <const byte_t *> PyBytes_AS_STRING(key)
-                key_size = PyBytes_GET_SIZE(key)
-            elif key is not None:
-                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
-                key_held = True
-                key_data = <const byte_t *> key_view.buf
-                key_size = key_view.len
-            return self.add(key_data, key_size, value_data, value_size, header_field, timestamp_ms)
-        finally:
-            if value_held:
-                PyBuffer_Release(&value_view)
-            if key_held:
-                PyBuffer_Release(&key_view)
-
-    cdef int64_t add(
-        self, const byte_t *key, Py_ssize_t key_size, const byte_t *value, Py_ssize_t value_size, bytes headers,
-        int64_t timestamp_ms,
-    ) except -2:
-        cdef int64_t timestamp_delta = 0
-        cdef uint64_t body
-        cdef Py_ssize_t record
-        cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
-        cdef byte_t *at
-        if self.records and SUBTRACT_OVERFLOWS(timestamp_ms, self.base_timestamp, &timestamp_delta):
-            raise ValueError(f"timestamp {timestamp_ms} is more than 64 bits from {self.base_timestamp}")
-        body = (
-            1 + varint_bytes(zigzag(timestamp_delta)) + varint_bytes(zigzag(self.records))
-            + varint_bytes(zigzag(key_size)) + <uint64_t> (key_size if key_size > 0 else 0)
-            + varint_bytes(zigzag(value_size)) + <uint64_t> (value_size if value_size > 0 else 0)
-            + <uint64_t> headers_size
-        )
-        if body > INT32_MAX:
-            raise ValueError(f"a record of {body} bytes")
-        record = varint_bytes(body << 1) + <Py_ssize_t> body
-        if self.records and self.used + record > self.limit:
-            return -1
-        if self.views:
-            raise BufferError("records are being looked at")
-        if record > self.room - self.used:
-            self.grow(self.used + record)
-        at = put_varint(self.data + self.used, body << 1)
-        at[0] = 0
-        at = put_varint(at + 1, zigzag(timestamp_delta))
-        at = put_varint(at, zigzag(self.records))
-        at = put_varint(at, zigzag(key_size))
-        if key_size > 0:
-            memcpy(at, key, key_size)
-            at += key_size
-        at = put_varint(at, zigzag(value_size))
-        if value_size > 0:
-            memcpy(at, value, value_size)
-            at += value_size
-        if headers is None:
-            at[0] = 0
-        else:
-            memcpy(at, PyBytes_AS_STRING(headers), headers_size)
-        if not self.records:
-            self.base_timestamp = self.max_timestamp = timestamp_ms
-        elif timestamp_ms > self.max_timestamp:
-            self.max_timestamp = timestamp_ms
-        self.used += record
-        self.records += 1
-        return self.used
-
-    cdef int grow(self, Py_ssize_t needed) except -1:
-        cdef Py_ssize_t room = max(needed, min(2 * self.room, self.limit), 1024)
-        cdef byte_t *data = <byte_t *> realloc(self.data, room)
-        if data == NULL:
-            raise MemoryError
-        self.data = data
-        self.room = room
-        return 0
-
-    def view(self):
-        """The records so far. See `_encode_plain`."""
-        return memoryview(self)
-
-    def clear(self):
-        """Begin anew."""
-        if self.views:
-            raise BufferError("records are being looked at")
-        self.used = 0
-        self.records = 0
-        self.base_timestamp = -1
-        self.max_timestamp = -1
-
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.data if self.data != NULL else <byte_t *> b"", self.used, True, flags)
-        self.views += 1
-
-    def __releasebuffer__(self, Py_buffer *buffer):
-        self.views -= 1

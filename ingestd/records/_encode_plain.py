@@ -12,15 +12,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer
 
 __all__ = [
     "BUDGET_SPENT",
     "FINISHED",
     "SLOT_FULL",
-    "RecordBuffer",
     "allocate",
     "encode_lines",
     "line_ends",
@@ -39,8 +36,6 @@ BUDGET_SPENT: Final = 2
 _DELIMITER: Final = b"\n"
 _LONGEST_RECORD: Final = 2**31 - 1
 _INT32: Final = Struct("=i")
-_SMALLEST_INT64: Final = -(2**63)
-_LARGEST_INT64: Final = 2**63 - 1
 _NO_HEADERS: Final = b"\x00"
 _NO_BYTES: Final = b"\x01"
 _UINT32: Final = 0xFFFFFFFF
@@ -77,7 +72,7 @@ def encode_lines(raw: Buffer, start: int, out: Buffer, limit: int, key: bytes | 
     at = records = 0
     while start < len(data):
         end = _line_end(data, start)
-        record = _record(0, records, key, data[start:end])
+        record = encode_record(0, records, key, data[start:end])
         written = at + len(record)
         if written > len(target) or (written > limit and records):
             break
@@ -127,7 +122,7 @@ def scatter_lines(
         if not 0 <= slot < slots:
             raise ValueError(f"line {line}: partition {slot} of {slots}")
         end = _line_end(data, start)
-        record = _record(0, counts[slot], None if spans is None else _key(data, spans, line), data[start:end])
+        record = encode_record(0, counts[slot], None if spans is None else _key(data, spans, line), data[start:end])
         size = sizes[slot]
         if not 0 <= size <= slot_bytes:
             raise ValueError(f"slot {slot} holds {size} of {slot_bytes} bytes")
@@ -187,93 +182,25 @@ def partition_keys(raw: Buffer, keys: Buffer, partitions: int, keyless: int) -> 
     return chosen
 
 
-class RecordBuffer:
-    """Records of one batch under construction, up to `limit` bytes of them."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._buffer = bytearray()
-        self.records = 0
-        self.base_timestamp = -1
-        self.max_timestamp = -1
-
-    @property
-    def size(self) -> int:
-        """Bytes of the records so far."""
-        return len(self._buffer)
-
-    def append(
-        self,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str | bytes, Buffer | None]],
-        timestamp_ms: int,
-    ) -> int:
-        """Add a record. Returns the bytes of all records so far.
-
-        Returns -1, and adds nothing, when there are records and this one would make them more than `limit` bytes.
-        Raises `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond 64 bits, `TypeError`
-        for what is not bytes.
-        """
-        if not _SMALLEST_INT64 <= timestamp_ms <= _LARGEST_INT64:
-            raise OverflowError(f"timestamp {timestamp_ms} is beyond 64 bits")
-        base = self.base_timestamp if self.records else timestamp_ms
-        timestamp_delta = timestamp_ms - base
-        if not _SMALLEST_INT64 <= timestamp_delta <= _LARGEST_INT64:
-            raise ValueError(f"timestamp {timestamp_ms} is more than 64 bits from {base}")
-        record = _record(
-            timestamp_delta,
-            self.records,
-            None if key is None else memoryview(key).tobytes(),
-            None if value is None else memoryview(value).tobytes(),
-            _headers(headers),
-        )
-        if self.records and len(self._buffer) + len(record) > self.limit:
-            return -1
-        self.max_timestamp = max(timestamp_ms, self.max_timestamp) if self.records else timestamp_ms
-        self.base_timestamp = base
-        self._buffer += record
-        self.records += 1
-        return len(self._buffer)
-
-    def view(self) -> memoryview:
-        """The records so far. Valid until the next `append` or `clear`; release it before."""
-        return memoryview(self._buffer).toreadonly()
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._buffer.clear()
-        self.records = 0
-        self.base_timestamp = self.max_timestamp = -1
-
-
-def _headers(headers: Sequence[tuple[str | bytes, Buffer | None]]) -> bytes:
-    if not headers:
-        return _NO_HEADERS
-    pairs = list(headers)
-    encoded = bytearray(_varint(len(pairs)))
-    for name, value in pairs:
-        encoded += _nullable(name.encode() if isinstance(name, str) else memoryview(name).tobytes())
-        encoded += _nullable(None if value is None else memoryview(value).tobytes())
-    return bytes(encoded)
-
-
-def _record(
+def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: bytes = _NO_HEADERS
 ) -> bytes:
+    """A whole record. Raises `ValueError` for one of 2 GiB and more."""
     body = b"".join(
-        (_NO_HEADERS, _varint(timestamp_delta), _varint(offset_delta), _nullable(key), _nullable(value), headers)
+        (_NO_HEADERS, varint(timestamp_delta), varint(offset_delta), nullable(key), nullable(value), headers)
     )
     if len(body) > _LONGEST_RECORD:
         raise ValueError(f"a record of {len(body)} bytes")
-    return _varint(len(body)) + body
+    return varint(len(body)) + body
 
 
-def _nullable(data: bytes | None) -> bytes:
-    return _NO_BYTES if data is None else _varint(len(data)) + data
+def nullable(data: bytes | None) -> bytes:
+    """Bytes behind their length."""
+    return _NO_BYTES if data is None else varint(len(data)) + data
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A zigzag varint."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while rest > 0x7F:

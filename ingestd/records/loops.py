@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ingestd.records import _decode_plain as _decode
     from ingestd.records import _encode_plain as _encode
+    from ingestd.records import _intake_plain as _intake
 else:
     try:
         from ingestd.records import _decode_compiled as _decode
         from ingestd.records import _encode_compiled as _encode
+        from ingestd.records import _intake_compiled as _intake
     except ImportError as error:
         from ingestd.records import _decode_plain as _decode
         from ingestd.records import _encode_plain as _encode
+        from ingestd.records import _intake_plain as _intake
 
         logging.getLogger(__name__).warning(
             "ingestd.records works in plain Python, some fifty times slower: a compiled module of it is missing (%s); "
@@ -27,7 +30,10 @@ __all__ = [
     "COMPILED",
     "FINISHED",
     "SLOT_FULL",
+    "Allowance",
     "RecordBuffer",
+    "RecordIntake",
+    "TopicIntake",
     "allocate",
     "encode_lines",
     "line_ends",
@@ -44,7 +50,10 @@ FINISHED = _encode.FINISHED
 SLOT_FULL = _encode.SLOT_FULL
 BUDGET_SPENT = _encode.BUDGET_SPENT
 
-RecordBuffer = _encode.RecordBuffer
+Allowance = _intake.Allowance
+RecordBuffer = _intake.RecordBuffer
+RecordIntake = _intake.RecordIntake
+TopicIntake = _intake.TopicIntake
 allocate = _encode.allocate
 encode_lines = _encode.encode_lines
 line_ends = _encode.line_ends

@@ -1,0 +1,308 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records into batches one by one, in C: the twin of `_intake_plain`, whose docstrings are the contract of both."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport INT32_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
+
+__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "TopicIntake"]
+
+NAME = "compiled"
+
+cdef extern from *:
+    """
+    #define INGESTD_SUBTRACT_OVERFLOWS(a, b, difference) __builtin_sub_overflow(a, b, difference)
+    """
+    bint SUBTRACT_OVERFLOWS "INGESTD_SUBTRACT_OVERFLOWS"(int64_t, int64_t, int64_t *) noexcept nogil
+
+cdef enum:
+    LONGEST_VARLONG = 10
+
+
+# The size of a null key or value is -1. The last three fields follow from the others, and from the batch.
+cdef struct Record:
+    const byte_t *key
+    Py_ssize_t key_size
+    const byte_t *value
+    Py_ssize_t value_size
+    const byte_t *headers
+    Py_ssize_t headers_size
+    int64_t timestamp
+    int64_t timestamp_delta
+    uint64_t body
+    Py_ssize_t size
+
+
+cdef class RecordBuffer:
+    """Records of one batch under construction. See `_intake_plain`."""
+
+    cdef readonly int64_t limit
+    cdef readonly int64_t most
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t records
+    cdef readonly list dones
+    cdef byte_t *data
+    cdef Py_ssize_t used
+    cdef Py_ssize_t room
+    cdef int views
+
+    def __cinit__(self, int64_t limit, int64_t most=INT32_MAX):
+        self.limit = limit
+        self.most = most
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.dones = []
+
+    def __dealloc__(self):
+        free(self.data)
+
+    @property
+    def size(self):
+        """Bytes of the records so far."""
+        return self.used
+
+    @property
+    def full(self):
+        """Whether no other record can be added."""
+        return self.used >= self.limit or self.records >= self.most
+
+    def append(self, key, value, headers, int64_t timestamp_ms, done=None):
+        """Add a record. See `_intake_plain`."""
+        cdef Py_buffer key_view, value_view
+        cdef Record record
+        cdef bint key_held = False, value_held = False
+        cdef bytes header_field = header_bytes(headers) if headers else None
+        set_headers(&record, header_field)
+        record.timestamp = timestamp_ms
+        try:
+            if not set_bytes(value, &record.value, &record.value_size):
+                PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
+                value_held = True
+                record.value = <const byte_t *> value_view.buf
+                record.value_size = value_view.len
+            if not set_bytes(key, &record.key, &record.key_size):
+                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
+                key_held = True
+                record.key = <const byte_t *> key_view.buf
+                record.key_size = key_view.len
+            self.measure(&record)
+            if self.records and (self.used + record.size > self.limit or self.records >= self.most):
+                return -1
+            self.put(&record, done)
+            return self.used
+        finally:
+            if value_held:
+                PyBuffer_Release(&value_view)
+            if key_held:
+                PyBuffer_Release(&key_view)
+
+    cdef int measure(self, Record *record) except -1:
+        """Find how large the record is as the next of this batch."""
+        record.timestamp_delta = 0
+        if self.records and SUBTRACT_OVERFLOWS(record.timestamp, self.base_timestamp, &record.timestamp_delta):
+            raise ValueError(f"timestamp {record.timestamp} is more than 64 bits from {self.base_timestamp}")
+        record.body = (
+            1 + varint_bytes(zigzag(record.timestamp_delta)) + varint_bytes(zigzag(self.records))
+            + varint_bytes(zigzag(record.key_size)) + <uint64_t> (record.key_size if record.key_size > 0 else 0)
+            + varint_bytes(zigzag(record.value_size)) + <uint64_t> (record.value_size if record.value_size > 0 else 0)
+            + <uint64_t> record.headers_size
+        )
+        if record.body > INT32_MAX:
+            raise ValueError(f"a record of {record.body} bytes")
+        record.size = varint_bytes(record.body << 1) + <Py_ssize_t> record.body
+        return 0
+
+    cdef int put(self, Record *record, done) except -1:
+        """Add a record that was measured."""
+        cdef byte_t *at
+        if self.views:
+            raise BufferError("records are being looked at")
+        if record.size > self.room - self.used:
+            self.grow(self.used + record.size)
+        if done is not None:
+            while PyList_GET_SIZE(self.dones) < self.records:
+                self.dones.append(None)
+            self.dones.append(done)
+        at = put_varint(self.data + self.used, record.body << 1)
+        at[0] = 0
+        at = put_varint(at + 1, zigzag(record.timestamp_delta))
+        at = put_varint(at, zigzag(self.records))
+        at = put_varint(at, zigzag(record.key_size))
+        if record.key_size > 0:
+            memcpy(at, record.key, record.key_size)
+            at += record.key_size
+        at = put_varint(at, zigzag(record.value_size))
+        if record.value_size > 0:
+            memcpy(at, record.value, record.value_size)
+            at += record.value_size
+        memcpy(at, record.headers, record.headers_size)
+        if not self.records:
+            self.base_timestamp = self.max_timestamp = record.timestamp
+        elif record.timestamp > self.max_timestamp:
+            self.max_timestamp = record.timestamp
+        self.used += record.size
+        self.records += 1
+        return 0
+
+    cdef int grow(self, Py_ssize_t needed) except -1:
+        cdef Py_ssize_t room = max(needed, min(2 * self.room, self.limit), 1024)
+        cdef byte_t *data = <byte_t *> realloc(self.data, room)
+        if data == NULL:
+            raise MemoryError
+        self.data = data
+        self.room = room
+        return 0
+
+    def view(self):
+        """The records so far. See `_intake_plain`."""
+        return memoryview(self)
+
+    def clear(self):
+        """Begin anew."""
+        if self.views:
+            raise BufferError("records are being looked at")
+        self.used = 0
+        self.records = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.dones = []
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data if self.data != NULL else <byte_t *> b"", self.used, True, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.views -= 1
+
+
+cdef inline bint set_bytes(data, const byte_t **start, Py_ssize_t *size) noexcept:
+    """Point at bytes, or at null for None; False for anything else."""
+    if type(data) is bytes:
+        start[0] = <const byte_t *> PyBytes_AS_STRING(data)
+        size[0] = PyBytes_GET_SIZE(data)
+        return True
+    start[0] = NULL
+    size[0] = -1
+    return data is None
+
+
+cdef inline void set_headers(Record *record, bytes field) noexcept:
+    if field is None:
+        record.headers = <const byte_t *> b"\x00"
+        record.headers_size = 1
+    else:
+        record.headers = <const byte_t *> PyBytes_AS_STRING(field)
+        record.headers_size = PyBytes_GET_SIZE(field)
+
+
+cdef bytes header_bytes(headers):
+    """Headers as they stand in a record: their number, then each key and value."""
+    cdef list pairs = list(headers)
+    cdef list fields = []
+    cdef byte_t number[LONGEST_VARLONG]
+    cdef byte_t *end = put_varint(number, zigzag(len(pairs)))
+    fields.append(PyBytes_FromStringAndSize(<char *> number, end - number))
+    for name, value in pairs:
+        fields.append(header_field(name.encode() if isinstance(name, str) else bytes(memoryview(name))))
+        fields.append(b"\x01" if value is None else header_field(bytes(memoryview(value))))
+    return b"".join(fields)
+
+
+cdef bytes header_field(bytes data):
+    """Bytes behind their length."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef bytes field = PyBytes_FromStringAndSize(NULL, varint_bytes(zigzag(size)) + size)
+    memcpy(put_varint(<byte_t *> PyBytes_AS_STRING(field), zigzag(size)), PyBytes_AS_STRING(data), size)
+    return field
+
+
+cdef class Allowance:
+    """Bytes that may be held, and bytes that are. See `_intake_plain`."""
+
+    cdef public int64_t limit
+    cdef public int64_t used
+    cdef public bint shut
+
+    def __cinit__(self, int64_t limit):
+        self.limit = limit
+
+
+cdef class TopicIntake:
+    """Where the next record of a topic goes. See `_intake_plain`."""
+
+    cdef public RecordBuffer sticky
+    cdef public list partitions
+    cdef public bint hashed
+
+    def __cinit__(self):
+        self.partitions = []
+
+
+cdef class RecordIntake:
+    """Takes records for batches that are open. See `_intake_plain`."""
+
+    cdef readonly Allowance allowance
+    cdef readonly dict topics
+
+    def __init__(self, Allowance allowance not None):
+        self.allowance = allowance
+        self.topics = {}
+
+    def send(self, topic, value, *, key=None, partition=None, headers=(), timestamp_ms=None, done=None):
+        """Add a record to the open batch that it goes to, or give it to `take`. See `_intake_plain`."""
+        cdef RecordBuffer buffer
+        cdef Record record
+        cdef bytes header_field
+        cdef timespec now
+        if set_bytes(value, &record.value, &record.value_size) and set_bytes(key, &record.key, &record.key_size):
+            buffer = self.open_batch(topic, key, partition, &record)
+            if buffer is not None:
+                if timestamp_ms is None:
+                    clock_gettime(CLOCK_REALTIME, &now)
+                    record.timestamp = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
+                else:
+                    record.timestamp = timestamp_ms
+                header_field = header_bytes(headers) if headers else None
+                set_headers(&record, header_field)
+                buffer.measure(&record)
+                if buffer.used + record.size < buffer.limit and buffer.records + 1 < buffer.most:
+                    buffer.put(&record, done)
+                    self.allowance.used += record.size
+                    return
+        self.take(topic, value, key, partition, headers, timestamp_ms, done)
+
+    cdef RecordBuffer open_batch(self, topic, key, partition, Record *record):
+        cdef PyObject *found = PyDict_GetItemWithError(self.topics, topic)
+        cdef TopicIntake intake
+        cdef RecordBuffer buffer
+        cdef Py_ssize_t index, count
+        if found == NULL or self.allowance.shut or self.allowance.used >= self.allowance.limit:
+            return None
+        intake = <TopicIntake?> <object> found
+        if partition is None and key is None:
+            buffer = intake.sticky
+        else:
+            count = PyList_GET_SIZE(intake.partitions)
+            if partition is not None:
+                index = partition if type(partition) is int and 0 <= partition < count else -1
+            elif intake.hashed and count:
+                index = (murmur2_of(record.key, record.key_size) & 0x7FFFFFFF) % count
+            else:
+                index = -1
+            if index < 0:
+                return None
+            buffer = <RecordBuffer?> <object> PyList_GET_ITEM(intake.partitions, index)
+        return buffer if buffer is not None and buffer.records else None
+
+    def take(self, topic, value, key, partition, headers, timestamp_ms, done):
+        """Accept or refuse a record in whatever other way. See `_intake_plain`."""
+        raise NotImplementedError

@@ -1,0 +1,212 @@
+"""Records into batches one by one, in Python: the twin of `_intake_compiled`, for machines without a compiler.
+
+Same classes, same results. What a record looks like says `_encode_plain`; `loops` says which twin is in use.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ingestd.records._encode_plain import encode_record, murmur2, nullable, varint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    HeaderPairs: TypeAlias = Sequence[tuple[str | bytes, Buffer | None]]
+
+__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "TopicIntake"]
+
+NAME: Final[str] = "plain"
+
+_SMALLEST_INT64: Final = -(2**63)
+_LARGEST_INT64: Final = 2**63 - 1
+_NO_HEADERS: Final = b"\x00"
+_NO_LIMIT: Final = 2**31 - 1
+
+
+class RecordBuffer:
+    """Records of one batch under construction: up to `limit` bytes of them, and up to `most` of them."""
+
+    def __init__(self, limit: int, most: int = _NO_LIMIT) -> None:
+        self.limit = limit
+        self.most = most
+        self._buffer = bytearray()
+        self.records = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.dones: list[object] = []
+        """Whom to tell of each record's end, in order; None for nobody, and for those beyond its end nobody either."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records so far."""
+        return len(self._buffer)
+
+    @property
+    def full(self) -> bool:
+        """Whether no other record can be added."""
+        return len(self._buffer) >= self.limit or self.records >= self.most
+
+    def append(
+        self,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: HeaderPairs,
+        timestamp_ms: int,
+        done: object = None,
+    ) -> int:
+        """Add a record. Returns the bytes of all records so far.
+
+        Returns -1, and adds nothing, when there are records and this one would make them more than `limit` bytes, or
+        more than `most`. Raises `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond 64
+        bits, `TypeError` for what is not bytes.
+        """
+        record = self._encode(key, value, headers, timestamp_ms)
+        if self.records and (len(self._buffer) + len(record) > self.limit or self.records >= self.most):
+            return -1
+        self._put(record, timestamp_ms, done)
+        return len(self._buffer)
+
+    def _encode(self, key: Buffer | None, value: Buffer | None, headers: HeaderPairs, timestamp_ms: int) -> bytes:
+        if not _SMALLEST_INT64 <= timestamp_ms <= _LARGEST_INT64:
+            raise OverflowError(f"timestamp {timestamp_ms} is beyond 64 bits")
+        base = self.base_timestamp if self.records else timestamp_ms
+        timestamp_delta = timestamp_ms - base
+        if not _SMALLEST_INT64 <= timestamp_delta <= _LARGEST_INT64:
+            raise ValueError(f"timestamp {timestamp_ms} is more than 64 bits from {base}")
+        return encode_record(
+            timestamp_delta,
+            self.records,
+            None if key is None else memoryview(key).tobytes(),
+            None if value is None else memoryview(value).tobytes(),
+            _headers(headers),
+        )
+
+    def _put(self, record: bytes, timestamp_ms: int, done: object) -> None:
+        self._buffer += record
+        if not self.records:
+            self.base_timestamp = self.max_timestamp = timestamp_ms
+        self.max_timestamp = max(timestamp_ms, self.max_timestamp)
+        if done is not None:
+            self.dones.extend([None] * (self.records - len(self.dones)))
+            self.dones.append(done)
+        self.records += 1
+
+    def view(self) -> memoryview:
+        """The records so far. Valid until the next `append` or `clear`; release it before."""
+        return memoryview(self._buffer).toreadonly()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._buffer.clear()
+        self.records = 0
+        self.base_timestamp = self.max_timestamp = -1
+        self.dones = []
+
+
+class Allowance:
+    """Bytes that may be held, and bytes that are."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.shut = False
+        """Whether nothing is taken whatever is left."""
+
+
+class TopicIntake:
+    """Where the next record of a topic goes, as far as that is settled before it comes."""
+
+    def __init__(self) -> None:
+        self.sticky: RecordBuffer | None = None
+        """Of records without key and partition."""
+        self.partitions: list[RecordBuffer | None] = []
+        """Of records that name their partition; empty where the topic's partitions are not known."""
+        self.hashed = False
+        """Whether murmur2 chooses among all `partitions` for a record with a key, as Java's producer does."""
+
+
+class RecordIntake:
+    """Takes records for batches that are open; leaves every other record to `take`, which a subclass has.
+
+    A record goes into an open batch when it is settled which, when the batch has records and stays open with this one,
+    when key and value are bytes, and when the allowance has bytes left. All else, a batch's first record and its last
+    among it, is for `take`. So whoever wants records to stop closes the batches first, or shuts the allowance.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.topics: dict[str, TopicIntake] = {}
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: HeaderPairs = (),
+        timestamp_ms: int | None = None,
+        done: object = None,
+    ) -> None:
+        """Add a record to the open batch that it goes to, or give it to `take`."""
+        buffer = self._open_batch(topic, key, partition)
+        if buffer is None or type(value) not in _BYTES or type(key) not in _BYTES:
+            self.take(topic, value, key, partition, headers, timestamp_ms, done)
+            return
+        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        record = buffer._encode(key, value, headers, now)  # noqa: SLF001 - one class in two, for the twin's sake
+        if buffer.size + len(record) >= buffer.limit or buffer.records + 1 >= buffer.most:
+            self.take(topic, value, key, partition, headers, timestamp_ms, done)
+            return
+        buffer._put(record, now, done)  # noqa: SLF001
+        self.allowance.used += len(record)
+
+    def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
+        intake = self.topics.get(topic)
+        if intake is None or self.allowance.shut or self.allowance.used >= self.allowance.limit:
+            return None
+        partitions = intake.partitions
+        if partition is None and key is None:
+            buffer = intake.sticky
+        elif partition is None:
+            buffer = _hashed(intake, key)
+        else:
+            buffer = partitions[partition] if type(partition) is int and 0 <= partition < len(partitions) else None
+        return buffer if buffer is not None and buffer.records else None
+
+    def take(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: HeaderPairs,
+        timestamp_ms: int | None,
+        done: object,
+    ) -> None:
+        """Accept or refuse a record in whatever other way."""
+        raise NotImplementedError
+
+
+_BYTES: Final = (bytes, type(None))
+
+
+def _hashed(intake: TopicIntake, key: bytes | None) -> RecordBuffer | None:
+    if not intake.hashed or type(key) is not bytes or not intake.partitions:
+        return None
+    return intake.partitions[(murmur2(key) & 0x7FFFFFFF) % len(intake.partitions)]
+
+
+def _headers(headers: HeaderPairs) -> bytes:
+    if not headers:
+        return _NO_HEADERS
+    pairs = list(headers)
+    encoded = bytearray(varint(len(pairs)))
+    for name, value in pairs:
+        encoded += nullable(name.encode() if isinstance(name, str) else memoryview(name).tobytes())
+        encoded += nullable(None if value is None else memoryview(value).tobytes())
+    return bytes(encoded)
