@@ -1,0 +1,288 @@
+"""Balance: how many partitions of which kind each member holds: even first, then near, then with least movement.
+
+KIP-54's two promises, for any subscriptions. *Even*: no partition can be passed on, from member to member, so that one
+with at least two more than another loses one and that other gains one; where all subscribe to the same, numbers differ
+by at most one. *Sticky*: of the even outcomes one is sought that takes few partitions from whoever has them. In
+between stands the rack (KIP-881): partitions are held by members near a replica as far as evenness allows.
+
+Partitions of one topic with replicas in the same racks are alike and only counted here. Members are numbered; a set of
+members is an integer with their bits set, which makes the search for somebody to pass a partition to one operation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Balance", "Kind", "members_of"]
+
+Members: TypeAlias = int
+"""A set of members: bit n stands for member n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """So many partitions that are alike, who may hold them, and who is near them."""
+
+    partitions: int
+    subscribers: Members
+    near: Members
+    """Those of `subscribers` who are near a replica; all of them where nobody is or where it does not matter."""
+
+
+def members_of(members: Members) -> Iterator[int]:
+    """The members of a set, in order."""
+    while members:
+        lowest = members & -members
+        yield lowest.bit_length() - 1
+        members ^= lowest
+
+
+class Balance:
+    """Who holds how many of which kind, while that is made even.
+
+    Invariants
+        `load[member]` is the sum of `held[member]`'s counts; `held` has no zero counts.
+        For each member and kind, held = owned - lacking + new, with lacking or new zero.
+        Nothing but `place` changes how many partitions of a kind are held in all.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], owned: Sequence[Mapping[int, int]]) -> None:
+        """Begin with what each member owns: counts by the kind's position in `kinds`, all held by a subscriber."""
+        self.kinds = kinds
+        self.held: list[dict[int, int]] = [dict(counts) for counts in owned]
+        self.load = [sum(counts.values()) for counts in owned]
+        self._new: list[dict[int, int]] = [{} for _ in owned]
+        self._lacking: list[dict[int, int]] = [{} for _ in owned]
+        self._at_load: dict[int, Members] = {}
+        for member, load in enumerate(self.load):
+            self._at_load[load] = self._at_load.get(load, 0) | 1 << member
+
+    def settle(self) -> None:
+        """Place what nobody holds, make it even, bring it near. Settling the outcome once more changes nothing."""
+        self._place()
+        everybody = [kind.subscribers for kind in self.kinds]
+        near = [kind.near for kind in self.kinds]
+        if near != everybody:
+            self._even_out(near, owned_too=False)
+            self._even_out(near, owned_too=True)
+        self._even_out(everybody, owned_too=False)
+        self._even_out(everybody, owned_too=True)
+        if near != everybody:
+            self._bring_near()
+
+    # Single steps
+
+    def _give(self, member: int, kind: int) -> None:
+        _subtract(self.held[member], kind)
+        if kind in self._new[member]:
+            _subtract(self._new[member], kind)
+        else:
+            lacking = self._lacking[member]
+            lacking[kind] = lacking.get(kind, 0) + 1
+        self._change_load(member, -1)
+
+    def _take(self, member: int, kind: int) -> None:
+        held = self.held[member]
+        held[kind] = held.get(kind, 0) + 1
+        if kind in self._lacking[member]:
+            _subtract(self._lacking[member], kind)
+        else:
+            new = self._new[member]
+            new[kind] = new.get(kind, 0) + 1
+        self._change_load(member, 1)
+
+    def _change_load(self, member: int, by: int) -> None:
+        load = self.load[member]
+        bit = 1 << member
+        left = self._at_load[load] ^ bit
+        if left:
+            self._at_load[load] = left
+        else:
+            del self._at_load[load]
+        self.load[member] = load + by
+        self._at_load[load + by] = self._at_load.get(load + by, 0) | bit
+
+    def _least_loaded(self, among: Members, at_most: int) -> int | None:
+        for load in sorted(self._at_load):
+            if load > at_most:
+                return None
+            found = among & self._at_load[load]
+            if found:
+                return (found & -found).bit_length() - 1
+        return None
+
+    # What nobody holds
+
+    def _place(self) -> None:
+        """Each to the least loaded of those near it; first the kinds that have the fewest members to go to."""
+        free = [kind.partitions for kind in self.kinds]
+        for counts in self.held:
+            for kind, count in counts.items():
+                free[kind] -= count
+        order = sorted(
+            (number for number, left in enumerate(free) if left),
+            key=lambda number: (self.kinds[number].near.bit_count(), self.kinds[number].near),
+        )
+        candidates: Members = 0
+        waiting: list[tuple[int, int]] = []
+        for number in order:
+            if self.kinds[number].near != candidates:
+                candidates = self.kinds[number].near
+                waiting = [(self.load[member], member) for member in members_of(candidates)]
+                heapq.heapify(waiting)
+            for _ in range(free[number]):
+                load, member = waiting[0]
+                heapq.heapreplace(waiting, (load + 1, member))
+                self._take(member, number)
+
+    # Evenness
+
+    def _even_out(self, allowed: Sequence[Members], *, owned_too: bool) -> None:
+        """Pass partitions on until no chain of members helps. A kind only goes to whom `allowed` has for it.
+
+        Without `owned_too` only what a member did not own before is passed on.
+        """
+        givable = self.held if owned_too else self._new
+        # Who could get something from each member. May name too many: that is found out when it is tried, and mended.
+        reach = [_union(allowed, kinds) & ~(1 << member) for member, kinds in enumerate(givable)]
+        helped = True
+        while helped:
+            helped = False
+            givers = {member for member in range(len(self.load)) if reach[member]}
+            while givers:
+                giver = max(givers, key=self.load.__getitem__)
+                if self.load[giver] < min(self._at_load) + 2:
+                    break
+                chain = self._chain(giver, reach)
+                if chain is None:
+                    givers.remove(giver)
+                elif self._pass_on(chain, allowed, givable, reach):
+                    helped = True
+
+    def _chain(self, giver: int, reach: Sequence[Members]) -> list[int] | None:
+        """The shortest chain from `giver` to a member with at least two partitions less, the least loaded there."""
+        at_most = self.load[giver] - 2
+        came_from = {giver: giver}
+        seen = 1 << giver
+        frontier = [giver]
+        while frontier:
+            reached: Members = 0
+            for member in frontier:
+                reached |= reach[member]
+            taker = self._least_loaded(reached & ~seen, at_most)
+            if taker is not None:
+                chain = [taker, next(member for member in frontier if reach[member] >> taker & 1)]
+                while chain[-1] != giver:
+                    chain.append(came_from[chain[-1]])
+                chain.reverse()
+                return chain
+            following: list[int] = []
+            for member in frontier:
+                for found in members_of(reach[member] & ~seen):
+                    came_from[found] = member
+                    following.append(found)
+                seen |= reach[member]
+            frontier = following
+        return None
+
+    def _pass_on(
+        self,
+        chain: Sequence[int],
+        allowed: Sequence[Members],
+        givable: Sequence[Mapping[int, int]],
+        reach: list[Members],
+    ) -> bool:
+        """Move one partition along each link. False: `reach` named a link that is none, and no longer does."""
+        links = list(pairwise(chain))
+        passed: list[int] = []
+        for giver, taker in links:
+            kind = self._kind_to_give(giver, taker, allowed, givable)
+            if kind is None:
+                reach[giver] &= ~(1 << taker)
+                return False
+            passed.append(kind)
+        for (giver, taker), kind in zip(links, passed, strict=True):
+            self._give(giver, kind)
+            self._take(taker, kind)
+            reach[taker] |= allowed[kind] & ~(1 << taker)
+        return True
+
+    def _kind_to_give(
+        self, giver: int, taker: int, allowed: Sequence[Members], givable: Sequence[Mapping[int, int]]
+    ) -> int | None:
+        """Best what the taker owned before, then what the giver did not."""
+        if self._lacking[taker]:
+            for kind in self._lacking[taker].keys() & givable[giver].keys():
+                if allowed[kind] >> taker & 1:
+                    return kind
+        for kinds in (self._new[giver], givable[giver]):
+            for kind in kinds:
+                if allowed[kind] >> taker & 1:
+                    return kind
+        return None
+
+    # Nearness
+
+    def _bring_near(self) -> None:
+        """Move, or exchange, what its holder is not near, as long as fewer are held from afar and evenness stays."""
+        helped = True
+        while helped:
+            helped = False
+            partners = self._partners()
+            for member in range(len(self.held)):
+                for kind in [kind for kind in self.held[member] if not self.kinds[kind].near >> member & 1]:
+                    while kind in self.held[member] and self._bring_one_near(member, kind, partners):
+                        helped = True
+
+    def _partners(self) -> list[Members]:
+        """For each member those who may hold what can go to it without being held from afar more than before."""
+        partners = [0] * len(self.held)
+        for holder, kinds in enumerate(self.held):
+            exchangeable: Members = 0
+            for kind in kinds:
+                exchangeable |= self._exchangeable_to(holder, kind)
+            for member in members_of(exchangeable & ~(1 << holder)):
+                partners[member] |= 1 << holder
+        return partners
+
+    def _exchangeable_to(self, holder: int, kind: int) -> Members:
+        near = self.kinds[kind].near
+        return near if near >> holder & 1 else self.kinds[kind].subscribers
+
+    def _bring_one_near(self, member: int, kind: int, partners: list[Members]) -> bool:
+        near = self.kinds[kind].near
+        taker = self._least_loaded(near, self.load[member] - 1)
+        if taker is not None:
+            self._give(member, kind)
+            self._take(taker, kind)
+            return True
+        for partner in members_of(near & partners[member]):
+            for other in self.held[partner]:
+                if self._exchangeable_to(partner, other) >> member & 1:
+                    self._give(member, kind)
+                    self._take(partner, kind)
+                    self._give(partner, other)
+                    self._take(member, other)
+                    return True
+            partners[member] &= ~(1 << partner)
+        return False
+
+
+def _subtract(counts: dict[int, int], kind: int) -> None:
+    # What is left goes to the end, so that a member gives of its kinds in turn.
+    left = counts.pop(kind) - 1
+    if left:
+        counts[kind] = left
+
+
+def _union(allowed: Sequence[Members], kinds: Mapping[int, int]) -> Members:
+    union = 0
+    for kind in kinds:
+        union |= allowed[kind]
+    return union

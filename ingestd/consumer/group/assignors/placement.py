@@ -1,0 +1,110 @@
+"""Placement: what every assignor starts from: members in Java's order, partitions, and in which racks replicas are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.assignor import Assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ingestd.client.metadata import ClusterMetadata, TopicMetadata
+    from ingestd.consumer.group.assignor import Subscription
+
+__all__ = ["Shares", "SubscribedTopic", "ordered_members", "prefers_racks", "subscribed_topics"]
+
+
+class Shares(dict[str, list[TopicPartition]]):
+    """Who gets what, by member id: first nothing for anybody."""
+
+    def __init__(self, members: Iterable[str]) -> None:
+        super().__init__({member: [] for member in members})
+
+    def assignments(self) -> dict[str, Assignment]:
+        """Each member's part, in order of topics and partitions."""
+        return {member: Assignment(tuple(sorted(partitions))) for member, partitions in self.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribedTopic:
+    """A topic that somebody subscribed to and that has partitions."""
+
+    name: str
+    subscribers: tuple[str, ...]
+    """Member ids, in `ordered_members`' order."""
+    racks: tuple[frozenset[str], ...]
+    """For each partition the racks of its replicas; empty where no node says in which rack it is."""
+
+    @property
+    def all_racks(self) -> frozenset[str]:
+        """The racks that hold a replica of any partition."""
+        return frozenset().union(*set(self.racks))
+
+    @property
+    def partitions(self) -> range:
+        """The partitions' numbers."""
+        return range(len(self.racks))
+
+
+def ordered_members(members: Mapping[str, Subscription]) -> list[str]:
+    """Member ids as Java's assignors order them: static members by their instance's name, then the others by id.
+
+    Java compares strings by their UTF-16 units. Any order that all leaders share would do for a rebalance by itself;
+    with Java's own nothing moves when the leader becomes one of Java's.
+    """
+
+    def order(member: str) -> tuple[bool, bytes, bytes]:
+        instance = members[member].group_instance_id
+        return instance is None, _utf16(instance or ""), _utf16(member)
+
+    return sorted(members, key=order)
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def subscribed_topics(
+    cluster: ClusterMetadata, members: Mapping[str, Subscription], order: Sequence[str]
+) -> list[SubscribedTopic]:
+    """The topics of all members that the cluster has, by name."""
+    subscribers: dict[str, list[str]] = {}
+    for member in order:
+        for topic in set(members[member].topics):
+            subscribers.setdefault(topic, []).append(member)
+    found = []
+    replica_racks: dict[tuple[int, ...], frozenset[str]] = {}
+    for name in sorted(subscribers):
+        known = cluster.topics.get(name)
+        if known is not None and known.partitions:
+            racks = tuple(_racks(known, cluster, replica_racks))
+            found.append(SubscribedTopic(name, tuple(subscribers[name]), racks))
+    return found
+
+
+def _racks(
+    topic: TopicMetadata, cluster: ClusterMetadata, known: dict[tuple[int, ...], frozenset[str]]
+) -> Iterable[frozenset[str]]:
+    # There are far fewer sets of replicas than partitions.
+    for partition in topic.partitions:
+        racks = known.get(partition.replicas)
+        if racks is None:
+            nodes = (cluster.nodes.get(replica) for replica in partition.replicas)
+            racks = known[partition.replicas] = frozenset(
+                node.rack for node in nodes if node is not None and node.rack is not None
+            )
+        yield racks
+
+
+def prefers_racks(topic: SubscribedTopic, racks: Collection[str | None]) -> bool:
+    """Whether it matters in which rack a subscriber is (KIP-881).
+
+    Not where no subscriber's rack holds a replica, and not where every rack holds one of every partition.
+    """
+    held = topic.all_racks
+    if held.isdisjoint(rack for rack in racks if rack is not None):
+        return False
+    return any(partition != held for partition in topic.racks)
