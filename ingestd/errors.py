@@ -42,6 +42,15 @@ class ConfigurationError(IngestdError):
     """A setting is wrong; the message names the file, the key, the value and what was expected."""
 
 
+class WrongSetting(ConfigurationError, ValueError):
+    """Raised by a settings class for a value of the right type that it can not take, naming the field."""
+
+    def __init__(self, key: str, expected: str) -> None:
+        super().__init__(f"{key}: expected {expected}")
+        self.key = key
+        self.expected = expected
+
+
 class Closed(IngestdError):
     """The object was closed; it accepts nothing more."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.daemon.arena import PAGE_BYTES
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, WrongSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,15 +35,6 @@ __all__ = [
 ]
 
 SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
-
-
-class WrongSetting(ValueError):
-    """Raised by a settings class for a value of the right type that it can not take; `load` reports it by its key."""
-
-    def __init__(self, key: str, expected: str) -> None:
-        super().__init__(f"{key}: expected {expected}")
-        self.key = key
-        self.expected = expected
 
 
 @dataclass(frozen=True, slots=True)

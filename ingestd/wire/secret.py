@@ -1,0 +1,85 @@
+"""A secret, or where it is kept: read each time it is needed, and never shown."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from ingestd.errors import ConfigurationError, WrongSetting
+
+__all__ = ["Secret", "warn_if_others_can_read"]
+
+_LARGEST: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Exactly one of a file that holds the secret, the name of an environment variable that does, and the secret.
+
+    Where a file or a variable is named, neither this object nor what it is pickled into holds the secret, and a file
+    that was replaced (a mounted secret that was rotated) counts from the next connection on.
+    """
+
+    file: Path | None = None
+    """A file that holds it, without others' right to read; a line feed at its end does not count."""
+    environment: str | None = None
+    """The environment variable that holds it."""
+    value: str | None = field(default=None, repr=False)
+    """The secret itself."""
+
+    def __post_init__(self) -> None:
+        if sum(place is not None for place in (self.file, self.environment, self.value)) != 1:
+            raise WrongSetting("file", "exactly one of file, environment and value")
+
+    @classmethod
+    def of(cls, given: Secret | str | None) -> Secret | None:
+        """A secret from what a caller gave: a string is the secret itself."""
+        return cls(value=given) if isinstance(given, str) else given
+
+    def read(self) -> str:
+        """The secret. Raises `ConfigurationError`, naming the file or the variable, and never what is in it."""
+        if self.value is not None:
+            found, where = self.value, "a secret"
+        elif self.environment is not None:
+            found, where = os.environ.get(self.environment, ""), f"environment variable {self.environment}"
+        else:
+            assert self.file is not None, "one of the three is given"
+            found, where = _content(self.file), str(self.file)
+        if not found:
+            raise ConfigurationError(f"{where}: empty or not set; expected a secret")
+        return found
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: a secret can not be read: {error.strerror}") from error
+    warn_if_others_can_read(path)
+    if len(raw) > _LARGEST:
+        raise ConfigurationError(f"{path}: longer than {_LARGEST} bytes; expected a secret")
+    try:
+        return raw.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        # Not raised from the decoder's error, which carries the bytes.
+        raise ConfigurationError(f"{path}: not UTF-8; expected a secret as text") from None
+
+
+@lru_cache(maxsize=256)
+def warn_if_others_can_read(path: Path) -> None:
+    """Say in the log, once for each file, that every user of this machine can read the secret in it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # gone since it was read
+    if mode & stat.S_IROTH:
+        import structlog  # noqa: PLC0415 - a wire without secrets does without
+
+        structlog.get_logger(__name__).warning(
+            "every user of this machine can read a file with a secret", file=str(path), mode=stat.filemode(mode)
+        )

@@ -1,0 +1,146 @@
+"""TLS: what a client trusts and shows, as an `ssl.SSLContext`; and what a failed handshake means."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal
+
+from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError, WrongSetting
+from ingestd.wire.secret import Secret, warn_if_others_can_read
+
+__all__ = ["TlsSettings", "client_context", "handshake_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """How a client does TLS. The defaults verify the broker's certificate and name; files are PEM.
+
+    A file that was replaced (a renewed certificate) counts from the next connection on.
+    """
+
+    ca_file: Path | None = None
+    """PEM file of the authorities whose certificates brokers may show; without it, those that the system trusts."""
+    certificate_file: Path | None = None
+    """PEM file with this client's certificate and its intermediates, for brokers that ask for one (mutual TLS)."""
+    key_file: Path | None = None
+    """PEM file with that certificate's private key; without it, the key is in `certificate_file` too."""
+    key_password: Secret | str | None = None
+    """What the private key is encrypted with, if it is: a secret."""
+    verify: Literal["full", "certificate", "none"] = "full"
+    """`full`: the broker's certificate and its name; `certificate`: not its name; `none`: nothing, so that anybody on
+    the way can read and change everything, which the log says at every start."""
+    server_name: str | None = None
+    """The name that brokers' certificates must bear, where it is not the host that is connected to (a tunnel)."""
+    minimum_version: Literal["1.2", "1.3"] = "1.2"
+    """The oldest version of TLS that is spoken."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_password", Secret.of(self.key_password))
+        if self.certificate_file is None:
+            for name in ("key_file", "key_password"):
+                if getattr(self, name) is not None:
+                    raise WrongSetting(name, "certificate_file beside it")
+
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """The context of these settings, made anew only when one of the files has changed.
+
+    Raises `ConfigurationError`, naming the file.
+    """
+    files = (settings.ca_file, settings.certificate_file, settings.key_file)
+    return _context(settings, tuple(None if file is None else _stamp(file) for file in files))
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: can not be read: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@lru_cache(maxsize=32)
+def _context(settings: TlsSettings, _files: tuple[object, ...]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name unless told otherwise
+    context.minimum_version = _VERSIONS[settings.minimum_version]
+    if settings.verify != "full":
+        context.check_hostname = False
+        _warn(settings)
+    if settings.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    elif settings.ca_file is None:
+        context.load_default_certs()
+    else:
+        _load_authorities(context, settings.ca_file)
+    if settings.certificate_file is not None:
+        _load_certificate(context, settings.certificate_file, settings.key_file, Secret.of(settings.key_password))
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, ca_file: Path) -> None:
+    try:
+        context.load_verify_locations(ca_file)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{ca_file}: no certificates in PEM: {_reason(error)}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{ca_file}: can not be read: {error.strerror}") from error
+
+
+def _load_certificate(
+    context: ssl.SSLContext, certificate_file: Path, key_file: Path | None, password: Secret | None
+) -> None:
+    holder = key_file or certificate_file
+
+    def ask() -> str:  # OpenSSL would ask at the terminal if it were given none
+        if password is None:
+            raise ConfigurationError(f"{holder}: its private key is encrypted; expected key_password")
+        return password.read()
+
+    try:
+        context.load_cert_chain(certificate_file, key_file, ask)
+    except ssl.SSLError as error:
+        encrypted = "" if password is None else ", opened with key_password"
+        raise ConfigurationError(
+            f"{certificate_file}: expected a certificate in PEM and in {holder} its private key{encrypted}: "
+            f"{_reason(error)}"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{certificate_file}, {holder}: can not be read: {error.strerror}") from error
+    if password is None:
+        warn_if_others_can_read(holder)
+
+
+def _warn(settings: TlsSettings) -> None:
+    import structlog  # noqa: PLC0415 - only where there is something to say
+
+    unchecked = "name" if settings.verify == "certificate" else "certificate"
+    structlog.get_logger(__name__).warning(
+        f"TLS without checking the broker's {unchecked}: anybody on the way can pretend to be the broker",
+        verify=settings.verify,
+    )
+
+
+def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
+    """What a handshake with `broker` (HOST:PORT) failed for, if trying again is pointless; None if it is not."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {error.verify_message}")
+    if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return None
+    if error.reason in _NOT_TLS:
+        return AuthenticationFailed(f"{broker}: this is not a listener for TLS")
+    if "ALERT" in (error.reason or ""):
+        return AuthenticationFailed(f"{broker}: the broker refused the TLS handshake: {_reason(error)}")
+    return AuthenticationFailed(f"{broker}: no TLS handshake with this broker: {_reason(error)}")
+
+
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
