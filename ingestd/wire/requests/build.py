@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kio.static.protocol import RequestPayload
 
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["Build", "made", "milliseconds"]
+__all__ = ["Build", "by_topic", "made", "milliseconds"]
 
 Build: TypeAlias = "Callable[[ApiVersions], RequestPayload]"
 """Makes the kio request for what a broker speaks; raises `UnsupportedVersion` where that cannot say what is asked."""
@@ -26,3 +26,11 @@ def milliseconds(timeout_ms: int) -> timedelta:
 def made(request: Any) -> RequestPayload:
     """Give an entity of a dynamically imported kio class its static type."""
     return cast("RequestPayload", request)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
+    """The numbers of partitions by their topic, as most requests name them."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return {topic: tuple(numbers) for topic, numbers in found.items()}

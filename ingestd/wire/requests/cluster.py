@@ -1,4 +1,4 @@
-"""Requests about the cluster as a whole: metadata, coordinators, the cluster's description."""
+"""Requests about the cluster as a whole: metadata, coordinators, its description, quorum and features."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import made
+from ingestd.wire.requests.build import made, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from uuid import UUID
 
     from kio.static.protocol import RequestPayload
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from ingestd.wire.requests.build import Build
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["describe_cluster", "find_coordinators", "metadata"]
+__all__ = [
+    "describe_cluster",
+    "describe_features",
+    "describe_quorum",
+    "find_coordinators",
+    "metadata",
+    "unregister_broker",
+    "update_features",
+]
 
 
 def metadata(
@@ -76,5 +84,60 @@ def describe_cluster(*, include_fenced_brokers: bool = False) -> Build:
         if version >= 2:
             fields["include_fenced_brokers"] = include_fenced_brokers
         return made(module.DescribeClusterRequest(**fields))
+
+    return build
+
+
+def describe_quorum(topic: str, partition: int) -> Build:
+    """The voters and observers of a partition that Raft replicates: the cluster's own metadata (KIP-595)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("describe_quorum", versions.pick(Api.describe_quorum, 0, 2))
+        partitions = (module.PartitionData(partition_index=partition),)
+        return made(module.DescribeQuorumRequest(topics=(module.TopicData(topic_name=topic, partitions=partitions),)))
+
+    return build
+
+
+def describe_features() -> Build:
+    """What the asked broker speaks, with the features that it supports and those that are finalized (KIP-584)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        from ingestd import __version__  # noqa: PLC0415 - the package's own module, complete by now
+
+        module = request_module("api_versions", versions.pick(Api.api_versions, 3, 4))
+        return made(module.ApiVersionsRequest(client_software_name="ingestd", client_software_version=__version__))
+
+    return build
+
+
+def update_features(levels: Mapping[str, tuple[int, int]], *, timeout_ms: int, validate_only: bool = False) -> Build:
+    """Set features to (level, upgrade type): 1 upgrades, 2 downgrades safely, 3 downgrades whatever is lost.
+
+    Level 0 removes a feature. Kafka 3.3 (version 1, KIP-778).
+    """
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("update_features", versions.pick(Api.update_features, 1, 2))
+        return made(
+            module.UpdateFeaturesRequest(
+                timeout=milliseconds(timeout_ms),
+                feature_updates=tuple(
+                    module.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+                    for name, (level, kind) in levels.items()
+                ),
+                validate_only=validate_only,
+            )
+        )
+
+    return build
+
+
+def unregister_broker(node_id: int) -> Build:
+    """Have the cluster forget a broker that is gone for good (Kafka 2.8, KRaft only)."""
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("unregister_broker", versions.pick(Api.unregister_broker, 0, 0))
+        return made(module.UnregisterBrokerRequest(broker_id=node_id))
 
     return build

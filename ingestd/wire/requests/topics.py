@@ -1,4 +1,4 @@
-"""Requests that make, grow and delete topics."""
+"""Requests that make, grow and delete topics, and cut their logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import made, milliseconds
+from ingestd.wire.requests.build import by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingestd.wire.requests.build import Build
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["NewPartitions", "NewTopic", "create_partitions", "create_topics", "delete_topics"]
+__all__ = ["NewPartitions", "NewTopic", "create_partitions", "create_topics", "delete_records", "delete_topics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +108,28 @@ def create_partitions(topics: Sequence[NewPartitions], *, timeout_ms: int, valid
         return made(
             module.CreatePartitionsRequest(topics=grown, timeout=milliseconds(timeout_ms), validate_only=validate_only)
         )
+
+    return build
+
+
+def delete_records(before: Mapping[tuple[str, int], int], *, timeout_ms: int) -> Build:
+    """Delete what lies before an offset of partitions that the asked broker leads; -1: everything there is now.
+
+    The answer has one error per partition.
+    """
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("delete_records", versions.pick(Api.delete_records, 0, 2))
+        topics = tuple(
+            module.DeleteRecordsTopic(
+                name=topic,
+                partitions=tuple(
+                    module.DeleteRecordsPartition(partition_index=number, offset=before[topic, number])
+                    for number in numbers
+                ),
+            )
+            for topic, numbers in by_topic(before).items()
+        )
+        return made(module.DeleteRecordsRequest(topics=topics, timeout=milliseconds(timeout_ms)))
 
     return build

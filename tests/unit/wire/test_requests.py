@@ -14,9 +14,26 @@ from ingestd.errors import UnsupportedVersion
 from ingestd.wire import requests
 from ingestd.wire.apis import Api, api_name, is_flexible
 from ingestd.wire.codec import encode_entity
-from ingestd.wire.requests import EARLIEST, LATEST, NewPartitions, NewTopic, OffsetAt
+from ingestd.wire.requests import (
+    EARLIEST,
+    LATEST,
+    NewPartitions,
+    NewTopic,
+    OffsetAt,
+    acls,
+    cluster,
+    configs,
+    group_admin,
+    log_dirs,
+    quotas,
+    reassignments,
+    topics,
+    transaction_admin,
+    users,
+)
 from ingestd.wire.versions import ApiVersions
 
+ANY_ACL = acls.AclFields(1, None, 1, None, None, 1, 1)
 EVERYTHING = {
     Api.metadata: (1, 13, requests.metadata(["a", "b"])),
     Api.create_topics: (2, 7, requests.create_topics([NewTopic("t", 3, 2, {"k": "v"})], timeout_ms=1000)),
@@ -27,6 +44,55 @@ EVERYTHING = {
     Api.find_coordinator: (0, 5, requests.find_coordinators(["group"], 0)),
     Api.describe_configs: (1, 4, requests.describe_configs([(2, "a", ["k"]), (4, "1", None)])),
     Api.describe_cluster: (0, 2, requests.describe_cluster()),
+    Api.delete_records: (0, 2, topics.delete_records({("a", 0): 5, ("a", 1): -1, ("b", 0): 1}, timeout_ms=1000)),
+    Api.alter_configs: (0, 2, configs.alter_configs([(2, "a", {"k": "v", "l": None})], validate_only=True)),
+    Api.incremental_alter_configs: (
+        0,
+        1,
+        configs.incremental_alter_configs([(2, "a", [("k", 0, "v"), ("l", 1, None)])], validate_only=True),
+    ),
+    Api.list_config_resources: (0, 1, configs.list_config_resources([16])),
+    Api.describe_acls: (1, 3, acls.describe_acls(ANY_ACL)),
+    Api.create_acls: (1, 3, acls.create_acls([acls.AclFields(2, "a", 3, "User:u", "*", 3, 3)])),
+    Api.delete_acls: (1, 3, acls.delete_acls([ANY_ACL])),
+    Api.describe_client_quotas: (0, 1, quotas.describe_client_quotas([("user", 2, None)], strict=True)),
+    Api.alter_client_quotas: (0, 1, quotas.alter_client_quotas([({"user": "u"}, {"a": 1.5, "b": None})])),
+    Api.describe_user_scram_credentials: (0, 0, users.describe_user_scram_credentials(["u"])),
+    Api.alter_user_scram_credentials: (
+        0,
+        0,
+        users.alter_user_scram_credentials([("u", 1)], [users.ScramUpsertion("v", 2, 4096, b"salt", b"hash")]),
+    ),
+    Api.alter_partition_reassignments: (
+        0,
+        1,
+        reassignments.alter_partition_reassignments({("a", 0): [1, 2], ("a", 1): None}, timeout_ms=1000),
+    ),
+    Api.list_partition_reassignments: (
+        0,
+        0,
+        reassignments.list_partition_reassignments([("a", 0)], timeout_ms=1000),
+    ),
+    Api.elect_leaders: (0, 2, reassignments.elect_leaders([("a", 0)], timeout_ms=1000)),
+    Api.describe_log_dirs: (1, 5, log_dirs.describe_log_dirs([("a", 0)])),
+    Api.alter_replica_log_dirs: (1, 2, log_dirs.alter_replica_log_dirs({("a", 0): "/one", ("b", 1): "/two"})),
+    Api.list_groups: (0, 5, group_admin.list_groups()),
+    Api.describe_groups: (0, 6, group_admin.describe_classic_groups(["g"])),
+    Api.consumer_group_describe: (0, 1, group_admin.describe_consumer_groups(["g"])),
+    Api.delete_groups: (0, 2, group_admin.delete_groups(["g"])),
+    Api.offset_delete: (0, 0, group_admin.offset_delete("g", [("a", 0), ("a", 1)])),
+    Api.list_transactions: (0, 2, transaction_admin.list_transactions(states=["Ongoing"], producer_ids=[7])),
+    Api.describe_transactions: (0, 0, transaction_admin.describe_transactions(["tx"])),
+    Api.describe_producers: (0, 0, transaction_admin.describe_producers([("a", 0)])),
+    Api.write_txn_markers: (
+        1,
+        2,
+        transaction_admin.abort_transaction("a", 0, producer_id=7, producer_epoch=1, coordinator_epoch=2),
+    ),
+    Api.describe_quorum: (0, 2, cluster.describe_quorum("__cluster_metadata", 0)),
+    Api.api_versions: (3, 4, cluster.describe_features()),
+    Api.update_features: (1, 2, cluster.update_features({"metadata.version": (20, 1)}, timeout_ms=1000)),
+    Api.unregister_broker: (0, 0, cluster.unregister_broker(3)),
 }
 EVERY_VERSION = [
     (api, version) for api, (lowest, highest, _) in EVERYTHING.items() for version in range(lowest, highest + 1)
@@ -99,6 +165,35 @@ def test_reading_committed_offsets_needs_a_version_that_has_isolation() -> None:
     assert built(build, Api.list_offsets, 2).isolation_level == 1
     with pytest.raises(UnsupportedVersion):
         build(ApiVersions({Api.list_offsets: (0, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("api", "lowest", "build"),
+    [
+        (Api.list_groups, 4, group_admin.list_groups(["Empty"])),
+        (Api.list_groups, 5, group_admin.list_groups(types=["consumer"])),
+        (Api.list_transactions, 1, transaction_admin.list_transactions(longer_than_ms=1000)),
+        (Api.list_transactions, 2, transaction_admin.list_transactions(pattern="tx.*")),
+        (Api.list_config_resources, 1, configs.list_config_resources()),
+        (Api.elect_leaders, 1, reassignments.elect_leaders(None, timeout_ms=1, unclean=True)),
+        (
+            Api.alter_partition_reassignments,
+            1,
+            reassignments.alter_partition_reassignments({}, timeout_ms=1, allow_replication_factor_change=False),
+        ),
+        (Api.describe_acls, 3, acls.describe_acls(acls.AclFields(7, None, 1, None, None, 1, 1))),
+    ],
+)
+def test_what_only_newer_versions_can_say_is_refused_to_older_brokers(
+    api: Api, lowest: int, build: requests.Build
+) -> None:
+    built(build, api, lowest)
+    with pytest.raises(UnsupportedVersion):
+        build(ApiVersions({api: (0, lowest - 1)}))
+
+
+def test_a_password_is_in_no_representation_of_a_credential() -> None:
+    assert "hash" not in repr(users.ScramUpsertion("v", 2, 4096, b"salt", b"hash"))
 
 
 def test_bumping_an_epoch_needs_a_version_that_can() -> None:
