@@ -5,14 +5,18 @@ Nothing here trusts a length: every read is checked against the end of its buffe
 computed for it. Buffers may be shared with other processes, so a byte that is read again is checked again.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from ingestd.errors import CorruptBatch
 
-__all__ = ["parse_records"]
+__all__ = ["Record", "RecordStream", "make_records", "parse_records"]
 
 NAME = "compiled"
 
@@ -167,104 +171,120 @@ cdef struct Parse:
     int64_t header_value_bytes
 
 
+cdef struct Fields:
+    int64_t timestamp_delta
+    int64_t offset_delta
+    const byte_t *key
+    int64_t key_size
+    const byte_t *value
+    int64_t value_size
+    int64_t headers
+
+
+cdef inline Fault read_fields(Reader *reader, const byte_t *end, Fields *fields) noexcept nogil:
+    """A record up to its headers; the reader's end is then the record's. `end` is the end of all records."""
+    cdef int64_t length
+    cdef Fault fault
+    fields.key = fields.value = NULL
+    reader.end = end
+    fault = read_varint(reader, &length)
+    if fault != SOUND:
+        return fault
+    if length < 0 or length > end - reader.at:
+        return FAULT_RECORD_LENGTH
+    reader.end = reader.at + length
+    if length == 0:
+        return FAULT_TORN
+    reader.at += 1
+    fault = read_varlong(reader, &fields.timestamp_delta)
+    if fault != SOUND:
+        return fault
+    fault = read_varint(reader, &fields.offset_delta)
+    if fault != SOUND:
+        return fault
+    fault = read_field(reader, &fields.key, &fields.key_size)
+    if fault != SOUND:
+        return fault
+    fault = read_field(reader, &fields.value, &fields.value_size)
+    if fault != SOUND:
+        return fault
+    fault = read_varint(reader, &fields.headers)
+    if fault != SOUND:
+        return fault
+    if fields.headers < 0 or fields.headers > (reader.end - reader.at) // 2:
+        return FAULT_HEADER_COUNT
+    return SOUND
+
+
+cdef inline Fault skip_headers(Reader *reader, int64_t count, int64_t *key_bytes, int64_t *value_bytes) noexcept nogil:
+    """Check a record's headers up to its end, and add up what they hold."""
+    cdef const byte_t *data = NULL
+    cdef int64_t length
+    cdef Fault fault
+    while count > 0:
+        fault = read_field(reader, &data, &length)
+        if fault != SOUND:
+            return fault
+        if length < 0:
+            return FAULT_HEADER_KEY
+        key_bytes[0] += length
+        fault = read_field(reader, &data, &length)
+        if fault != SOUND:
+            return fault
+        if length > 0:
+            value_bytes[0] += length
+        count -= 1
+    return SOUND if reader.at == reader.end else FAULT_RECORD_REST
+
+
 cdef Fault parse(Parse *run) noexcept nogil:
     """Everything but the headers' content, whose sizes it adds up."""
     cdef const byte_t *end = run.reader.end
-    cdef const byte_t *data = NULL
-    cdef Reader *reader = &run.reader
-    cdef int64_t length, number, headers
+    cdef Fields fields
     cdef Fault fault
     run.header_ends[0] = 0
     while run.done < run.count:
-        reader.end = end
-        fault = read_varint(reader, &length)
-        if fault != SOUND:
-            return fault
-        if length < 0 or length > end - reader.at:
-            return FAULT_RECORD_LENGTH
-        reader.end = reader.at + length
-        if length == 0:
-            return FAULT_TORN
-        reader.at += 1
-        fault = read_varlong(reader, &number)
+        fault = read_fields(&run.reader, end, &fields)
         if fault != SOUND:
             return fault
         if run.stamped:
             run.timestamps[run.done] = run.append_timestamp
-        elif ADD_OVERFLOWS(run.base_timestamp, number, &run.timestamps[run.done]):
+        elif ADD_OVERFLOWS(run.base_timestamp, fields.timestamp_delta, &run.timestamps[run.done]):
             return FAULT_TIMESTAMP
-        fault = read_varint(reader, &number)
-        if fault != SOUND:
-            return fault
-        if number < 0 or number > run.last_offset_delta:
+        if fields.offset_delta < 0 or fields.offset_delta > run.last_offset_delta:
             return FAULT_OFFSET
-        run.offsets[run.done] = run.base_offset + number
-        fault = read_field(reader, &data, &length)
-        if fault != SOUND:
-            return fault
-        if not add(&run.keys, run.done, data, length):
+        run.offsets[run.done] = run.base_offset + fields.offset_delta
+        if not add(&run.keys, run.done, fields.key, fields.key_size):
             return FAULT_FIELD_LENGTH
-        fault = read_field(reader, &data, &length)
-        if fault != SOUND:
-            return fault
-        if not add(&run.values, run.done, data, length):
+        if not add(&run.values, run.done, fields.value, fields.value_size):
             return FAULT_FIELD_LENGTH
-        fault = read_varint(reader, &headers)
+        run.headers += fields.headers
+        fault = skip_headers(&run.reader, fields.headers, &run.header_key_bytes, &run.header_value_bytes)
         if fault != SOUND:
             return fault
-        if headers < 0 or headers > (reader.end - reader.at) // 2:
-            return FAULT_HEADER_COUNT
-        run.headers += headers
-        while headers > 0:
-            fault = read_field(reader, &data, &length)
-            if fault != SOUND:
-                return fault
-            if length < 0:
-                return FAULT_HEADER_KEY
-            run.header_key_bytes += length
-            fault = read_field(reader, &data, &length)
-            if fault != SOUND:
-                return fault
-            if length > 0:
-                run.header_value_bytes += length
-            headers -= 1
-        if reader.at != reader.end:
-            return FAULT_RECORD_REST
         run.header_ends[run.done + 1] = <int32_t> run.headers
         run.done += 1
-    if reader.at != end:
-        return FAULT_REST
-    return SOUND
+    return SOUND if run.reader.at == end else FAULT_REST
 
 
 cdef Fault parse_headers(Reader *reader, int64_t count, int64_t room, Binary *keys, Binary *values) noexcept nogil:
     """The headers' content, of records that `parse` found sound. Checks again: the bytes may be shared."""
     cdef const byte_t *end = reader.end
     cdef const byte_t *data = NULL
-    cdef int64_t length, headers, done = 0
+    cdef int64_t length, done = 0
+    cdef Fields fields
     while count > 0:
-        reader.end = end
-        if read_varint(reader, &length) != SOUND or length <= 0 or length > end - reader.at:
+        if read_fields(reader, end, &fields) != SOUND or fields.headers > room - done:
             return FAULT_CHANGED
-        reader.end = reader.at + length
-        reader.at += 1
-        if (
-            read_varlong(reader, &length) != SOUND
-            or read_varint(reader, &length) != SOUND
-            or read_field(reader, &data, &length) != SOUND
-            or read_field(reader, &data, &length) != SOUND
-            or read_varint(reader, &headers) != SOUND
-        ):
-            return FAULT_CHANGED
-        if headers < 0 or headers > room - done:
-            return FAULT_CHANGED
-        while headers > 0:
+        while fields.headers > 0:
             if read_field(reader, &data, &length) != SOUND or length < 0 or not add(keys, done, data, length):
                 return FAULT_CHANGED
             if read_field(reader, &data, &length) != SOUND or not add(values, done, data, length):
                 return FAULT_CHANGED
             done += 1
-            headers -= 1
+            fields.headers -= 1
+        if reader.at != reader.end:
+            return FAULT_CHANGED
         count -= 1
     return SOUND if done == room else FAULT_CHANGED
 
@@ -299,6 +319,17 @@ cdef class Column:
         return self.offsets, self.data, self.validity, self.binary.nulls
 
 
+cdef int check_batch(Py_ssize_t size, int64_t count, int64_t last_offset_delta, int64_t base_offset) except -1:
+    cdef int64_t last_offset
+    if count < 0 or count > size // SMALLEST_RECORD:
+        raise CorruptBatch(f"{count} records in {size} bytes")
+    if size > INT32_MAX:
+        raise CorruptBatch(f"{size} bytes of records are more than a column holds")
+    if base_offset < 0 or ADD_OVERFLOWS(base_offset, last_offset_delta, &last_offset):
+        raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+    return 0
+
+
 def parse_records(
     records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp, append_timestamp
 ):
@@ -307,16 +338,10 @@ def parse_records(
     cdef Parse run
     cdef Reader again
     cdef Fault fault
-    cdef int64_t last_offset
     cdef Column keys, values, header_keys, header_values
     PyObject_GetBuffer(records, &source, PyBUF_SIMPLE)
     try:
-        if count < 0 or count > source.len // SMALLEST_RECORD:
-            raise CorruptBatch(f"{count} records in {source.len} bytes")
-        if source.len > INT32_MAX:
-            raise CorruptBatch(f"{source.len} bytes of records are more than a column holds")
-        if base_offset < 0 or ADD_OVERFLOWS(base_offset, last_offset_delta, &last_offset):
-            raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+        check_batch(source.len, count, last_offset_delta, base_offset)
         offsets = PyByteArray_FromStringAndSize(NULL, count * sizeof(int64_t))
         timestamps = PyByteArray_FromStringAndSize(NULL, count * sizeof(int64_t))
         header_ends = PyByteArray_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
@@ -360,3 +385,292 @@ def parse_records(
         values.buffers(),
         (header_ends, header_keys.buffers(), header_values.buffers()),
     )
+
+
+# Records as objects
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+    void PyErr_SetString(PyObject *kind, const char *message) noexcept
+    PyObject *PyExc_RuntimeError
+
+cdef extern from *:
+    """
+    static void ingestd_set_send(PyObject *type, sendfunc send) {
+        ((PyTypeObject *) type)->tp_as_async->am_send = send;
+    }
+    """
+    ctypedef PySendResult (*sendfunc)(PyObject *, PyObject *, PyObject **) noexcept
+    void set_send "ingestd_set_send"(object kind, sendfunc send) noexcept
+
+
+@cython.final
+@cython.no_gc
+cdef class Record:
+    """One record as a consumer sees it. See `_decode_plain`.
+
+    Not known to the garbage collector, which would look at every one of millions: nothing in it can be part of a cycle.
+    """
+
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp_ms
+    cdef readonly object key
+    cdef readonly object value
+    cdef readonly tuple headers
+    cdef tuple origin
+
+    def __init__(
+        self, int64_t offset, int64_t timestamp_ms, timestamp_type, bytes key, bytes value, headers=(), *, str topic="",
+        int partition=-1, int leader_epoch=-1,
+    ):
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self.headers = tuple((str(name), None if data is None else bytes(data)) for name, data in headers)
+        self.origin = (topic, partition, leader_epoch, timestamp_type)
+
+    @property
+    def topic(self):
+        """The topic's name, empty where the record was not consumed from one."""
+        return self.origin[0]
+
+    @property
+    def partition(self):
+        """The partition's number, -1 where the record was not consumed from one."""
+        return self.origin[1]
+
+    @property
+    def leader_epoch(self):
+        """The epoch of the leader that appended the record, -1 where it is not known (KIP-101)."""
+        return self.origin[2]
+
+    @property
+    def timestamp_type(self):
+        """Who stamped the record."""
+        return self.origin[3]
+
+    cdef tuple fields(self):
+        topic, partition, leader_epoch, timestamp_type = self.origin
+        return (
+            self.offset, self.timestamp_ms, timestamp_type, self.key, self.value, self.headers, topic, partition,
+            leader_epoch,
+        )
+
+    def __eq__(self, other):
+        if not isinstance(other, Record):
+            return NotImplemented
+        return self.fields() == (<Record> other).fields()
+
+    def __hash__(self):
+        return hash(self.fields())
+
+    def __repr__(self):
+        return RECORD_FORMAT.format(*self.fields())
+
+    def __reduce__(self):
+        return restored_record, self.fields()
+
+
+RECORD_FORMAT = (
+    "Record(offset={!r}, timestamp_ms={!r}, timestamp_type={!r}, key={!r}, value={!r}, headers={!r}, topic={!r}, "
+    "partition={!r}, leader_epoch={!r})"
+)
+
+
+def restored_record(
+    offset, timestamp_ms, timestamp_type, key, value, headers, topic, partition, leader_epoch
+):
+    """A record from its pickled fields."""
+    return Record(
+        offset, timestamp_ms, timestamp_type, key, value, headers, topic=topic, partition=partition,
+        leader_epoch=leader_epoch,
+    )
+
+
+cdef tuple read_headers(Reader *reader, int64_t count):
+    """A record's headers, which `skip_headers` found sound; None when they changed meanwhile."""
+    cdef const byte_t *data = NULL
+    cdef int64_t length
+    cdef list pairs = []
+    while count > 0:
+        if read_field(reader, &data, &length) != SOUND or length < 0:
+            return None
+        name = PyUnicode_DecodeUTF8(<const char *> data, length, "replace")
+        if read_field(reader, &data, &length) != SOUND:
+            return None
+        pairs.append((name, PyBytes_FromStringAndSize(<const char *> data, length) if length >= 0 else None))
+        count -= 1
+    return tuple(pairs)
+
+
+def make_records(
+    records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp, append_timestamp,
+    tuple origin, int64_t first, int64_t end,
+):
+    """The records of a batch as objects. See `_decode_plain`."""
+    cdef Py_buffer source
+    cdef Reader reader, again
+    cdef const byte_t *last
+    cdef Fields fields
+    cdef Fault fault
+    cdef int64_t offset, timestamp, header_bytes = 0, done = 0
+    cdef bint stamped = append_timestamp is not None
+    cdef int64_t stamp = append_timestamp if append_timestamp is not None else 0
+    cdef list made = []
+    cdef tuple headers
+    cdef Record record
+    PyObject_GetBuffer(records, &source, PyBUF_SIMPLE)
+    try:
+        check_batch(source.len, count, last_offset_delta, base_offset)
+        reader.at = <const byte_t *> source.buf
+        last = reader.at + source.len
+        fault = SOUND
+        while done < count:
+            fault = read_fields(&reader, last, &fields)
+            if fault != SOUND:
+                break
+            timestamp = stamp
+            if not stamped and ADD_OVERFLOWS(base_timestamp, fields.timestamp_delta, &timestamp):
+                fault = FAULT_TIMESTAMP
+                break
+            if fields.offset_delta < 0 or fields.offset_delta > last_offset_delta:
+                fault = FAULT_OFFSET
+                break
+            headers = ()
+            again = reader
+            fault = skip_headers(&reader, fields.headers, &header_bytes, &header_bytes)
+            if fault != SOUND:
+                break
+            offset = base_offset + fields.offset_delta
+            done += 1
+            if offset < first or offset >= end:
+                continue
+            if fields.headers:
+                headers = read_headers(&again, fields.headers)
+                if headers is None:
+                    fault = FAULT_CHANGED
+                    break
+            record = Record.__new__(Record)
+            record.offset = offset
+            record.timestamp_ms = timestamp
+            if fields.key_size >= 0:
+                record.key = PyBytes_FromStringAndSize(<const char *> fields.key, fields.key_size)
+            if fields.value_size >= 0:
+                record.value = PyBytes_FromStringAndSize(<const char *> fields.value, fields.value_size)
+            record.headers = headers
+            record.origin = origin
+            made.append(record)
+        if fault == SOUND and reader.at != last:
+            fault = FAULT_REST
+    finally:
+        PyBuffer_Release(&source)
+    if fault != SOUND:
+        raise CorruptBatch(f"record {done} of {count}: " + FAULTS[<int> fault])
+    return made
+
+
+@cython.final
+cdef class Next:
+    """What `RecordStream.__anext__` gives while a record is at hand: an awaitable that never waits.
+
+    `am_send` hands the record to the interpreter's `async for` without raising StopIteration for each.
+    """
+
+    cdef RecordStream stream
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.stream.at >= self.stream.count:
+            raise RuntimeError("the record was taken by somebody else")
+        raise StopIteration(self.stream.take())
+
+
+cdef PySendResult send_next(PyObject *awaited, PyObject *sent, PyObject **result) noexcept:
+    cdef RecordStream stream = (<Next> awaited).stream
+    if stream.at >= stream.count:
+        PyErr_SetString(PyExc_RuntimeError, "the record was taken by somebody else")
+        result[0] = NULL
+        return PYGEN_ERROR
+    record = stream.take()
+    Py_INCREF(record)
+    result[0] = <PyObject *> record
+    return PYGEN_RETURN
+
+
+set_send(Next, send_next)
+
+
+@cython.final
+cdef class RecordStream:
+    """Async iterator over records that come in lists. See `_decode_plain`."""
+
+    cdef readonly int64_t next_offset
+    cdef object more
+    cdef list records
+    cdef Py_ssize_t at
+    cdef Py_ssize_t count
+    cdef Next ready
+
+    def __init__(self, more):
+        self.more = more
+        self.next_offset = -1
+        self.records = []
+        self.ready = Next.__new__(Next)
+        self.ready.stream = self
+
+    @property
+    def left(self):
+        """Records at hand."""
+        return self.count - self.at
+
+    cdef Record take(self):
+        cdef Record record = <Record> self.records[self.at]
+        self.at += 1
+        self.next_offset = record.offset + 1
+        return record
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        if self.at < self.count:
+            return self.ready
+        return self.wait()
+
+    async def wait(self):
+        """The next record once there are more."""
+        cdef list records
+        self.clear()
+        while self.at >= self.count:
+            records = await self.more()
+            if records is None:
+                raise StopAsyncIteration
+            if self.at < self.count:
+                raise RuntimeError("the records were waited for by two tasks at once")
+            self.records = records
+            self.at = 0
+            self.count = len(records)
+        return self.take()
+
+    def rest(self):
+        """Take all that is at hand. See `_decode_plain`."""
+        cdef list rest = self.records[self.at:] if self.at else self.records
+        if rest:
+            self.next_offset = (<Record> rest[len(rest) - 1]).offset + 1
+        self.clear()
+        return rest
+
+    def clear(self):
+        """Drop what is at hand."""
+        self.records = []
+        self.at = 0
+        self.count = 0

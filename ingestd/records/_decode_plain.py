@@ -5,19 +5,27 @@ Same functions, same results. A record's fields are described in `_encode_plain`
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ingestd.errors import CorruptBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Self
+
     from typing_extensions import Buffer
 
+    from ingestd.records.decode import TimestampType
+
+    Origin: TypeAlias = tuple[str, int, int, TimestampType]
+    Header: TypeAlias = tuple[str, bytes | None]
     BinaryBuffers: TypeAlias = tuple[bytearray, bytearray, bytearray, int]
     HeaderBuffers: TypeAlias = tuple[bytearray, BinaryBuffers, BinaryBuffers]
     ParsedRecords: TypeAlias = tuple[bytearray, bytearray, BinaryBuffers, BinaryBuffers, HeaderBuffers]
 
-__all__ = ["parse_records"]
+__all__ = ["Record", "RecordStream", "make_records", "parse_records"]
 
 NAME: Final[str] = "plain"
 
@@ -44,42 +52,144 @@ def parse_records(
     `append_timestamp`, where given, is every record's timestamp. Raises `CorruptBatch` for whatever does not add up.
     """
     data = memoryview(records).tobytes()
-    if count < 0 or count * _SMALLEST_RECORD > len(data):
-        raise CorruptBatch(f"{count} records in {len(data)} bytes")
-    if len(data) > _LONGEST_COLUMN:
-        raise CorruptBatch(f"{len(data)} bytes of records are more than a column holds")
-    if base_offset < 0 or base_offset > _LARGEST_INT64 - last_offset_delta:
-        raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
     reader = _Reader(data)
+    _check_batch(len(data), count, last_offset_delta, base_offset)
     offsets = bytearray()
     timestamps = bytearray()
     keys, values, headers = _BinaryColumn(), _BinaryColumn(), _HeaderColumn()
     for _ in range(count):
-        length = reader.varint()
-        end = reader.at + length
-        if length < 0 or end > len(data):
-            raise CorruptBatch(f"record of {length} bytes where {len(data) - reader.at} are left")
-        reader.end = end
-        reader.byte()
-        timestamp = base_timestamp + reader.varlong()
-        offset_delta = reader.varint()
-        if not 0 <= offset_delta <= last_offset_delta:
-            raise CorruptBatch(f"offset delta {offset_delta} where the last is {last_offset_delta}")
-        if append_timestamp is not None:
-            timestamp = append_timestamp
-        elif not _SMALLEST_INT64 <= timestamp <= _LARGEST_INT64:
-            raise CorruptBatch("a timestamp beyond 64 bits")
-        offsets += _INT64.pack(base_offset + offset_delta)
+        reader.begin()
+        timestamp = reader.timestamp(base_timestamp, append_timestamp)
+        offsets += _INT64.pack(base_offset + reader.offset_delta(last_offset_delta))
         timestamps += _INT64.pack(timestamp)
         keys.append(reader.nullable_bytes())
         values.append(reader.nullable_bytes())
-        headers.read(reader)
-        if reader.at != end:
-            raise CorruptBatch(f"{end - reader.at} bytes behind a record's headers")
-        reader.end = len(data)
-    if reader.at != len(data):
-        raise CorruptBatch(f"{len(data) - reader.at} bytes behind the last of {count} records")
+        headers.append(reader.headers())
+        reader.finish()
+    reader.finish_all(count)
     return offsets, timestamps, keys.buffers(), values.buffers(), headers.buffers()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a consumer sees it.
+
+    `headers`: names and values in order; a name that is not UTF-8 has U+FFFD in place of what is wrong. `partition` and
+    `leader_epoch` (of the leader that appended the record, KIP-101) are -1, and `topic` is empty, where a record was
+    not consumed from a topic. Any thread may read it.
+    """
+
+    offset: int
+    timestamp_ms: int
+    """Milliseconds since 1970 UTC, -1 for none."""
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    topic: str = field(default="", kw_only=True)
+    partition: int = field(default=-1, kw_only=True)
+    leader_epoch: int = field(default=-1, kw_only=True)
+
+
+def make_records(
+    records: Buffer,
+    count: int,
+    last_offset_delta: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int | None,
+    origin: Origin,
+    first: int,
+    end: int,
+) -> list[Record]:
+    """The same records as objects, those from offset `first` on and before `end`; all are checked.
+
+    `origin`: topic, partition, leader epoch and timestamp type of all of them.
+    """
+    data = memoryview(records).tobytes()
+    reader = _Reader(data)
+    _check_batch(len(data), count, last_offset_delta, base_offset)
+    topic, partition, leader_epoch, timestamp_type = origin
+    made = []
+    for _ in range(count):
+        reader.begin()
+        timestamp = reader.timestamp(base_timestamp, append_timestamp)
+        offset = base_offset + reader.offset_delta(last_offset_delta)
+        key, value = reader.nullable_bytes(), reader.nullable_bytes()
+        headers = tuple((str(name, "utf-8", "replace"), content) for name, content in reader.headers())
+        reader.finish()
+        if first <= offset < end:
+            made.append(
+                Record(
+                    offset,
+                    timestamp,
+                    timestamp_type,
+                    key,
+                    value,
+                    headers,
+                    topic=topic,
+                    partition=partition,
+                    leader_epoch=leader_epoch,
+                )
+            )
+    reader.finish_all(count)
+    return made
+
+
+class RecordStream:
+    """Async iterator over records that come in lists: nothing is awaited for a record that is at hand.
+
+    `more` gives the next list, which may be empty, or None at the end. Belongs to one event loop; for one task at a
+    time. Raises what `more` raises.
+    """
+
+    def __init__(self, more: Callable[[], Awaitable[list[Record] | None]]) -> None:
+        self._more = more
+        self._records: list[Record] = []
+        self._at = 0
+        self.next_offset = -1
+
+    @property
+    def left(self) -> int:
+        """Records at hand."""
+        return len(self._records) - self._at
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        while not self.left:
+            self.clear()
+            records = await self._more()
+            if records is None:
+                raise StopAsyncIteration
+            self._records = records
+        record = self._records[self._at]
+        self._at += 1
+        self.next_offset = record.offset + 1
+        return record
+
+    def rest(self) -> list[Record]:
+        """Take all that is at hand at once."""
+        rest = self._records[self._at :]
+        if rest:
+            self.next_offset = rest[-1].offset + 1
+        self.clear()
+        return rest
+
+    def clear(self) -> None:
+        """Drop what is at hand."""
+        self._records = []
+        self._at = 0
+
+
+def _check_batch(size: int, count: int, last_offset_delta: int, base_offset: int) -> None:
+    if count < 0 or count * _SMALLEST_RECORD > size:
+        raise CorruptBatch(f"{count} records in {size} bytes")
+    if size > _LONGEST_COLUMN:
+        raise CorruptBatch(f"{size} bytes of records are more than a column holds")
+    if base_offset < 0 or base_offset > _LARGEST_INT64 - last_offset_delta:
+        raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
 
 
 class _Reader:
@@ -91,6 +201,50 @@ class _Reader:
         self.data = data
         self.at = 0
         self.end = len(data)
+
+    def begin(self) -> None:
+        """Read a record's length, and let nothing behind its end be read."""
+        self.end = len(self.data)
+        length = self.varint()
+        end = self.at + length
+        if length < 0 or end > len(self.data):
+            raise CorruptBatch(f"record of {length} bytes where {len(self.data) - self.at} are left")
+        self.end = end
+        self.byte()
+
+    def finish(self) -> None:
+        if self.at != self.end:
+            raise CorruptBatch(f"{self.end - self.at} bytes behind a record's headers")
+
+    def finish_all(self, count: int) -> None:
+        if self.at != len(self.data):
+            raise CorruptBatch(f"{len(self.data) - self.at} bytes behind the last of {count} records")
+
+    def timestamp(self, base: int, appended: int | None) -> int:
+        timestamp = base + self.varlong()
+        if appended is not None:
+            return appended
+        if not _SMALLEST_INT64 <= timestamp <= _LARGEST_INT64:
+            raise CorruptBatch("a timestamp beyond 64 bits")
+        return timestamp
+
+    def offset_delta(self, last: int) -> int:
+        delta = self.varint()
+        if not 0 <= delta <= last:
+            raise CorruptBatch(f"offset delta {delta} where the last is {last}")
+        return delta
+
+    def headers(self) -> list[tuple[bytes, bytes | None]]:
+        count = self.varint()
+        if not 0 <= count <= (self.end - self.at) // 2:
+            raise CorruptBatch(f"{count} headers in {self.end - self.at} bytes")
+        pairs = []
+        for _ in range(count):
+            name = self.nullable_bytes()
+            if name is None:
+                raise CorruptBatch("a header without a key")
+            pairs.append((name, self.nullable_bytes()))
+        return pairs
 
     def byte(self) -> int:
         if self.at >= self.end:
@@ -164,16 +318,10 @@ class _HeaderColumn:
         self.keys = _BinaryColumn()
         self.values = _BinaryColumn()
 
-    def read(self, reader: _Reader) -> None:
-        count = reader.varint()
-        if not 0 <= count <= (reader.end - reader.at) // 2:
-            raise CorruptBatch(f"{count} headers in {reader.end - reader.at} bytes")
-        for _ in range(count):
-            name = reader.nullable_bytes()
-            if name is None:
-                raise CorruptBatch("a header without a key")
+    def append(self, headers: list[tuple[bytes, bytes | None]]) -> None:
+        for name, value in headers:
             self.keys.append(name)
-            self.values.append(reader.nullable_bytes())
+            self.values.append(value)
         self.ends += _INT32.pack(self.keys.count)
 
     def buffers(self) -> HeaderBuffers:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import CorruptBatch
 from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ingestd.records.codecs import decompress
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
-from ingestd.records.loops import parse_records
+from ingestd.records.loops import Record, make_records, parse_records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,20 +45,6 @@ class ControlKind(IntEnum):
     commit = 1
 
 
-class Record(NamedTuple):
-    """One record as a consumer sees it. `timestamp_ms` is -1 for none.
-
-    A tuple, because millions are made a second: a frozen dataclass takes twice as long.
-    """
-
-    offset: int
-    timestamp_ms: int
-    timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class ControlMarker:
     """The end of a producer's transaction in one partition."""
@@ -71,6 +56,7 @@ class ControlMarker:
     coordinator_epoch: int
 
 
+_NO_END: Final = 2**63 - 1
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
 
@@ -85,28 +71,32 @@ def decode_columns(batch: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> Colu
     return _columns(read_header(view), view, limit)
 
 
-def decode_records(batch: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> list[Record]:
-    """The records of one whole batch. A control batch's are its markers, in Kafka's own form (`decode_control`).
+def decode_records(
+    batch: Buffer,
+    *,
+    topic: str = "",
+    partition: int = -1,
+    first: int = 0,
+    end: int | None = None,
+    limit: int = LARGEST_RECORDS_BYTES,
+) -> list[Record]:
+    """The records of one whole batch from offset `first` on and before `end`, as of a topic's partition.
 
-    Errors as for `decode_columns`.
+    A control batch's are its markers, in Kafka's own form (`decode_control`). Errors as for `decode_columns`.
     """
     view = memoryview(batch)
     header = read_header(view)
-    columns = _columns(header, view, limit)
     timestamp_type = TimestampType.log_append_time if header.log_append_time else TimestampType.create_time
-    return list(
-        map(
-            Record._make,
-            zip(
-                memoryview(columns.offsets).cast("q").tolist(),
-                memoryview(columns.timestamps).cast("q").tolist(),
-                repeat(timestamp_type),
-                _values(columns.keys, columns.count),
-                _values(columns.values, columns.count),
-                _headers(columns),
-                strict=False,
-            ),
-        )
+    return make_records(
+        _plain_records(header, view, limit),
+        header.records,
+        header.last_offset_delta,
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp if header.log_append_time else None,
+        (topic, partition, header.leader_epoch, timestamp_type),
+        first,
+        _NO_END if end is None else end,
     )
 
 
@@ -137,12 +127,16 @@ def decode_control(batch: Buffer) -> list[ControlMarker]:
     return markers
 
 
-def _columns(header: BatchHeader, batch: memoryview, limit: int) -> Columns:
+def _plain_records(header: BatchHeader, batch: memoryview, limit: int) -> Buffer:
+    """The batch's records, decompressed."""
     if header.size != len(batch):
         raise CorruptBatch(f"batch of {header.size} bytes in a buffer of {len(batch)}")
-    records = decompress(header.codec, batch[HEADER_BYTES:], limit)
+    return decompress(header.codec, batch[HEADER_BYTES:], limit)
+
+
+def _columns(header: BatchHeader, batch: memoryview, limit: int) -> Columns:
     offsets, timestamps, keys, values, (header_offsets, header_keys, header_values) = parse_records(
-        records,
+        _plain_records(header, batch, limit),
         header.records,
         header.last_offset_delta,
         header.base_offset,
@@ -187,28 +181,3 @@ def _text(column: BinaryColumn) -> BinaryColumn:
         target[index + 1] = target[index] + len(piece)
     target.release()
     return BinaryColumn(ends, b"".join(pieces), None, 0)
-
-
-def _values(column: BinaryColumn, count: int) -> list[bytes | None]:
-    if column.nulls == count:
-        return [None] * count
-    data = bytes(column.data)
-    values: list[bytes | None] = [
-        data[start:end] for start, end in pairwise(memoryview(column.offsets).cast("i").tolist())
-    ]
-    if column.validity is not None:
-        validity = memoryview(column.validity)
-        for index in range(count):
-            if not validity[index >> 3] >> (index & 7) & 1:
-                values[index] = None
-    return values
-
-
-def _headers(columns: Columns) -> list[tuple[tuple[str, bytes | None], ...]]:
-    headers = columns.headers
-    if not headers.count:
-        return [()] * columns.count
-    names = [str(name or b"", "utf-8") for name in _values(headers.keys, headers.count)]
-    entries = list(zip(names, _values(headers.values, headers.count), strict=True))
-    offsets = memoryview(headers.offsets).cast("i").tolist()
-    return [tuple(entries[offsets[index] : offsets[index + 1]]) for index in range(columns.count)]

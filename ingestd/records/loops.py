@@ -31,12 +31,15 @@ __all__ = [
     "FINISHED",
     "SLOT_FULL",
     "Allowance",
+    "Record",
     "RecordBuffer",
     "RecordIntake",
+    "RecordStream",
     "TopicIntake",
     "allocate",
     "encode_lines",
     "line_ends",
+    "make_records",
     "murmur2",
     "parse_records",
     "partition_keys",
@@ -58,6 +61,9 @@ allocate = _encode.allocate
 encode_lines = _encode.encode_lines
 line_ends = _encode.line_ends
 murmur2 = _encode.murmur2
+Record = _decode.Record
+RecordStream = _decode.RecordStream
+make_records = _decode.make_records
 parse_records = _decode.parse_records
 partition_keys = _encode.partition_keys
 scatter_lines = _encode.scatter_lines

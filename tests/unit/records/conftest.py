@@ -23,7 +23,7 @@ def either(request, monkeypatch):
     module = {"compiled": COMPILED, "plain": PLAIN}[request.param]
     for name in ("lines", "builder", "decode", "lz4_frames", "snappy_frames"):
         users = __import__(f"ingestd.records.{name}", fromlist=["_"])
-        for function in ("allocate", "encode_lines", "scatter_lines", "parse_records"):
+        for function in ("allocate", "encode_lines", "scatter_lines", "parse_records", "make_records"):
             if hasattr(users, function):
                 monkeypatch.setattr(users, function, getattr(module, function))
     return module

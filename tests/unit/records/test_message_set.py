@@ -44,7 +44,7 @@ def records_of(fields, first=0):
 
 
 def as_stored(record, magic):
-    return record if magic else record._replace(timestamp_ms=-1)
+    return record if magic else Record(record.offset, -1, record.timestamp_type, record.key, record.value)
 
 
 def message(magic, offset, attributes, timestamp, key, value):
