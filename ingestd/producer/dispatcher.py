@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ingestd.producer.identity import IdentitySource
     from ingestd.producer.ledger import Ledger
     from ingestd.producer.settings import ProducerSettings
+    from ingestd.records.loops import TopicIntake
     from ingestd.tasks import TaskOwner
 
 __all__ = ["Dispatcher"]
@@ -38,7 +39,9 @@ class Dispatcher:
         ledger: Ledger,
         tasks: TaskOwner,
         events: ProducerEvents | None,
+        intakes: dict[str, TopicIntake],
     ) -> None:
+        """`intakes` is kept up: what lets a topic's records go the short way, from its first record on."""
         self.metadata: MetadataSource = client.metadata
         self.ended: IngestdError | None = None
         """Why everything ended, once it has."""
@@ -47,6 +50,7 @@ class Dispatcher:
         self._ledger = ledger
         self._tasks = tasks
         self._events = events
+        self._intakes = intakes
         self._desk = IdentityDesk(identities, tasks, self.fatal) if settings.numbered else None
         self._topics: dict[str, TopicProducer] = {}
         self._brokers: dict[int, BrokerProducer] = {}
@@ -59,6 +63,7 @@ class Dispatcher:
             producer = self._topics[topic] = TopicProducer(
                 topic, self._settings, self, self._desk, self._ledger, self._events
             )
+            self._intakes[topic] = producer.intake
         return producer
 
     def route(self, node: int) -> BrokerProducer:
@@ -77,6 +82,7 @@ class Dispatcher:
         """The producer cannot go on: refuse from now on, and end everything when the present callback is through."""
         if self.ended is None:
             self.ended = error
+            self._ledger.shut()
             asyncio.get_running_loop().call_soon(self.end, error)
 
     def end(self, error: IngestdError) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ingestd.records.loops import Allowance
+
 if TYPE_CHECKING:
     from ingestd.retry import Deadline
 
@@ -22,8 +24,8 @@ class Ledger:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bytes = 0
+        self.allowance = Allowance(limit)
+        """The bytes. Records that go the short way are reserved for there, without this class."""
         self._generation = 0
         self._entries: dict[int, int] = {0: 0}
         self._rooms: deque[asyncio.Future[None]] = deque()
@@ -32,12 +34,16 @@ class Ledger:
     @property
     def full(self) -> bool:
         """Whether the bytes reserved have reached the limit."""
-        return self._bytes >= self._limit
+        return self.allowance.used >= self.allowance.limit
 
     @property
     def bytes(self) -> int:
         """Bytes reserved now."""
-        return self._bytes
+        return self.allowance.used
+
+    def shut(self) -> None:
+        """Let no record go the short way any more: from now on each is accepted, or refused, by the producer."""
+        self.allowance.shut = True
 
     @property
     def entries(self) -> int:
@@ -62,12 +68,12 @@ class Ledger:
 
     def reserve(self, size: int) -> None:
         """Hold `size` bytes more."""
-        self._bytes += size
+        self.allowance.used += size
 
     def release(self, size: int) -> None:
         """Give `size` bytes back."""
-        self._bytes -= size
-        if self._rooms and self._bytes < self._limit:
+        self.allowance.used -= size
+        if self._rooms and not self.full:
             self._wake_one()
 
     def _wake_one(self) -> None:
@@ -79,27 +85,26 @@ class Ledger:
 
     async def room(self) -> None:
         """Return when there is room; first come, first served."""
-        while self._bytes >= self._limit:
+        while self.full:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._rooms.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
                 # Its turn may have come already: pass it on.
-                if self._bytes < self._limit:
-                    self._wake_one()
+                self._wake_if_room()
                 raise
         if self._rooms:
             # The next is woken behind us: it looks again after we have sent.
             asyncio.get_running_loop().call_soon(self._wake_if_room)
 
     def _wake_if_room(self) -> None:
-        if self._bytes < self._limit:
+        if not self.full:
             self._wake_one()
 
     def wake_all(self) -> None:
         """Let everyone who waits for room go: there will be none to wait for."""
-        self._limit = max(self._limit, self._bytes + 1)
+        self.allowance.limit = max(self.allowance.limit, self.allowance.used + 1)
         while self._rooms:
             self._wake_one()
 

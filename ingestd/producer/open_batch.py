@@ -32,14 +32,10 @@ class OpenBatch:
     def __init__(self, settings: ProducerSettings, ledger: Ledger, closed: Callable[[Batch], None]) -> None:
         """`closed` takes each batch; it is called from within `append`, `close`, or the linger's timer."""
         self._settings = settings
-        self._batch_bytes = settings.batch_bytes
-        self._batch_records = settings.batch_records
         self._ledger = ledger
         self._closed = closed
-        self._builder = BatchBuilder(settings.batch_bytes)
-        self._append = self._builder.append
-        self._dones: list[Delivered | None] = []
-        self._size = 0
+        self.builder = BatchBuilder(settings.batch_bytes, settings.batch_records)
+        """Records that go the short way (`RecordIntake`) are put into it without this class."""
         self._generation = 0
         self._opened_at = 0.0
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -52,26 +48,28 @@ class OpenBatch:
         timestamp_ms: int,
         done: Delivered | None,
         generation: int | None = None,
-    ) -> None:
-        """Add a record. Raises `ValueError` or `TypeError` for one that cannot be encoded; then nothing was added.
+    ) -> bool:
+        """Add a record. False: it did not fit, nothing was added, and the batch was closed; the next one has room.
 
+        Raises `ValueError`, `OverflowError` or `TypeError` for one that cannot be encoded; then nothing was added.
         `generation` is that of a record which is in the ledger already: a flush that waits for it waits for the batch.
         """
-        size = self._append(key, value, headers, timestamp_ms)
+        builder = self.builder
+        before = builder.size
+        size = builder.append(key, value, headers, timestamp_ms, done)
         if size < 0:
             self.close()
-            size = self._append(key, value, headers, timestamp_ms)
-        if not self._dones:
+            return False
+        if builder.records == 1:
             self._open()
         if generation is not None and generation < self._generation:
             self._ledger.enter_again(generation)
             self._ledger.leave(self._generation)
             self._generation = generation
-        self._dones.append(done)
-        self._ledger.reserve(size - self._size)
-        self._size = size
-        if size >= self._batch_bytes or len(self._dones) >= self._batch_records:
+        self._ledger.reserve(size - before)
+        if builder.full:
             self.close()
+        return True
 
     def _open(self) -> None:
         self._generation = self._ledger.enter()
@@ -82,19 +80,19 @@ class OpenBatch:
 
     def close(self) -> None:
         """Hand on what was collected, if anything."""
-        if not self._dones:
+        builder = self.builder
+        records, size, dones = builder.records, builder.size, builder.dones
+        if not records:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        dones, self._dones = self._dones, []
-        size, self._size = self._size, 0
-        data = self._builder.build(self._settings.compression)
+        data = builder.build(self._settings.compression)
         self._closed(
             Batch(
                 data=memoryview(data),
-                records=len(dones),
-                done=RecordEnds(dones),
+                records=records,
+                done=RecordEnds(dones) if dones else None,
                 accepted_at=self._opened_at,
                 deadline=self._opened_at + self._settings.delivery_timeout,
                 generation=self._generation,

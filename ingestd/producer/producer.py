@@ -13,6 +13,7 @@ from ingestd.producer.identity import FetchedIdentities
 from ingestd.producer.ledger import Ledger
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.batch import HEADER_BYTES
+from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
@@ -31,7 +32,7 @@ __all__ = ["AsyncProducer"]
 _DEFAULTS: Final = ProducerSettings()
 
 
-class AsyncProducer:
+class AsyncProducer(RecordIntake):
     """Sends to any number of topics through one client, which stays the caller's to close. Of one event loop.
 
     Transactions have their place between the identity source (which then asks the transaction coordinator) and the
@@ -54,6 +55,7 @@ class AsyncProducer:
         """Needs a running loop from the first `send` on; takes no connection and asks for nothing before that."""
         self._settings = settings
         self._ledger = Ledger(settings.buffer_bytes)
+        super().__init__(self._ledger.allowance)
         self._tasks = TaskOwner()
         self._dispatcher = Dispatcher(
             client,
@@ -62,6 +64,7 @@ class AsyncProducer:
             self._ledger,
             self._tasks,
             events,
+            self._intakes,
         )
         self._closing = False
         self._closed = False
@@ -84,22 +87,20 @@ class AsyncProducer:
         """Bytes of records given to `send` that are accepted and not done; `BufferFull` begins at `buffer_bytes`."""
         return self._ledger.bytes
 
-    def send(
+    def _take(
         self,
         topic: str,
         value: bytes | None,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        timestamp_ms: int | None = None,
-        done: Delivered | None = None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+        done: Delivered | None,
     ) -> None:
-        """Accept one record; `partition` None has the partitioner choose, `timestamp_ms` None is now.
+        """Accept or refuse a record: the long way of `send`, which is in `records/_intake_plain.py`.
 
-        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
-        or what ended the producer), `ValueError` for a record of 2 GiB and more, `TypeError` for what is not bytes.
-        Then the record was not accepted, and `done` is not called.
+        Whoever adds a reason to refuse records here sees to it that they come here: `Ledger.shut`, or close the batches
+        that are open.
         """
         if self._closing or self._dispatcher.ended is not None:
             raise self._refusal()
@@ -151,6 +152,7 @@ class AsyncProducer:
         if self._closed:
             return
         self._closing = True
+        self._ledger.shut()
         self._ledger.wake_all()
         try:
             with contextlib.suppress(DeadlineExceeded):

@@ -13,6 +13,8 @@ from ingestd.producer.breaker import CircuitBreaker
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
+from ingestd.producer.partitioners import Keyed, Sticky, murmur2_partition
+from ingestd.records.loops import TopicIntake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +71,11 @@ class TopicProducer:
         self._desk = desk
         self._ledger = ledger
         self._events = events
-        self._partitioner = settings.new_partitioner(topic)
+        self._partitioner = partitioner = settings.new_partitioner(topic)
+        self._sticky = isinstance(partitioner.keyless if isinstance(partitioner, Keyed) else partitioner, Sticky)
+        self.intake = TopicIntake()
+        """What lets records go the short way, and to which open batch; kept up here."""
+        self.intake.hashed = isinstance(partitioner, Keyed) and partitioner.index is murmur2_partition
         self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)
         self._producers: dict[int, PartitionProducer] = {}
         self._open: dict[int, OpenBatch] = {}
@@ -96,10 +102,12 @@ class TopicProducer:
         if partition is None:
             if not self._partitions or self._waiting:
                 self._hold(key, value, headers, timestamp_ms, done)
-                return
-            partition = self._choose(key, value)
-        open_batch = self._open.get(partition) or self._open_batch(partition)
-        open_batch.append(key, value, headers, timestamp_ms, done)
+            else:
+                self._place(key, value, headers, timestamp_ms, done)
+            return
+        open_batch = self._open_batch(partition)
+        if not open_batch.append(key, value, headers, timestamp_ms, done):
+            open_batch.append(key, value, headers, timestamp_ms, done)
 
     def producer_of(self, partition: int) -> PartitionProducer:
         """Where a ready batch goes: the partition's producer, which has by now all records that came before.
@@ -141,6 +149,30 @@ class TopicProducer:
         partitions = () if known is None else known.partitions
         self._partitions = tuple(each.partition for each in partitions)
         self._writable = tuple(each.partition for each in partitions if each.leader >= 0)
+        self.intake.sticky = None
+        opened: list[OpenBatch | None] = []
+        if self._partitions == tuple(range(len(partitions))):
+            opened = [self._open.get(partition) for partition in self._partitions]
+        self.intake.partitions = [None if each is None else each.builder for each in opened]
+
+    def _place(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        done: Delivered | None,
+        generation: int | None = None,
+    ) -> None:
+        """Put a record where the partitioner says."""
+        open_batch = self._open_batch(self._choose(key, value))
+        sticks = self._sticky and key is None
+        while not open_batch.append(key, value, headers, timestamp_ms, done, generation):
+            # Its batch was full, so a sticky partitioner moves on with this record (KIP-480).
+            if sticks:
+                open_batch = self._open_batch(self._choose(key, value))
+        if sticks and open_batch.builder.records:
+            self.intake.sticky = open_batch.builder
 
     def _choose(self, key: bytes | None, value: bytes | None) -> int:
         partitioner = self._partitioner
@@ -173,6 +205,7 @@ class TopicProducer:
         producer = self._producer(partition)
 
         def closed(batch: Batch) -> None:
+            self.intake.sticky = None
             self._partitioner.batch_full(partition)
             if self._ended is None:
                 producer.offer(batch)
@@ -180,6 +213,8 @@ class TopicProducer:
                 producer.refuse(batch, self._ended)
 
         opened = self._open[partition] = OpenBatch(self._settings, self._ledger, closed)
+        if partition < len(self.intake.partitions):
+            self.intake.partitions[partition] = opened.builder
         return opened
 
     def _hold(
@@ -232,8 +267,7 @@ class TopicProducer:
         refused: list[tuple[OutgoingRecord, IngestdError]] = []
         for record in waiting:
             try:
-                open_batch = self._open_batch(self._choose(record.key, record.value))
-                open_batch.append(
+                self._place(
                     record.key, record.value, record.headers, record.timestamp_ms, record.done, record.generation
                 )
             except (IngestdError, ValueError, TypeError) as error:

@@ -248,17 +248,22 @@ cdef class TopicIntake:
 
 
 cdef class RecordIntake:
-    """Takes records for batches that are open. See `_intake_plain`."""
+    """The short way of a record into a batch that is open. See `_intake_plain`."""
 
-    cdef readonly Allowance allowance
-    cdef readonly dict topics
+    cdef readonly Allowance _allowance
+    cdef readonly dict _intakes
 
     def __init__(self, Allowance allowance not None):
-        self.allowance = allowance
-        self.topics = {}
+        self._allowance = allowance
+        self._intakes = {}
 
     def send(self, topic, value, *, key=None, partition=None, headers=(), timestamp_ms=None, done=None):
-        """Add a record to the open batch that it goes to, or give it to `take`. See `_intake_plain`."""
+        """Accept one record; `partition` None has the partitioner choose, `timestamp_ms` None is now.
+
+        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
+        or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
+        64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
+        """
         cdef RecordBuffer buffer
         cdef Record record
         cdef bytes header_field
@@ -276,16 +281,16 @@ cdef class RecordIntake:
                 buffer.measure(&record)
                 if buffer.used + record.size < buffer.limit and buffer.records + 1 < buffer.most:
                     buffer.put(&record, done)
-                    self.allowance.used += record.size
+                    self._allowance.used += record.size
                     return
-        self.take(topic, value, key, partition, headers, timestamp_ms, done)
+        self._take(topic, value, key, partition, headers, timestamp_ms, done)
 
     cdef RecordBuffer open_batch(self, topic, key, partition, Record *record):
-        cdef PyObject *found = PyDict_GetItemWithError(self.topics, topic)
+        cdef PyObject *found = PyDict_GetItemWithError(self._intakes, topic)
         cdef TopicIntake intake
         cdef RecordBuffer buffer
         cdef Py_ssize_t index, count
-        if found == NULL or self.allowance.shut or self.allowance.used >= self.allowance.limit:
+        if found == NULL or self._allowance.shut or self._allowance.used >= self._allowance.limit:
             return None
         intake = <TopicIntake?> <object> found
         if partition is None and key is None:
@@ -300,9 +305,10 @@ cdef class RecordIntake:
                 index = -1
             if index < 0:
                 return None
-            buffer = <RecordBuffer?> <object> PyList_GET_ITEM(intake.partitions, index)
+            item = <object> PyList_GET_ITEM(intake.partitions, index)
+            buffer = None if item is None else <RecordBuffer?> item
         return buffer if buffer is not None and buffer.records else None
 
-    def take(self, topic, value, key, partition, headers, timestamp_ms, done):
-        """Accept or refuse a record in whatever other way. See `_intake_plain`."""
+    def _take(self, topic, value, key, partition, headers, timestamp_ms, done):
+        """Accept or refuse a record: the long way of `send`. See `_intake_plain`."""
         raise NotImplementedError

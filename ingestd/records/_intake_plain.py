@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from ingestd.records._encode_plain import encode_record, murmur2, nullable, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from typing_extensions import Buffer
 
+    Done: TypeAlias = Callable[[Any], None]
     HeaderPairs: TypeAlias = Sequence[tuple[str | bytes, Buffer | None]]
+    Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 __all__ = ["Allowance", "RecordBuffer", "RecordIntake", "TopicIntake"]
 
@@ -37,7 +40,7 @@ class RecordBuffer:
         self.records = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
-        self.dones: list[object] = []
+        self.dones: list[Done | None] = []
         """Whom to tell of each record's end, in order; None for nobody, and for those beyond its end nobody either."""
 
     @property
@@ -56,7 +59,7 @@ class RecordBuffer:
         value: Buffer | None,
         headers: HeaderPairs,
         timestamp_ms: int,
-        done: object = None,
+        done: Done | None = None,
     ) -> int:
         """Add a record. Returns the bytes of all records so far.
 
@@ -85,7 +88,7 @@ class RecordBuffer:
             _headers(headers),
         )
 
-    def _put(self, record: bytes, timestamp_ms: int, done: object) -> None:
+    def _put(self, record: bytes, timestamp_ms: int, done: Done | None) -> None:
         self._buffer += record
         if not self.records:
             self.base_timestamp = self.max_timestamp = timestamp_ms
@@ -130,16 +133,17 @@ class TopicIntake:
 
 
 class RecordIntake:
-    """Takes records for batches that are open; leaves every other record to `take`, which a subclass has.
+    """The short way of a record into a batch that is open; `_take`, which a subclass has, is the long way.
 
-    A record goes into an open batch when it is settled which, when the batch has records and stays open with this one,
-    when key and value are bytes, and when the allowance has bytes left. All else, a batch's first record and its last
-    among it, is for `take`. So whoever wants records to stop closes the batches first, or shuts the allowance.
+    A record goes the short way when it is settled which open batch it goes to, when that batch has records and stays
+    open with this one, when key and value are bytes, and while the allowance has bytes left and is not shut. So the
+    first record of a batch and the last go the long way, and between them no Python code runs for a record. The long
+    way must do with a record exactly what the short way would have done.
     """
 
     def __init__(self, allowance: Allowance) -> None:
-        self.allowance = allowance
-        self.topics: dict[str, TopicIntake] = {}
+        self._allowance = allowance
+        self._intakes: dict[str, TopicIntake] = {}
 
     def send(
         self,
@@ -148,26 +152,31 @@ class RecordIntake:
         *,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: HeaderPairs = (),
+        headers: Headers = (),
         timestamp_ms: int | None = None,
-        done: object = None,
+        done: Done | None = None,
     ) -> None:
-        """Add a record to the open batch that it goes to, or give it to `take`."""
+        """Accept one record; `partition` None has the partitioner choose, `timestamp_ms` None is now.
+
+        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
+        or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
+        64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
+        """
         buffer = self._open_batch(topic, key, partition)
         if buffer is None or type(value) not in _BYTES or type(key) not in _BYTES:
-            self.take(topic, value, key, partition, headers, timestamp_ms, done)
+            self._take(topic, value, key, partition, headers, timestamp_ms, done)
             return
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         record = buffer._encode(key, value, headers, now)  # noqa: SLF001 - one class in two, for the twin's sake
         if buffer.size + len(record) >= buffer.limit or buffer.records + 1 >= buffer.most:
-            self.take(topic, value, key, partition, headers, timestamp_ms, done)
+            self._take(topic, value, key, partition, headers, timestamp_ms, done)
             return
         buffer._put(record, now, done)  # noqa: SLF001
-        self.allowance.used += len(record)
+        self._allowance.used += len(record)
 
     def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
-        intake = self.topics.get(topic)
-        if intake is None or self.allowance.shut or self.allowance.used >= self.allowance.limit:
+        intake = self._intakes.get(topic)
+        if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
             return None
         partitions = intake.partitions
         if partition is None and key is None:
@@ -178,17 +187,17 @@ class RecordIntake:
             buffer = partitions[partition] if type(partition) is int and 0 <= partition < len(partitions) else None
         return buffer if buffer is not None and buffer.records else None
 
-    def take(
+    def _take(
         self,
         topic: str,
         value: bytes | None,
         key: bytes | None,
         partition: int | None,
-        headers: HeaderPairs,
+        headers: Headers,
         timestamp_ms: int | None,
-        done: object,
+        done: Done | None,
     ) -> None:
-        """Accept or refuse a record in whatever other way."""
+        """Accept or refuse a record: the long way of `send`."""
         raise NotImplementedError
 
 
