@@ -172,7 +172,6 @@ _FATAL: Final = frozenset(
         ErrorCode.cluster_authorization_failed,
         ErrorCode.fenced_instance_id,
         ErrorCode.unsupported_version,
-        ErrorCode.unsupported_for_message_format,
         ErrorCode.sasl_authentication_failed,
     }
 )

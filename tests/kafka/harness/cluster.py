@@ -36,15 +36,18 @@ live_clusters: list[KafkaCluster] = []
 _topic_numbers = itertools.count(1)
 
 
-def java_tool(main: str, *arguments: str, stdin: bytes = b"", timeout: float = TOOL_SECONDS) -> str:
+def java_tool(
+    main: str, *arguments: str, stdin: bytes = b"", timeout: float = TOOL_SECONDS, jars: Path | None = None
+) -> str:
     """Run one of Kafka's own tools by class name; its standard output. Raises `RuntimeError` with what it said.
 
-    A name without a package is one of `org.apache.kafka.tools` (`TopicCommand`, `GetOffsetShell`).
+    A name without a package is one of `org.apache.kafka.tools` (`TopicCommand`, `GetOffsetShell`). `jars` of another
+    release than the current.
     """
     full = {"ConsoleConsumer": "consumer.ConsoleConsumer"}.get(main, main)
     name = full if full.startswith(("org.", "kafka.")) else f"org.apache.kafka.tools.{full}"
     ran = subprocess.run(
-        java(kafka_jars(), ("-Dlog4j2.level=WARN", *JAVA_FOR_TESTS), name, *arguments),
+        java(jars or kafka_jars(), ("-Dlog4j2.level=WARN", *JAVA_FOR_TESTS), name, *arguments),
         input=stdin, capture_output=True, timeout=timeout, check=False,
     )  # fmt: skip
     if ran.returncode != 0:
@@ -60,6 +63,9 @@ class KafkaCluster:
         `bootstrap` names every node and never changes.
     """
 
+    release = "current"
+    """Which release of Apache Kafka it is."""
+
     def __init__(
         self,
         directory: Path,
@@ -70,11 +76,15 @@ class KafkaCluster:
         java_options: Sequence[str] = JAVA_FOR_TESTS,
         cores: str | None = None,
         proxied: bool = False,
+        jars: Path | None = None,
     ) -> None:
-        """`proxied`: each node has a second listener, advertised at the port that `proxied` gives: see `Proxies`."""
+        """`proxied`: each node has a second listener, advertised at the port that `proxied` gives: see `Proxies`.
+
+        `jars`: those of another release than the current.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self._jars = kafka_jars()
+        self._jars = jars or kafka_jars()
         ports = free_ports(2 * nodes)
         self.nodes: dict[int, Node] = {}
         for node_id in range(1, nodes + 1):
@@ -189,7 +199,9 @@ class KafkaCluster:
                     f"{name}={value}" for name, value in (self._settings(node) | {"log.dirs": str(formatted)}).items()
                 )
             )
-            java_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties))
+            java_tool(
+                "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties), jars=self._jars
+            )
             partial = self._jars / f"{FORMAT_MARK}.{uuid.uuid4().hex}"
             shutil.copy(formatted / FORMAT_MARK, partial)
             partial.rename(checkpoint)
@@ -199,6 +211,10 @@ class KafkaCluster:
         (node.data / "meta.properties").write_text(
             f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.node_id}\ndirectory.id={directory_id}\n"
         )
+
+    def tool(self, main: str, *arguments: str, stdin: bytes = b"") -> str:
+        """Run a tool of this cluster's own release: see `java_tool`."""
+        return java_tool(main, *arguments, stdin=stdin, jars=self._jars)
 
     # nodes
 

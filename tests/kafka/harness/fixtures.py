@@ -1,4 +1,7 @@
-"""The fixtures on real Kafka: `kafka`, `kafka3`, `kafka_cluster`, `topic`, `read_back`, `java_tool`; `go_peers`."""
+"""The fixtures on real Kafka: `kafka`, `kafka3`, `kafka_cluster`, `topic`, `read_back`, `java_tool`; `go_peers`.
+
+`kafka_of_release` is Kafka of each release of the test matrix in turn.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from harness.cluster import java_tool as run_java_tool
 from harness.go_peers import GoPeer, build_go_peers
 from harness.jars import kafka_jars as fetch_kafka_jars
 from harness.node import last_lines
+from harness.releases import OLD_RELEASES, old_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster"}
+KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "kafka_of_release"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,6 +57,18 @@ def go_peers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GoPeer]:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One real node for the whole session. Tests leave it as they found it, but for topics."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=("current", *OLD_RELEASES))
+def kafka_of_release(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaCluster]:
+    """One node of each release in turn: all tests that ask for it run on one release before the next is started."""
+    if request.param == "current":
+        yield request.getfixturevalue("kafka")
+        return
+    with old_release(request.param, tmp_path_factory.mktemp(f"kafka-{request.param}") / "cluster") as cluster:
         yield cluster
 
 

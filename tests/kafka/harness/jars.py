@@ -1,4 +1,4 @@
-"""Apache Kafka's jars: fetched by Maven once, kept in the user's cache, found again by the content of `pom.xml`."""
+"""Apache Kafka's jars: fetched by Maven once, kept in the user's cache, found again by the content of their pom."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def cache_directory() -> Path:
     return directory
 
 
-def kafka_jars() -> Path:
-    """The directory with all jars of Apache Kafka. Fetches them if this version of `pom.xml` never was fetched.
+def kafka_jars(pom: Path = POM) -> Path:
+    """The directory with all jars of a release of Apache Kafka. Fetches them if this pom never was fetched.
 
     Several processes may call this at once: one fetches, the others wait.
     """
-    version = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
+    version = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     directory = cache_directory() / f"kafka-{version}"
     if directory.is_dir():
         return directory
     with (cache_directory() / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.is_dir():
-            _fetch(directory)
+            _fetch(pom, directory)
     return directory
 
 
-def _fetch(directory: Path) -> None:
+def _fetch(pom: Path, directory: Path) -> None:
     partial = directory.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     project = partial / "project"
     project.mkdir(parents=True)
-    shutil.copy(POM, project / "pom.xml")
+    shutil.copy(pom, project / "pom.xml")
     command = [program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={partial}/libs"]
     fetched = subprocess.run(
         command,

@@ -123,6 +123,9 @@ class Node:
         The JVM dies with this process.
     """
 
+    main = "kafka.Kafka"
+    """The class that runs."""
+
     def __init__(
         self, node_id: int, ports: Ports, directory: Path, jars: Path, java_options: Sequence[str], cores: str | None
     ) -> None:
@@ -174,7 +177,7 @@ class Node:
         if self.running:
             return
         options = [*self._java_options, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
-        command = java(self._jars, options, "kafka.Kafka", str(self.directory / "server.properties"))
+        command = java(self._jars, options, self.main, str(self.directory / "server.properties"))
         self._process = _starter.submit(self._spawn, [*self._pinned, *command]).result()
         self._frozen = False
 
