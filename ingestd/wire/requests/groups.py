@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import made, milliseconds
+from ingestd.wire.requests.build import by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -216,9 +216,9 @@ def offset_commit(
 
     Partitions go by their topic's name (version 9 at most), so that what is committed does not depend on metadata.
     """
-    by_topic: dict[str, list[CommittedOffset]] = {}
+    topics_offsets: dict[str, list[CommittedOffset]] = {}
     for offset in offsets:
-        by_topic.setdefault(offset.topic, []).append(offset)
+        topics_offsets.setdefault(offset.topic, []).append(offset)
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.offset_commit, 2 if group_instance_id is None else 7, 9)
@@ -227,7 +227,7 @@ def offset_commit(
         if version <= 4:
             fields["retention_time"] = milliseconds(-1)  # the broker's own
         topics = []
-        for topic, committed in by_topic.items():
+        for topic, committed in topics_offsets.items():
             partitions = []
             for one in committed:
                 epoch = {"committed_leader_epoch": one.leader_epoch} if version >= 6 else {}
@@ -273,22 +273,16 @@ def offset_fetch(
     With `require_stable` an offset that an open transaction may still change is an error that passes (version 7,
     Kafka 2.5; older brokers answer the offset of before). A KIP-848 member says who it is (version 9).
     """
-    by_topic: dict[str, list[int]] | None = None
-    if partitions is not None:
-        by_topic = {}
-        for topic, partition in partitions:
-            by_topic.setdefault(topic, []).append(partition)
+    wanted = None if partitions is None else by_topic(partitions)
 
     def build(versions: ApiVersions) -> RequestPayload:
-        version = versions.pick(Api.offset_fetch, 2 if by_topic is None else 1, 9)
+        version = versions.pick(Api.offset_fetch, 2 if wanted is None else 1, 9)
         module = request_module("offset_fetch", version)
         fields: dict[str, Any] = {"require_stable": require_stable} if version >= 7 else {}
         topic_type = module.OffsetFetchRequestTopics if version >= 8 else module.OffsetFetchRequestTopic
         topics = None
-        if by_topic is not None:
-            topics = tuple(
-                topic_type(name=topic, partition_indexes=tuple(numbers)) for topic, numbers in by_topic.items()
-            )
+        if wanted is not None:
+            topics = tuple(topic_type(name=topic, partition_indexes=numbers) for topic, numbers in wanted.items())
         if version < 8:
             return made(module.OffsetFetchRequest(group_id=group_id, topics=topics, **fields))
         who = {"member_id": member_id, "member_epoch": member_epoch} if version >= 9 else {}

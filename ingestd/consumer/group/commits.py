@@ -1,0 +1,267 @@
+"""Commits: a group's offsets, written and read through its coordinator, one commit after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.coordinator import COMMIT, FETCH, Action
+from ingestd.errors import BufferFull, Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.retry import Backoff, Deadline
+from ingestd.wire.requests.groups import (
+    CommittedOffset,
+    offset_commit,
+    offset_fetch,
+    read_offset_commit,
+    read_offset_fetch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ingestd.client.group import GroupMember
+    from ingestd.consumer.group.coordinator import GroupCoordinator
+    from ingestd.consumer.group.events import GroupEvents
+    from ingestd.consumer.group.session import CommitDone
+    from ingestd.consumer.group.settings import GroupSettings
+    from ingestd.tasks import TaskOwner
+
+__all__ = ["Commits", "Committer"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_WAITING: Final = 10_000
+"""Calls of `commit_later` that are not answered yet."""
+_UNKNOWN_TOPIC_ATTEMPTS: Final = 4
+"""The coordinator may not have heard of a topic yet; after so many attempts it is deleted."""
+
+_OUT_OF_STEP: Final = frozenset({Action.rejoin, Action.new_generation, Action.new_member})
+
+
+class Committer(Protocol):
+    """In whose name offsets are committed: what `Commits` asks of its session."""
+
+    @property
+    def member(self) -> GroupMember:
+        """The member as of now; asked for every attempt."""
+        ...
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What is the member's, so that a commit that a rebalance refused is still its to make."""
+        ...
+
+    def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
+        """The coordinator refused `member` as such; True: a rebalance is under way, the commit may pass after it."""
+        ...
+
+
+class _Later:
+    """What one call of `commit_later` asked for."""
+
+    __slots__ = ("done", "offsets")
+
+    def __init__(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None) -> None:
+        self.offsets = offsets
+        self.done = done or _log_error
+
+
+class Commits:
+    """Commits in the name of a member, and fetches what is committed.
+
+    Invariants
+        One commit is under way at a time, in the order of the calls, so that an attempt that is repeated never
+        overtakes a newer one. Calls of `commit_later` that wait meanwhile go as one.
+        Every call of `commit_later` gets its callback exactly once, from `run_callbacks`.
+        A commit that a rebalance refused is repeated only while its partitions are still the member's.
+    """
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        committer: Committer,
+        settings: GroupSettings,
+        tasks: TaskOwner,
+        events: GroupEvents,
+    ) -> None:
+        self._coordinator = coordinator
+        self._committer = committer
+        self._settings = settings
+        self._tasks = tasks
+        self._events = events
+        self._turn = asyncio.Lock()
+        self._waiting: list[_Later] = []
+        self._sender: asyncio.Task[None] | None = None
+        # Filled by whichever thread finishes a commit, emptied by whoever calls `run_callbacks`: a deque's ends are
+        # safe between threads.
+        self._finished: deque[tuple[_Later, IngestdError | None]] = deque()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
+        """See `CoordinatorSession.commit`."""
+        self.run_callbacks()
+        if not offsets:
+            return
+        deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
+        await deadline.wait_for(self._turn.acquire(), "commit: waiting for the commits before it")
+        try:
+            await self._commit(offsets, deadline)
+        finally:
+            self._turn.release()
+
+    def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
+        """See `CoordinatorSession.commit_later`. Raises `BufferFull` when thousands wait already, `Closed`."""
+        if len(self._waiting) >= _MOST_WAITING:
+            raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator")
+        self._waiting.append(_Later(dict(offsets), done))
+        if self._sender is None or self._sender.done():
+            self._sender = self._tasks.start(self._send_waiting(), f"commit offsets of {self._coordinator.group_id}")
+
+    def run_callbacks(self) -> None:
+        """Call what finished commits wait to have called. What a callback raises is the caller's to see."""
+        while self._finished:
+            later, error = self._finished.popleft()
+            later.done(later.offsets, error)
+
+    async def drained(self, timeout: float) -> None:
+        """Wait until every commit is answered. Raises `DeadlineExceeded`."""
+        if self._sender is not None and not self._sender.done():
+            await Deadline.after(timeout).wait_for(asyncio.wait([self._sender]), "commits under way")
+
+    def give_up(self) -> None:
+        """Nothing is sent any more: what waits gets its callback with `Closed`."""
+        waiting, self._waiting = self._waiting, []
+        for later in waiting:
+            self._finished.append((later, Closed("the group's session was closed before the commit")))
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """See `CoordinatorSession.committed`. Offsets that an open transaction may still change are waited for."""
+        deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        missing: Collection[TopicPartition] = partitions
+        last: IngestdError | None = None
+        async for _ in Backoff().attempts_until(deadline):
+            if not missing:
+                return found
+            try:
+                last = await self._fetch(missing, found, deadline)
+            except IngestdError as error:
+                last = error
+                if self._coordinator.action(FETCH, error) is Action.fail:
+                    raise
+            missing = [key for key in missing if key not in found]
+            if last is not None:
+                self._events.retried(self._coordinator.group_id, "fetch committed offsets", last)
+        if missing:
+            raise DeadlineExceeded(f"committed offsets: not found within {deadline.seconds:g} s ({last})") from last
+        return found
+
+    async def _fetch(
+        self,
+        partitions: Collection[TopicPartition],
+        found: dict[TopicPartition, OffsetAndMetadata | None],
+        deadline: Deadline,
+    ) -> IngestdError | None:
+        """Ask once; fills `found`. Returns the last error that may pass, raises one that will not."""
+        build = offset_fetch(self._coordinator.group_id, partitions, require_stable=True)
+        timeout = min(self._settings.request_timeout, deadline.remaining)
+        error, offsets = read_offset_fetch(await self._coordinator.request(build, timeout))
+        if error is not ErrorCode.none:
+            raise KafkaError(error, self._coordinator.group_id)
+        last: IngestdError | None = None
+        for one in offsets:
+            key = TopicPartition(one.topic, one.partition)
+            if one.error is not ErrorCode.none:
+                last = KafkaError(one.error, f"committed offset of {key}")
+                if self._coordinator.action(FETCH, last) is Action.fail:
+                    raise last
+            else:
+                found[key] = None if one.offset < 0 else OffsetAndMetadata(one.offset, one.leader_epoch, one.metadata)
+        return last
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            async with self._turn:
+                waiting, self._waiting = self._waiting, []
+                offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+                for later in waiting:
+                    offsets.update(later.offsets)
+                error: IngestdError | None = Closed("the group's session was closed during the commit")
+                try:
+                    await self._commit(offsets, Deadline.after(self._settings.commit_timeout))
+                    error = None
+                except IngestdError as failed:
+                    error = failed
+                finally:
+                    for later in waiting:
+                        self._finished.append((later, error))
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
+        started = time.monotonic()
+        left = dict(offsets)
+        last: IngestdError | None = None
+        async for attempt in Backoff().attempts_until(deadline):
+            last = await self._attempt(left, attempt, deadline)
+            if last is None:
+                self._events.committed(self._coordinator.group_id, len(offsets), time.monotonic() - started)
+                return
+            self._events.retried(self._coordinator.group_id, "commit", last)
+        raise DeadlineExceeded(f"commit: not done within {deadline.seconds:g} s ({last})") from last
+
+    async def _attempt(
+        self, left: dict[TopicPartition, OffsetAndMetadata], attempt: int, deadline: Deadline
+    ) -> IngestdError | None:
+        """Send one request; takes what is committed out of `left`.
+
+        Returns the last error that may pass; raises one that will not.
+        """
+        member = self._committer.member
+        build = offset_commit(
+            self._coordinator.group_id,
+            [
+                CommittedOffset(key.topic, key.partition, one.offset, one.leader_epoch, one.metadata)
+                for key, one in left.items()
+            ],
+            generation=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+        )
+        try:
+            answer = await self._coordinator.request(build, min(self._settings.request_timeout, deadline.remaining))
+        except IngestdError as error:
+            if self._coordinator.action(COMMIT, error) is Action.fail:
+                raise
+            return error
+        refusals: dict[ErrorCode, KafkaError] = {}  # one for each code: a refused member is refused for every partition
+        for topic, partition, code in read_offset_commit(answer):
+            if code is ErrorCode.none:
+                left.pop(TopicPartition(topic, partition), None)
+            else:
+                refusals[code] = KafkaError(code, f"group {member.group_id}: commit of {topic}-{partition}")
+        for refusal in refusals.values():
+            if not self._goes_on(refusal, member, attempt, left):
+                raise refusal
+        return next(iter(refusals.values()), None)
+
+    def _goes_on(
+        self, error: KafkaError, member: GroupMember, attempt: int, left: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> bool:
+        """Whether a later attempt may pass. Tells the session where the member itself was refused."""
+        action = self._coordinator.action(COMMIT, error)
+        if action in _OUT_OF_STEP or error.fatal:
+            passes = self._committer.commit_refused(error, action, member)
+            return passes and self._committer.assignment.issuperset(left)
+        if error.code is ErrorCode.unknown_topic_or_partition:
+            return attempt + 1 < _UNKNOWN_TOPIC_ATTEMPTS
+        return action is not Action.fail
+
+
+def _log_error(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: IngestdError | None) -> None:
+    if error is not None:
+        _log.warning("offsets of %d partitions were not committed: %s", len(offsets), error)

@@ -1,0 +1,127 @@
+"""Coordinator: finds the broker that coordinates a group, keeps it ready, and says what each of its errors asks for."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ingestd.client.client import CoordinatorKind
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.retry import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ingestd.client.client import Client
+    from ingestd.wire.requests import Build
+
+__all__ = ["COMMIT", "FETCH", "HEARTBEAT", "JOIN", "SYNC", "Action", "GroupCoordinator"]
+
+
+class Action(Enum):
+    """What to do about an error."""
+
+    retry = "retry"
+    """The same request again, after a backoff."""
+    find_coordinator = "find coordinator"
+    """The same, to the coordinator as looked up anew."""
+    rejoin = "rejoin"
+    """The group rebalances: take part."""
+    take_member_id = "take member id"
+    """Join again with the id that the answer gives (KIP-394)."""
+    new_generation = "new generation"
+    """Our generation has ended without us: join again, what we had is lost."""
+    new_member = "new member"
+    """We are no member any more: join again as a new one, what we had is lost."""
+    fail = "fail"
+    """Trying again does not mend it."""
+
+
+Actions: TypeAlias = "Mapping[ErrorCode, Action]"
+
+_FINDING: Final[Actions] = {
+    ErrorCode.coordinator_load_in_progress: Action.retry,
+    ErrorCode.coordinator_not_available: Action.find_coordinator,
+    ErrorCode.not_coordinator: Action.find_coordinator,
+}
+_MEMBERSHIP: Final[Actions] = {
+    ErrorCode.rebalance_in_progress: Action.rejoin,
+    ErrorCode.illegal_generation: Action.new_generation,
+    ErrorCode.unknown_member_id: Action.new_member,
+}
+JOIN: Final[Actions] = {
+    **_FINDING,
+    ErrorCode.rebalance_in_progress: Action.retry,
+    ErrorCode.member_id_required: Action.take_member_id,
+    ErrorCode.unknown_member_id: Action.new_member,
+    ErrorCode.illegal_generation: Action.new_generation,
+}
+SYNC: Final[Actions] = {**_FINDING, **_MEMBERSHIP}
+HEARTBEAT: Final[Actions] = {**_FINDING, **_MEMBERSHIP}
+COMMIT: Final[Actions] = {
+    **_FINDING,
+    **_MEMBERSHIP,
+    ErrorCode.request_timed_out: Action.find_coordinator,
+    ErrorCode.unknown_topic_or_partition: Action.retry,
+    ErrorCode.stale_member_epoch: Action.new_generation,
+}
+FETCH: Final[Actions] = {
+    **_FINDING,
+    ErrorCode.unstable_offset_commit: Action.retry,
+    ErrorCode.unknown_topic_or_partition: Action.fail,
+}
+
+
+class GroupCoordinator:
+    """Sends requests about one group to its coordinator. Shared by all that a session does.
+
+    A coordinator that answers late, hangs up, or says that it is not the one, is looked up anew for the next request.
+    """
+
+    def __init__(self, client: Client, group_id: str, request_timeout: float) -> None:
+        self.group_id = group_id
+        self._client = client
+        self._request_timeout = request_timeout
+
+    async def request(self, build: Build, timeout: float) -> Any:
+        """Find the coordinator if need be, and give its answer (a kio entity), all within `timeout` seconds.
+
+        Raises `KafkaError` when there is none or we may not ask, `ConnectionLost`, `DeadlineExceeded`, `Closed`,
+        `UnsupportedVersion`.
+        """
+        deadline = Deadline.after(timeout)
+        broker = await self._client.coordinator(self.group_id, CoordinatorKind.group, deadline.remaining)
+        try:
+            return await broker.request(build, deadline.remaining)
+        except IngestdError:
+            self.forget()
+            raise
+
+    async def request_held(self, build: Build, wait: float) -> Any:
+        """The same for a request that the coordinator may hold back for `wait` seconds, until other members come.
+
+        It has a connection of its own: a broker reads nothing behind a request that it holds back, no heartbeat, no
+        commit and no word that we leave. Cancelling it drops the answer.
+        """
+        deadline = Deadline.after(self._request_timeout)
+        broker = await self._client.coordinator(
+            self.group_id, CoordinatorKind.group, deadline.remaining, purpose=f"join {self.group_id}"
+        )
+        try:
+            return await broker.request(build, deadline.remaining + wait)
+        except IngestdError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Have the coordinator looked up for the next request."""
+        self._client.forget_coordinator(self.group_id, CoordinatorKind.group)
+
+    def action(self, table: Actions, error: IngestdError) -> Action:
+        """What `error` asks for in answer to the request that `table` is for; forgets the coordinator if it must."""
+        if not isinstance(error, KafkaError):
+            return Action.find_coordinator if is_retriable(error) else Action.fail
+        action = table.get(error.code, Action.retry if error.retriable else Action.fail)
+        if action is Action.find_coordinator:
+            self.forget()
+        return action

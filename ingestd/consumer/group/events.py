@@ -1,0 +1,77 @@
+"""What a group's member tells whoever watches it: one event, one method. The member keeps no metrics of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.errors import IngestdError
+
+__all__ = ["GroupEvents", "NoGroupEvents"]
+
+
+class GroupEvents(Protocol):
+    """Called on the event loop; must not raise and must not block."""
+
+    def rebalancing(self, group_id: str, reason: str) -> None:
+        """The member joins the group again, or for the first time."""
+        ...
+
+    def joined(self, group_id: str, generation: int, seconds: float) -> None:
+        """A rebalance has ended with an assignment; it took the member so long."""
+        ...
+
+    def assigned(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """These partitions came."""
+        ...
+
+    def revoked(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """These partitions were given up."""
+        ...
+
+    def lost(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """These partitions were taken away without asking."""
+        ...
+
+    def heartbeat(self, group_id: str, seconds: float) -> None:
+        """The coordinator answered a heartbeat."""
+        ...
+
+    def committed(self, group_id: str, partitions: int, seconds: float) -> None:
+        """The offsets of so many partitions are committed."""
+        ...
+
+    def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
+        """Something met an error and is tried again."""
+        ...
+
+
+class NoGroupEvents:
+    """Nobody watches."""
+
+    def rebalancing(self, group_id: str, reason: str) -> None:
+        """See `GroupEvents`."""
+
+    def joined(self, group_id: str, generation: int, seconds: float) -> None:
+        """See `GroupEvents`."""
+
+    def assigned(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """See `GroupEvents`."""
+
+    def revoked(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """See `GroupEvents`."""
+
+    def lost(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """See `GroupEvents`."""
+
+    def heartbeat(self, group_id: str, seconds: float) -> None:
+        """See `GroupEvents`."""
+
+    def committed(self, group_id: str, partitions: int, seconds: float) -> None:
+        """See `GroupEvents`."""
+
+    def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
+        """See `GroupEvents`."""
