@@ -101,6 +101,33 @@ class Consumer:
             first, last = await self._resolve(key, start, end)
         finally:
             self._opening.discard(key)
+        return self._add(key, first, last)
+
+    async def consume_partitions(
+        self, starts: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, PartitionConsumer]:
+        """Read all of these partitions, for ever, or none of them: `consume_partition` for thousands at once."""
+        if self._closed:
+            raise Closed("the consumer is closed")
+        taken = [key for key in starts if key in self._partitions or key in self._opening]
+        if taken:
+            raise IngestdError(f"{taken[0]} is already read by this consumer; close that partition consumer first")
+        deadline = Deadline.after(self._settings.metadata_timeout)
+        self._opening.update(starts)
+        try:
+            known = {
+                topic: frozenset(await self._client.partitions(topic, deadline.remaining))
+                for topic in {key.topic for key in starts}
+            }
+            for key in starts:
+                if key.partition not in known[key.topic]:
+                    raise KafkaError(ErrorCode.unknown_topic_or_partition, str(key))
+            offsets = await resolve_offsets(self._client, starts, self._settings.isolation, deadline.remaining)
+        finally:
+            self._opening.difference_update(starts)
+        return {key: self._add(key, offset, None) for key, offset in offsets.items()}
+
+    def _add(self, key: TopicPartition, first: int, last: int | None) -> PartitionConsumer:
         if self._closed:
             raise Closed(f"{key}: the consumer was closed")
         consumer = PartitionConsumer(
