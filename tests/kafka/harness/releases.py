@@ -7,6 +7,7 @@ topic), and 0.10.2, the last that knows no record batches, need ZooKeeper, which
 from __future__ import annotations
 
 from pathlib import Path
+
 from harness.cluster import KafkaCluster
 from harness.jars import kafka_jars
 from harness.node import JAVA_FOR_TESTS, Node, Ports, free_ports
