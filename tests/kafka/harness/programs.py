@@ -14,6 +14,7 @@ __all__ = ["HOW_TO_INSTALL", "MissingProgramError", "ingestd", "missing", "progr
 
 HOW_TO_INSTALL = {
     "java": "apt-get install openjdk-17-jre-headless",
+    "javac": "apt-get install openjdk-17-jdk-headless",
     "mvn": "apt-get install maven",
     "kcat": "apt-get install kcat",
     "rsyslogd": "apt-get install rsyslog",

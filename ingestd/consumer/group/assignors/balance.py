@@ -154,23 +154,23 @@ class Balance:
         helped = True
         while helped:
             helped = False
-            givers = {member for member in range(len(self.load)) if reach[member]}
-            while givers:
-                giver = max(givers, key=self.load.__getitem__)
-                if self.load[giver] < min(self._at_load) + 2:
+            left: Members = sum(1 << member for member, others in enumerate(reach) if others)
+            while left:
+                most = max(load for load, members in self._at_load.items() if members & left)
+                if most < min(self._at_load) + 2:
                     break
-                chain = self._chain(giver, reach)
+                givers = self._at_load[most] & left
+                chain = self._chain(givers, most - 2, reach)
                 if chain is None:
-                    givers.remove(giver)
+                    left &= ~givers
                 elif self._pass_on(chain, allowed, givable, reach):
                     helped = True
 
-    def _chain(self, giver: int, reach: Sequence[Members]) -> list[int] | None:
-        """The shortest chain from `giver` to a member with at least two partitions less, the least loaded there."""
-        at_most = self.load[giver] - 2
-        came_from = {giver: giver}
-        seen = 1 << giver
-        frontier = [giver]
+    def _chain(self, givers: Members, at_most: int, reach: Sequence[Members]) -> list[int] | None:
+        """The shortest chain from a giver to a member with `at_most` partitions, there to the one with the fewest."""
+        came_from: dict[int, int] = {}
+        frontier = list(members_of(givers))
+        seen = givers
         while frontier:
             reached: Members = 0
             for member in frontier:
@@ -178,7 +178,7 @@ class Balance:
             taker = self._least_loaded(reached & ~seen, at_most)
             if taker is not None:
                 chain = [taker, next(member for member in frontier if reach[member] >> taker & 1)]
-                while chain[-1] != giver:
+                while chain[-1] in came_from:
                     chain.append(came_from[chain[-1]])
                 chain.reverse()
                 return chain

@@ -96,9 +96,9 @@ def _owned(
     for number, group in enumerate(groups):
         subscribers = group.kind.subscribers
         for partition in group.partitions:
-            member = place.get(owner.get(TopicPartition(group.topic, partition), ""), -1)
-            if member >= 0 and subscribers >> member & 1:
-                owned[member].setdefault(number, []).append(partition)
+            name = owner.get(TopicPartition(group.topic, partition))
+            if name is not None and subscribers >> place[name] & 1:
+                owned[place[name]].setdefault(number, []).append(partition)
     return owned
 
 
