@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ingestd.errors import BufferFull, Closed, ConnectionLost, DeadlineExceeded, IngestdError, ProtocolError
+from ingestd.errors import (
+    AuthenticationFailed,
+    BufferFull,
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    IngestdError,
+    ProtocolError,
+    WrongSetting,
+)
 from ingestd.retry import Deadline
 from ingestd.wire.apis import api_name
-from ingestd.wire.buffers import AnswerBuffers
 from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
-from ingestd.wire.negotiation import negotiate
+from ingestd.wire.frames import AnswerFrames
+from ingestd.wire.opening import begin, tls_options
 from ingestd.wire.sockets import connect, end_socket
 from ingestd.wire.versions import ApiVersions
 
@@ -25,10 +34,12 @@ if TYPE_CHECKING:
     from kio.static.protocol import RequestPayload, ResponsePayload
 
     from ingestd.wire.codec import Buffer
+    from ingestd.wire.sasl.mechanism import SaslMechanism
+    from ingestd.wire.sasl.session import SaslSession
+    from ingestd.wire.tls import TlsSettings
 
 __all__ = ["Connection", "ConnectionSettings"]
 
-_INBOX_BYTES: Final = 16 * 1024
 _INT32: Final = struct.Struct(">i")
 _TLS_ALERT: Final = 0x1503
 """How a TLS alert begins, with which a TLS listener answers plaintext: content type 21, version 3 (RFC 8446, 5.1)."""
@@ -46,7 +57,8 @@ class ConnectionSettings:
     answer_memory: bytes kept for the next large answers when the last ones are done with.
     in_flight_limit: unanswered requests that `send` allows; 0 for no limit.
     send_buffer, receive_buffer: bytes of the kernel's socket buffers; 0 leaves them to the kernel, which adapts them.
-    security: TLS and SASL; None is plaintext, the only kind there is so far.
+    tls: what is trusted and shown; None: no TLS.
+    sasl: who this client is; None: nobody in particular, or whom its certificate names.
     """
 
     client_id: str = "ingestd"
@@ -55,13 +67,20 @@ class ConnectionSettings:
     in_flight_limit: int = 0
     send_buffer: int = 0
     receive_buffer: int = 0
-    security: None = None
+    tls: TlsSettings | None = None
+    sasl: SaslMechanism | None = None
+
+    def __post_init__(self) -> None:
+        if self.tls is None and self.sasl is not None and self.sasl.needs_tls:
+            raise WrongSetting(
+                "tls", f"TLS, since {self.sasl.name} sends a secret as it is; or cleartext = true for it"
+            )
 
 
 class _Pending:
     """A request in flight."""
 
-    __slots__ = ("api", "correlation_id", "deadline", "future", "timeout", "version")
+    __slots__ = ("api", "correlation_id", "deadline", "expect_answer", "future", "timeout", "version")
 
     def __init__(
         self,
@@ -71,6 +90,8 @@ class _Pending:
         future: asyncio.Future[memoryview],
         timeout: float,
         deadline: float,
+        *,
+        expect_answer: bool,
     ) -> None:
         self.api = api
         self.version = version
@@ -78,6 +99,7 @@ class _Pending:
         self.future = future
         self.timeout = timeout
         self.deadline = deadline
+        self.expect_answer = expect_answer
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -87,18 +109,18 @@ class Connection(asyncio.BufferedProtocol):
         Requests leave in the order of calls, answers come in the same order (brokers promise it), and each answer's
         correlation id is that of the oldest request in flight; anything else ends the connection.
         Every future that `send` returned ends: with its answer, or with an error when the connection does.
-        An answer up to 16 KiB is received into a buffer that all share and copied out, because that is cheaper than a
-        second receive call. A larger one gets memory of its own: what came with its first bytes is copied there, all
-        the rest is received straight into it.
         The memory of `body` belongs to the caller again once the future is done. Under uvloop the transport sends from
         that very memory; so when the connection is aborted, the socket is shut down first, in the same call: from then
-        on no byte can leave it, whatever the transport still holds for the moment until the loop comes round.
+        on no byte can leave it, whatever the transport still holds for the moment until the loop comes round. (With TLS
+        it holds encrypted copies only.)
+        Between `hold` and `release` what is sent is queued, and then leaves in order, but what nobody waits for.
     """
 
     def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
         self.host = host
         self.port = port
         self.versions = ApiVersions()
+        self.session: SaslSession | None = None
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -107,49 +129,39 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = self._loop.create_future()
         self._pending: deque[_Pending] = deque()
         self._draining: deque[_Pending] = deque()
+        self._held: deque[tuple[_Pending, list[Buffer]]] | None = None
         self._next_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         self._paused = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._inbox = memoryview(bytearray(_INBOX_BYTES))
-        self._inbox_filled = 0
-        self._buffers = AnswerBuffers(settings.answer_memory)
-        self._large: memoryview | None = None
-        self._large_filled = 0
+        self._frames = AnswerFrames(settings.answer_limit, settings.answer_memory)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._pending)} in flight"
+        state = "closed" if self.closed else f"{self.in_flight} in flight"
         return f"<Connection {self.host}:{self.port} {state}>"
 
     @classmethod
     async def open(cls, host: str, port: int, *, settings: ConnectionSettings, timeout: float) -> Connection:
-        """Connect and negotiate versions, all within `timeout` seconds.
+        """Connect, do the TLS handshake, negotiate versions and authenticate, all within `timeout` seconds.
 
-        Raises `ConnectionLost` (refused: at once), `DeadlineExceeded`, `ProtocolError`, `UnsupportedVersion`.
+        Raises `ConnectionLost` (refused: at once), `AuthenticationFailed`, `DeadlineExceeded`, `ProtocolError`,
+        `UnsupportedVersion`, `ConfigurationError` (a file of the TLS settings, or a secret, can not be read).
         """
         deadline = Deadline.after(timeout)
+        secured = tls_options(host, settings.tls)
         connected = await connect(host, port, settings.send_buffer, settings.receive_buffer, deadline)
         connection = cls(host, port, settings)
         connection._socket = connected
-        try:
-            await connection._loop.create_connection(lambda: connection, sock=connected)
-            connection.versions = await negotiate(connection, deadline)
-        except BaseException as error:
-            connection.abort(ConnectionLost(f"{host}:{port}: gave up while connecting"))
-            if isinstance(error.__cause__, ProtocolError):
-                raise error.__cause__ from None  # it says more than that the connection was lost
-            if isinstance(error, OSError) and not isinstance(error, IngestdError):
-                raise ConnectionLost(f"{host}:{port}: {error}") from error
-            raise
+        await begin(connection, settings, connected, secured, deadline)
         return connection
 
     # What callers use
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not answered yet."""
-        return len(self._pending)
+        """Requests sent, or held back, and not answered yet."""
+        return len(self._pending) + (0 if self._held is None else len(self._held))
 
     @property
     def closed(self) -> bool:
@@ -163,9 +175,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the kernel took everything sent so far and the in-flight window is not full."""
+        """Whether the kernel took everything sent so far, nothing is held back, and the in-flight window is not full.
+
+        With TLS "everything" is all but 64 KiB, which the transport below may still have.
+        """
         limit = self._settings.in_flight_limit
-        return not self._paused and (limit == 0 or len(self._pending) < limit)
+        return not self._paused and self._held is None and (limit == 0 or len(self._pending) < limit)
 
     async def room(self) -> None:
         """Wait until `has_room`: the backpressure for whoever sends much. Raises what ended the connection."""
@@ -188,6 +203,8 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_ended(self) -> None:
         """Wait until the connection is down and the transport holds no memory of any caller."""
         await asyncio.shield(self._ended)
+        if self.session is not None:
+            await self.session.ended()
 
     def send(
         self, api: int, version: int, body: Sequence[Buffer], *, timeout: float, expect_answer: bool = True
@@ -203,26 +220,42 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is not None:
             raise self._error
         limit = self._settings.in_flight_limit
-        if limit and len(self._pending) >= limit:
+        if limit and self.in_flight >= limit:
             raise BufferFull(f"{self.host}:{self.port}: {limit} requests are in flight")
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = correlation_id + 1 if correlation_id < _LARGEST_CORRELATION_ID else 0
-        parts, _ = frame_request(api, version, correlation_id, self._settings.client_id, body)
-        future: asyncio.Future[memoryview] = self._loop.create_future()
-        deadline = self._loop.time() + timeout
-        pending = _Pending(api, version, correlation_id, future, timeout, deadline)
-        if expect_answer:
-            self._pending.append(pending)
-        assert self._transport is not None
-        self._transport.writelines(cast("list[bytes]", parts))
-        if not expect_answer:
-            if not self._paused:
-                future.set_result(memoryview(b""))
-                return future
-            self._draining.append(pending)
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
-        return future
+        pending, parts = self._framed(api, version, body, timeout, expect_answer=expect_answer)
+        if self._held is None:
+            self._transmit(pending, parts)
+        else:
+            self._held.append((pending, parts))
+        return pending.future
+
+    def hold(self) -> None:
+        """Hold back what is sent from now on, but for `send_ahead`, until `release`. For one owner at a time."""
+        assert self._held is None, "one owner at a time"
+        self._held = deque()
+
+    def release(self) -> None:
+        """Send what was held back, in order of calls, but what nobody waits for any more."""
+        held, self._held = self._held, None
+        for pending, parts in held or ():
+            if not pending.future.done():
+                self._transmit(pending, parts)
+        self._wake_for_room()
+
+    def send_ahead(
+        self, api: int, version: int, body: Sequence[Buffer], *, timeout: float
+    ) -> asyncio.Future[memoryview]:
+        """Send a request past those that are held back. `timeout` counts from when what is in flight must be answered.
+
+        Raises what ended the connection.
+        """
+        if self._error is not None:
+            raise self._error
+        now = self._loop.time()
+        before = max((pending.deadline - now for pending in self._pending), default=0.0)
+        pending, parts = self._framed(api, version, body, max(0.0, before) + timeout, expect_answer=True)
+        self._transmit(pending, parts)
+        return pending.future
 
     async def request(self, request: RequestPayload, *, timeout: float) -> ResponsePayload:
         """Send a kio request, once there is room, and give its answer.
@@ -253,6 +286,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.session is not None:
+            self.session.end()
         self._fail_all(error)
         if self._transport is not None:
             self._transport.abort()
@@ -267,17 +302,23 @@ class Connection(asyncio.BufferedProtocol):
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport. Its write limits are 0, so that "not paused" means that the kernel has everything."""
+        """Take the transport. Its write limits are 0, so that "not paused" means that the kernel has everything.
+
+        For TLS the upper one is 1: such a transport compares it with `>=`, so that at 0 it would pause with nothing to
+        send, and nothing would make it go on.
+        """
         self._transport = cast("asyncio.Transport", transport)
         if self._error is not None:  # cancelled while it connected
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=0, low=0)
+        self._transport.set_write_buffer_limits(high=0 if self._settings.tls is None else 1, low=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight. By now the transport has released every buffer."""
         self._transport = None
-        self.abort(ConnectionLost(f"{self.host}:{self.port}: {exc or 'the connection was closed'}"))
+        error = ConnectionLost(f"{self.host}:{self.port}: {exc or 'the connection was closed'}")
+        error.__cause__ = exc
+        self.abort(error)
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -296,22 +337,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
         """Where the next bytes go."""
-        if self._large is not None:
-            return self._large[self._large_filled :]
-        return self._inbox[self._inbox_filled :]
+        return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take `nbytes` more: finish the large answer, or hand out every whole answer in the inbox."""
+        """Take `nbytes` more, and every answer that is whole now."""
         if self._error is not None:
             return
-        if self._large is None:
-            self._inbox_filled += nbytes
-            self._read_inbox()
-            return
-        self._large_filled += nbytes
-        if self._large_filled == len(self._large):
-            answer, self._large = self._large, None
+        for answer in self._frames.received(nbytes):
             self._answered(answer)
+            if self.closed:
+                return
+        if self._frames.wrong_size is not None:
+            self.abort(self._wrong(self._frames.wrong_size))
 
     def eof_received(self) -> bool:
         """End the connection at once: left to itself, the transport would first try to send what it still has."""
@@ -320,38 +357,37 @@ class Connection(asyncio.BufferedProtocol):
 
     # How it is done
 
-    def _read_inbox(self) -> None:
-        inbox, filled = self._inbox, self._inbox_filled
-        position = 0
-        while filled - position >= 4:
-            size: int = _INT32.unpack_from(inbox, position)[0]
-            if not 4 <= size <= self._settings.answer_limit:
-                self.abort(ProtocolError(f"{self.host}:{self.port}: {self._describe_size(size)}"))
-                return
-            start, end = position + 4, position + 4 + size
-            if end <= filled:
-                position = end
-                self._answered(memoryview(bytes(inbox[start:end])))
-                if self._error is not None:
-                    return
-                continue
-            if 4 + size > _INBOX_BYTES:
-                self._large = self._buffers.take(size)
-                self._large_filled = filled - start
-                self._large[: self._large_filled] = inbox[start:filled]
-                position = filled
-            break
-        rest = filled - position
-        if position and rest:
-            inbox[:rest] = bytes(inbox[position:filled])
-        self._inbox_filled = rest
+    def _framed(
+        self, api: int, version: int, body: Sequence[Buffer], timeout: float, *, expect_answer: bool
+    ) -> tuple[_Pending, list[Buffer]]:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id + 1 if correlation_id < _LARGEST_CORRELATION_ID else 0
+        parts, _ = frame_request(api, version, correlation_id, self._settings.client_id, body)
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        deadline = self._loop.time() + timeout
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        return _Pending(api, version, correlation_id, future, timeout, deadline, expect_answer=expect_answer), parts
 
-    def _describe_size(self, size: int) -> str:
-        if size >> 16 == _TLS_ALERT:
-            return "this is a listener for TLS"
-        if size > self._settings.answer_limit:
-            return f"an answer of {size} bytes was announced; the limit is {self._settings.answer_limit}"
-        return f"an answer of {size} bytes was announced; this is not the Kafka protocol"
+    def _transmit(self, pending: _Pending, parts: list[Buffer]) -> None:
+        if pending.expect_answer:
+            self._pending.append(pending)
+        assert self._transport is not None
+        self._transport.writelines(cast("list[bytes]", parts))
+        if pending.expect_answer:
+            return
+        if self._paused:
+            self._draining.append(pending)
+        else:
+            pending.future.set_result(memoryview(b""))
+
+    def _wrong(self, size: int) -> IngestdError:
+        name, limit = f"{self.host}:{self.port}", self._settings.answer_limit
+        if size >> 16 == _TLS_ALERT and self._settings.tls is None:
+            return AuthenticationFailed(f"{name}: this is a listener for TLS")
+        if size > limit:
+            return ProtocolError(f"{name}: an answer of {size} bytes was announced; the limit is {limit}")
+        return ProtocolError(f"{name}: an answer of {size} bytes was announced; this is not the Kafka protocol")
 
     def _answered(self, answer: memoryview) -> None:
         if not self._pending:
@@ -381,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         """Wake as many as may send now, in order of arrival; a crowd does not fight for one place."""
         limit = self._settings.in_flight_limit
         places = limit - len(self._pending) if limit else len(self._room_waiters)
-        while self._room_waiters and places > 0 and not self._paused:
+        while self._room_waiters and places > 0 and not self._paused and self._held is None:
             waiter = self._room_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
@@ -392,6 +428,8 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(self._pending.popleft().future, error)
         while self._draining:
             self._fail(self._draining.popleft().future, error)
+        while self._held:
+            self._fail(self._held.popleft()[0].future, error)
         for waiter in self._room_waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -419,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_at = _NEVER
         now = self._loop.time()
         earliest = _NEVER
-        for pending in chain(self._pending, self._draining):
+        for pending in chain(self._pending, self._draining, (held for held, _ in self._held or ())):
             if pending.deadline <= now:
                 self._missed(pending)
                 return

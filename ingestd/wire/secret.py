@@ -6,7 +6,7 @@ import os
 import stat
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
 from typing import Final
 
 from ingestd.errors import ConfigurationError, WrongSetting

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
 from typing import Final, Literal
 
 from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError, WrongSetting

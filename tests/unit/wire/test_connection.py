@@ -100,7 +100,7 @@ async def test_an_impossible_or_too_large_size_is_refused_before_memory_is_taken
     with pytest.raises(ConnectionLost) as caught:
         await future
     assert isinstance(caught.value.__cause__, ProtocolError)
-    assert wired.connection._large is None
+    assert wired.connection._frames._large is None
 
 
 async def test_abort_fails_everything_in_flight_and_nothing_can_be_sent_after(wire: Any) -> None:
