@@ -22,8 +22,10 @@ __all__ = [
     "ErrorCode",
     "IngestdError",
     "KafkaError",
+    "LogTruncated",
     "ProducerFenced",
     "ProtocolError",
+    "TopicRecreated",
     "TransactionFailed",
     "UnsupportedCodec",
     "UnsupportedVersion",
@@ -100,6 +102,32 @@ class ProtocolError(IngestdError):
 
 class CorruptBatch(ProtocolError):
     """A record batch fails its checksum, its lengths disagree, or it exceeds a stated limit."""
+
+
+class LogTruncated(IngestdError):
+    """Records that were read are not in the partition's log any more: an unclean election cut it (KIP-320).
+
+    `offset` is where reading would have gone on, `leader_epoch` the epoch under which the record before it was
+    appended, `diverged_at` the first offset at which the log is no longer the one that was read.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, leader_epoch: int, diverged_at: int) -> None:
+        super().__init__(topic, partition, offset, leader_epoch, diverged_at)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.diverged_at = diverged_at
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: read up to offset {self.offset} of leader epoch {self.leader_epoch}, but "
+            f"the log was cut and is another from offset {self.diverged_at} on"
+        )
+
+
+class TopicRecreated(IngestdError):
+    """The topic was deleted and created again under its name: offsets of the old one mean nothing in the new one."""
 
 
 class UnsupportedVersion(IngestdError):

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import NO_LEADER
 from ingestd.consumer.settings import AtTime, Edge, Isolation, Start, TopicPartition
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
@@ -32,8 +33,15 @@ async def resolve_offsets(
     do not exist, `DeadlineExceeded` after `timeout` seconds.
     """
     deadline = Deadline.after(timeout)
-    found = {key: start for key, start in wanted.items() if isinstance(start, int)}
-    missing = {key: start for key, start in wanted.items() if not isinstance(start, int)}
+    found: dict[TopicPartition, int] = {}
+    missing: dict[TopicPartition, Edge | AtTime] = {}
+    for key, start in wanted.items():
+        if isinstance(start, OffsetAndMetadata):
+            found[key] = start.offset
+        elif isinstance(start, int):
+            found[key] = start
+        else:
+            missing[key] = start
     last: IngestdError | None = None
     async for _attempt in Backoff().attempts_until(deadline):
         last = await _attempt_all(client, missing, found, isolation, deadline)
@@ -50,7 +58,7 @@ async def resolve_offsets(
 
 async def _attempt_all(
     client: Client,
-    missing: Mapping[TopicPartition, Start],
+    missing: Mapping[TopicPartition, Edge | AtTime],
     found: dict[TopicPartition, int],
     isolation: Isolation,
     deadline: Deadline,
@@ -104,7 +112,7 @@ async def _ask(
     return last
 
 
-def _timestamp(start: Start) -> int:
+def _timestamp(start: Edge | AtTime) -> int:
     if isinstance(start, AtTime):
         return start.timestamp_ms
     return EARLIEST if start is Edge.oldest else LATEST

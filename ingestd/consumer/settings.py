@@ -7,10 +7,22 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
+from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError
 
-__all__ = ["AtTime", "ConsumerSettings", "Edge", "End", "Isolation", "OutOfRange", "Start", "TopicPartition"]
+__all__ = [
+    "AtTime",
+    "ConsumerSettings",
+    "Edge",
+    "End",
+    "Isolation",
+    "OutOfRange",
+    "Recreation",
+    "Start",
+    "TopicPartition",
+    "Truncation",
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,8 +51,11 @@ class AtTime:
         return cls((moment - _EPOCH) // timedelta(milliseconds=1))
 
 
-Start: TypeAlias = int | Edge | AtTime
-"""Where reading starts: a literal offset, an end of the log, or a point in time."""
+Start: TypeAlias = int | Edge | AtTime | OffsetAndMetadata
+"""Where reading starts: a literal offset, an end of the log, a point in time, or a committed offset.
+
+The last is checked against the log by its leader epoch before anything is read (KIP-320).
+"""
 
 End: TypeAlias = int | Edge | AtTime | None
 """The offset that reading stops before, resolved once at the start; None: never."""
@@ -64,12 +79,36 @@ class OutOfRange(Enum):
     """Go on from the end of the log."""
 
 
+class Truncation(Enum):
+    """What to do when records that were read are not in the log any more, after an unclean election (KIP-320)."""
+
+    error = "error"
+    """Iteration raises `LogTruncated`."""
+    rewind = "rewind"
+    """Go on from the offset at which the log became another."""
+
+
+class Recreation(Enum):
+    """What to do when the topic was deleted and created again under its name."""
+
+    error = "error"
+    """Iteration raises `TopicRecreated`."""
+    oldest = "oldest"
+    """Go on from the log start offset of the new one. A read with an end offset raises `TopicRecreated` all the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     """How a consumer fetches. The defaults suit bulk reads; an idle broker costs two requests a second."""
 
     isolation: Isolation = Isolation.read_uncommitted
     out_of_range: OutOfRange = OutOfRange.error
+    truncation: Truncation = Truncation.error
+    recreation: Recreation = Recreation.error
+    rack: str = ""
+    """Where this consumer is: brokers then name a replica of the same rack to read from, if they select any (KIP-392)."""
+    replica_lease: float = 300.0
+    """Seconds that such a replica is read before the leader is asked again."""
     check_crcs: bool = True
     """Verify each batch's CRC-32C before it is decoded or handed out."""
     fetch_min_bytes: int = 1
@@ -95,6 +134,6 @@ class ConsumerSettings:
             raise ConfigurationError(
                 f"consumer: fetch_min_bytes is {self.fetch_min_bytes}; expected 0 to fetch_max_bytes"
             )
-        for name in ("fetch_max_wait", "request_timeout", "metadata_timeout"):
+        for name in ("fetch_max_wait", "request_timeout", "metadata_timeout", "replica_lease"):
             if not 0 < getattr(self, name) <= 86_400:
                 raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected up to 86400 seconds")

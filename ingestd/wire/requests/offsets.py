@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingestd.wire.requests.build import Build
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["EARLIEST", "LATEST", "OffsetAt", "list_offsets"]
+__all__ = ["EARLIEST", "LATEST", "EpochEndOf", "OffsetAt", "list_offsets", "offsets_for_leader_epochs"]
 
 LATEST: Final = -1
 """`OffsetAt.timestamp_ms`: the offset behind the last record, or the last stable offset where `read_committed`."""
@@ -35,6 +35,41 @@ class OffsetAt:
     partition: int
     timestamp_ms: int
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndOf:
+    """Asks where an epoch of a partition's log ends. `current_leader_epoch`: as known of the leader, which checks it."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+def offsets_for_leader_epochs(partitions: Sequence[EpochEndOf]) -> Build:
+    """For each epoch the largest one up to it in the leader's log, and the offset behind its last record (KIP-320).
+
+    Versions before 3 are for brokers alone: they ask for a permission that no consumer has.
+    """
+
+    def build(versions: ApiVersions) -> RequestPayload:
+        module = request_module("offset_for_leader_epoch", versions.pick(Api.offset_for_leader_epoch, 3, 4))
+        by_topic: dict[str, list[Any]] = {}
+        for one in partitions:
+            by_topic.setdefault(one.topic, []).append(
+                module.OffsetForLeaderPartition(
+                    partition=one.partition,
+                    current_leader_epoch=one.current_leader_epoch,
+                    leader_epoch=one.leader_epoch,
+                )
+            )
+        topics = tuple(
+            module.OffsetForLeaderTopic(topic=topic, partitions=tuple(asked)) for topic, asked in by_topic.items()
+        )
+        return made(module.OffsetForLeaderEpochRequest(replica_id=_NO_REPLICA, topics=topics))
+
+    return build
 
 
 def list_offsets(partitions: Sequence[OffsetAt], *, read_committed: bool = False, timeout_ms: int = 30_000) -> Build:
