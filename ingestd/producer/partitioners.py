@@ -2,6 +2,13 @@
 
 Those that need consistency are offered all partitions of the topic, others only the writable ones. The hashes give
 what other clients give: FNV-1a as sarama's hash partitioner, murmur2 as Java's, CRC32 as librdkafka's `consistent`.
+
+| name here | elsewhere | records without a key |
+|---|---|---|
+| `murmur2` | Java's default; librdkafka's `murmur2_random` | one writable partition per batch |
+| `crc32` | librdkafka's `consistent_random`, its default; sarama's consistent CRC | any writable one; so with an empty key |
+| `fnv1a` | sarama's hash; librdkafka's `fnv1a_random` | any writable partition |
+| `murmur2-all`, `crc32-all`, `fnv1a-all` | librdkafka's `murmur2`, `consistent`, `fnv1a` | hashed as an empty key |
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PARTITIONERS",
+    "Hashed",
     "Keyed",
     "Manual",
     "Partitioner",
@@ -26,6 +34,9 @@ __all__ = [
     "RandomChoice",
     "RoundRobin",
     "Sticky",
+    "all_crc32",
+    "all_fnv1a",
+    "all_murmur2",
     "consistent_crc32",
     "crc32",
     "custom",
@@ -178,20 +189,41 @@ class Keyed:
     index: Callable[[bytes, int], int]
     """From a key and the number of partitions to the index."""
     keyless: Partitioner
+    empty_is_none: bool = False
+    """An empty key counts as none."""
 
     def needs_consistency(self, key: bytes | None) -> bool:
         """Only a record with a key: this is decided record by record."""
-        return key is not None
+        return key is not None and not (self.empty_is_none and not key)
 
     def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
         """By the key's hash."""
-        if key is None:
+        if key is None or (self.empty_is_none and not key):
             return self.keyless.choose(key, value, partitions)
         return self.index(key, len(partitions))
 
     def batch_full(self, partition: int) -> None:
         """For the records without a key."""
         self.keyless.batch_full(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """By hash of the key among all partitions; no key is hashed as an empty one."""
+
+    index: Callable[[bytes, int], int]
+    """From a key and the number of partitions to the index."""
+
+    def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+    def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
+        """By the key's hash."""
+        return self.index(key or b"", len(partitions))
+
+    def batch_full(self, partition: int) -> None:
+        """Of no interest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +272,23 @@ def hash_murmur2(topic: str) -> Partitioner:  # noqa: ARG001
 
 
 def consistent_crc32(topic: str) -> Partitioner:  # noqa: ARG001
-    """As librdkafka's `consistent_random`: CRC32 of the key; without a key at random."""
-    return Keyed(_crc32_index, RandomChoice())
+    """As librdkafka's `consistent_random`: CRC32 of the key; without a key, or with an empty one, at random."""
+    return Keyed(_crc32_index, RandomChoice(), empty_is_none=True)
+
+
+def all_fnv1a(topic: str) -> Partitioner:  # noqa: ARG001
+    """As librdkafka's `fnv1a`: no key is hashed as an empty one."""
+    return Hashed(_sarama_index)
+
+
+def all_murmur2(topic: str) -> Partitioner:  # noqa: ARG001
+    """As librdkafka's `murmur2`: no key is hashed as an empty one."""
+    return Hashed(murmur2_partition)
+
+
+def all_crc32(topic: str) -> Partitioner:  # noqa: ARG001
+    """As librdkafka's `consistent`: no key is hashed as an empty one."""
+    return Hashed(_crc32_index)
 
 
 def custom(
@@ -262,5 +309,8 @@ PARTITIONERS: Final[dict[str, PartitionerFactory]] = {
     "fnv1a": hash_fnv1a,
     "murmur2": hash_murmur2,
     "crc32": consistent_crc32,
+    "fnv1a-all": all_fnv1a,
+    "murmur2-all": all_murmur2,
+    "crc32-all": all_crc32,
 }
 """By the names that a configuration uses."""

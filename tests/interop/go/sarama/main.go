@@ -3,12 +3,16 @@
 //	sarama produce -brokers HOST:PORT -topic T [-partition N] [-codec lz4] [-acks all] [-transactional-id ID]
 //	sarama consume -brokers HOST:PORT -topic T -count N [-isolation read_committed]
 //
-// Both print one JSON object per record. Exit status 1 and a message when anything fails or the deadline passes.
+//	sarama partition -partitioner hash|crc -partitions N
+//
+// The last prints the partition of each key on standard input (hexadecimal, line by line), and needs no broker; the
+// others print one JSON object per record. Exit status 1 and a message when anything fails or the deadline passes.
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -56,7 +60,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("produce or consume?")
+		return errors.New("produce, consume or partition?")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "HOST:PORT,…")
@@ -67,6 +71,8 @@ func run(arguments []string) error {
 	transactionalID := flags.String("transactional-id", "", "write everything in one transaction")
 	count := flags.Int("count", 0, "records to read")
 	isolation := flags.String("isolation", "read_uncommitted", "or read_committed")
+	partitioner := flags.String("partitioner", "hash", "or crc")
+	partitions := flags.Int("partitions", 1, "to choose from")
 	timeout := flags.Duration("timeout", 30*time.Second, "for everything")
 	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
@@ -105,7 +111,34 @@ func run(arguments []string) error {
 		config.Consumer.Return.Errors = true
 		return consume(addresses, config, *topic, *count)
 	}
-	return fmt.Errorf("produce or consume, not %q", arguments[0])
+	if arguments[0] == "partition" {
+		constructors := map[string]sarama.PartitionerConstructor{
+			"hash": sarama.NewHashPartitioner,
+			"crc":  sarama.NewConsistentCRCHashPartitioner,
+		}
+		return partitionKeys(constructors[*partitioner](*topic), int32(*partitions))
+	}
+	return fmt.Errorf("produce, consume or partition, not %q", arguments[0])
+}
+
+func partitionKeys(partitioner sarama.Partitioner, partitions int32) error {
+	lines := bufio.NewScanner(os.Stdin)
+	out := bufio.NewWriter(os.Stdout)
+	for lines.Scan() {
+		key, err := hex.DecodeString(lines.Text())
+		if err != nil {
+			return err
+		}
+		chosen, err := partitioner.Partition(&sarama.ProducerMessage{Key: sarama.ByteEncoder(key)}, partitions)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, chosen)
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
 func produce(brokers []string, config *sarama.Config, topic string, partition int32) error {
