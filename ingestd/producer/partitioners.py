@@ -6,7 +6,7 @@ what other clients give: FNV-1a as sarama's hash partitioner, murmur2 as Java's,
 | name here | elsewhere | records without a key |
 |---|---|---|
 | `murmur2` | Java's default; librdkafka's `murmur2_random` | one writable partition per batch |
-| `crc32` | librdkafka's `consistent_random`, its default; sarama's consistent CRC | any writable one; so with an empty key |
+| `crc32` | librdkafka's `consistent_random`, its default; sarama's CRC | any writable one; an empty key is none |
 | `fnv1a` | sarama's hash; librdkafka's `fnv1a_random` | any writable partition |
 | `murmur2-all`, `crc32-all`, `fnv1a-all` | librdkafka's `murmur2`, `consistent`, `fnv1a` | hashed as an empty key |
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 import pytest
+from harness.librdkafka import LIBRARY
 from hypothesis import example, given
 from hypothesis import strategies as st
-from harness.librdkafka import LIBRARY
 
 from ingestd.producer.partitioners import PARTITIONERS
 
