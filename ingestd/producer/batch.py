@@ -91,6 +91,11 @@ _BEFORE_APPEND: Final = (
         ErrorCode.unsupported_for_message_format,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_topic_id,
+        ErrorCode.producer_fenced,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.transactional_id_authorization_failed,
     }
 )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.partition_producer import PartitionProducer
     from ingestd.producer.settings import ProducerSettings
+    from ingestd.producer.transaction_members import TransactionMembers
     from ingestd.tasks import TaskOwner
     from ingestd.wire.connection import Connection
 
@@ -45,8 +46,11 @@ class BrokerProducer:
         settings: ProducerSettings,
         tasks: TaskOwner,
         events: ProducerEvents | None,
+        transaction: TransactionMembers | None = None,
     ) -> None:
+        """`transaction` knows what batches of a transactional producer may travel in."""
         self._node = node
+        self._transaction = transaction
         self._client = client
         self._settings = settings
         self._tasks = tasks
@@ -125,14 +129,19 @@ class BrokerProducer:
 
     def _send(self, connection: Connection, produce_set: ProduceSet) -> None:
         settings = self._settings
-        for partition, batch, error in produce_set.suit(self._version, self._node):
+        version = self._version
+        if self._transaction is not None:
+            version = min(version, self._transaction.highest_produce)
+        for partition, batch, error in produce_set.suit(version, self._node):
             partition.returned(batch, error)
         if not produce_set.entries:
             return
         self._under_way[produce_set] = asyncio.get_running_loop().time()
         self._begin_watch()
         topics = self._client.metadata.snapshot.topics
-        version, body = produce_set.request(self._version, settings.acks, self._acknowledge_ms, topics)
+        version, body = produce_set.request(
+            version, settings.acks, self._acknowledge_ms, topics, settings.transactional_id
+        )
         try:
             answer = connection.send(
                 _PRODUCE, version, body, timeout=settings.request_timeout, expect_answer=settings.acks != 0

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ingestd.producer.identity import IdentitySource
     from ingestd.producer.ledger import Ledger
     from ingestd.producer.settings import ProducerSettings
+    from ingestd.producer.transactions import Transactions
     from ingestd.records.loops import TopicIntake
+    from ingestd.retry import Deadline
     from ingestd.tasks import TaskOwner
 
 __all__ = ["Dispatcher"]
@@ -40,8 +42,13 @@ class Dispatcher:
         tasks: TaskOwner,
         events: ProducerEvents | None,
         intakes: dict[str, TopicIntake],
+        transactions: Transactions | None = None,
     ) -> None:
-        """`intakes` is kept up: what lets a topic's records go the short way, from its first record on."""
+        """`intakes` is kept up: what lets a topic's records go the short way, from its first record on.
+
+        With `transactions` the identity of every partition is that of the open transaction, and `identities` is not
+        asked.
+        """
         self.metadata: MetadataSource = client.metadata
         self.ended: IngestdError | None = None
         """Why everything ended, once it has."""
@@ -51,7 +58,13 @@ class Dispatcher:
         self._tasks = tasks
         self._events = events
         self._intakes = intakes
-        self._desk = IdentityDesk(identities, tasks, self.fatal) if settings.numbered else None
+        self._transactions = transactions
+        self.transaction = None if transactions is None else transactions.members
+        """The partitions of the open transaction; None for a producer that has none."""
+        if transactions is not None:
+            transactions.records = self
+        alone = settings.numbered and transactions is None
+        self._desk = IdentityDesk(identities, tasks, self.fatal) if alone else None
         self._topics: dict[str, TopicProducer] = {}
         self._brokers: dict[int, BrokerProducer] = {}
         self._stop_listening = self.metadata.listen(self._metadata_changed)
@@ -70,7 +83,9 @@ class Dispatcher:
         """The node's broker producer."""
         broker = self._brokers.get(node)
         if broker is None:
-            broker = self._brokers[node] = BrokerProducer(node, self._client, self._settings, self._tasks, self._events)
+            broker = self._brokers[node] = BrokerProducer(
+                node, self._client, self._settings, self._tasks, self._events, self.transaction
+            )
         return broker
 
     def close_batches(self) -> None:
@@ -78,9 +93,21 @@ class Dispatcher:
         for topic in self._topics.values():
             topic.close_batches()
 
+    async def flush(self, deadline: Deadline, doing: str) -> None:
+        """Send at once what is being collected, and wait until everything accepted is done. `DeadlineExceeded`."""
+        self.close_batches()
+        await self._ledger.drained(deadline, doing)
+
+    def give_up(self, error: IngestdError) -> None:
+        """Fail with `error` what is not in flight, and do not try again what is: the transaction is aborted."""
+        for topic in self._topics.values():
+            topic.give_up(error)
+
     def fatal(self, error: IngestdError) -> None:
         """The producer cannot go on: refuse from now on, and end everything when the present callback is through."""
         if self.ended is None:
+            if self._transactions is not None:
+                error = self._transactions.ended(error)
             self.ended = error
             self._ledger.shut()
             asyncio.get_running_loop().call_soon(self.end, error)

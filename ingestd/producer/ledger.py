@@ -45,6 +45,10 @@ class Ledger:
         """Let no record go the short way any more: from now on each is accepted, or refused, by the producer."""
         self.allowance.shut = True
 
+    def reopen(self) -> None:
+        """Let records go the short way again: a transaction is open."""
+        self.allowance.shut = False
+
     @property
     def entries(self) -> int:
         """Entries not yet left."""

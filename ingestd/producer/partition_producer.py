@@ -9,7 +9,14 @@ from enum import Enum, auto
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingestd.errors import CorruptBatch, DeadlineExceeded, ErrorCode, KafkaError, is_retriable
+from ingestd.errors import (
+    CorruptBatch,
+    DeadlineExceeded,
+    ErrorCode,
+    KafkaError,
+    TransactionFailed,
+    is_retriable,
+)
 from ingestd.producer.batch import Verdict, judge, surely_refused
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from ingestd.producer.identity import IdentityDesk, ProducerIdentity
     from ingestd.producer.ledger import Ledger
     from ingestd.producer.settings import ProducerSettings
+    from ingestd.producer.transaction_members import TransactionMembers
 
 __all__ = ["PartitionProducer", "Route", "Routes"]
 
@@ -40,6 +48,7 @@ class Routes(Protocol):
     """What partitions need of the dispatcher."""
 
     metadata: MetadataSource
+    transaction: TransactionMembers | None
 
     def route(self, node: int) -> Route:
         """The broker producer of a node."""
@@ -52,6 +61,8 @@ class Routes(Protocol):
 
 _QUIET: Final = 3600.0
 """After so many seconds a broker may have forgotten the producer (`producer.id.expiration.ms`, a day by default)."""
+_MARKERS: Final = 0.01
+"""Seconds in which the end of the transaction before this one is likely to be in the log."""
 
 
 class _State(Enum):
@@ -65,6 +76,8 @@ class _State(Enum):
     """Backing off, or waiting for a leader."""
     IDENTIFYING = auto()
     """Waiting for a producer id or a new epoch."""
+    ADDING = auto()
+    """Waiting to be part of the transaction."""
     ENDED = auto()
     """Everything was failed; accepts nothing more."""
 
@@ -81,6 +94,8 @@ class PartitionProducer:
         producer takes any sequence, so a hole could pass.
         While SENDING the first `_in_flight` batches of the queue are in flight, and the next to send follows them.
         Every batch accepted ends in exactly one call of `done`, when no transport holds its memory.
+        In a transaction nothing is sent before the partition is part of it, and nothing behind a hole: there the
+        partition is doomed, which is to say that everything fails until the transaction has ended.
     """
 
     def __init__(
@@ -93,7 +108,7 @@ class PartitionProducer:
         ledger: Ledger,
         events: ProducerEvents | None,
     ) -> None:
-        """`desk` is None for a producer that is not idempotent."""
+        """`desk` is None for a producer that is not idempotent, and for one whose identity is its transaction's."""
         self.topic = topic
         self.partition = partition
         self._settings = settings
@@ -101,6 +116,8 @@ class PartitionProducer:
         self._desk = desk
         self._ledger = ledger
         self._events = events
+        self._transaction = routes.transaction
+        self._idempotent = settings.numbered
         self._window = settings.window
         self._expires = settings.delivery_timeout != float("inf")
         self._backoff = settings.backoff()
@@ -110,6 +127,8 @@ class PartitionProducer:
         self._settled = False
         self._identity: ProducerIdentity | None = None
         self._needs_identity = desk is not None
+        self._added = False
+        self._doomed: IngestdError | None = None
         self._sequence = 0
         self._offered_at = 0.0
         self._route: Route | None = None
@@ -127,6 +146,9 @@ class PartitionProducer:
 
     def offer(self, batch: Batch) -> None:
         """Queue a batch. It ends in `done`, also when the partition has ended."""
+        if self._doomed is not None:
+            self.refuse(batch, self._doomed)
+            return
         if not self._queue:
             if batch.accepted_at - self._offered_at > _QUIET:
                 self._settled = False
@@ -164,6 +186,39 @@ class PartitionProducer:
         """End a batch that came too late to be queued."""
         self._end_batches([(batch, error)])
 
+    # What the transaction calls
+
+    def added(self, identity: ProducerIdentity) -> None:
+        """It is part of the transaction: its batches may go, under this identity."""
+        self._added = True
+        if identity != self._identity:
+            self._begin_identity(identity)
+        if self._state is _State.ADDING:
+            self._find_leader()
+
+    def doom(self, error: IngestdError) -> None:
+        """Fail what is not in flight, what comes back, and all that comes until the transaction has ended."""
+        if self._state is _State.ENDED or self._doomed is not None:
+            return
+        if self._in_flight:
+            self._be_doomed(error)
+            self._state = _State.RETURNING
+        else:
+            self._rest(error)
+
+    def leave(self) -> None:
+        """The transaction has ended; nothing is queued and nothing in flight."""
+        self._added = False
+        self._doomed = None
+        if self._state is not _State.ENDED:
+            self._cancel_timer()
+            self._state = _State.RESTING
+
+    def _be_doomed(self, error: IngestdError) -> None:
+        if self._transaction is not None and self._doomed is None:
+            self._doomed = error
+            self._transaction.doomed(self)
+
     # What the broker producer calls
 
     def next(self, route: Route) -> Batch | None:
@@ -179,14 +234,11 @@ class PartitionProducer:
 
     def take(self, batch: Batch) -> None:
         """`batch`, which `next` gave, is put into a request: number it if it has no number yet, and seal it."""
-        if self._desk is None:
+        if not self._idempotent:
             patch_producer(batch.data, NO_SEQUENCE, NO_SEQUENCE, NO_SEQUENCE)
         elif batch.sequence == NO_SEQUENCE:
-            identity = self._identity
-            assert identity is not None
-            batch.sequence = self._sequence
+            self._number(batch, self._sequence)
             self._sequence = next_sequence(batch.sequence, batch.records)
-            patch_producer(batch.data, identity.producer_id, identity.epoch, batch.sequence)
         batch.attempts += 1
         self._in_flight += 1
 
@@ -211,7 +263,7 @@ class PartitionProducer:
             if self._expires and self._expiry is None:
                 self._arm_expiry()
         elif not self._in_flight:
-            self._recover()
+            self._all_back()
 
     def returned(self, batch: Batch, error: IngestdError) -> None:
         """`batch` is back with `error`, and no transport holds its memory."""
@@ -225,7 +277,7 @@ class PartitionProducer:
         elif isinstance(error, KafkaError) and error.code is ErrorCode.corrupt_message:
             batch.corrupt += 1
         if not self._in_flight:
-            self._recover()
+            self._all_back()
 
     @property
     def moved(self) -> bool:
@@ -248,6 +300,12 @@ class PartitionProducer:
 
     # Recovery: decides, when nothing is in flight, what becomes of what came back
 
+    def _all_back(self) -> None:
+        if self._doomed is None:
+            self._recover()
+        else:
+            self._rest(self._doomed)
+
     def _recover(self) -> None:
         """Fail, split, renumber, or send again: see `Verdict`."""
         suspected = self._suspects[-1] if self._suspects else None
@@ -261,7 +319,7 @@ class PartitionProducer:
             if error is None:
                 left.append(batch)
                 continue
-            verdict = judge(batch, error, numbered=self._desk is not None)
+            verdict = judge(batch, error, numbered=self._idempotent)
             if verdict is Verdict.FATAL:
                 self._queue.extendleft(reversed([*left, batch]))
                 self._end_batches(ended)
@@ -274,8 +332,7 @@ class PartitionProducer:
                 verdict = Verdict.RENUMBER
             if verdict is Verdict.SPLIT:
                 try:
-                    left.extend(split(batch, self._ledger))
-                    hole = True
+                    left.extend(self._halves(batch))
                     continue
                 except CorruptBatch as damage:
                     verdict, error = Verdict.FAIL, damage
@@ -290,10 +347,10 @@ class PartitionProducer:
                 missed = verdict is Verdict.RENUMBER
             self._tell_retried(error)
         self._queue.extendleft(reversed(left))
-        if self._desk is not None and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
-            self._renumber()
-        elif missed:
-            self._seek_end_of_log(suspected)
+        if self._idempotent and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
+            self._renumber(ended[0][1])
+        elif missed and decisive is not None:
+            self._seek_end_of_log(suspected, decisive)
         else:
             self._go_on(decisive)
         self._end_batches(ended)
@@ -308,7 +365,22 @@ class PartitionProducer:
         else:
             self._back_off(error)
 
-    def _seek_end_of_log(self, suspected: Batch | None) -> None:
+    def _halves(self, batch: Batch) -> tuple[Batch, Batch]:
+        """A batch that is too large as one. The halves have its sequences, which the log lacks, so no hole is left."""
+        halves = split(batch, self._ledger)
+        if batch.sequence != NO_SEQUENCE:
+            self._number(halves[0], batch.sequence)
+            self._number(halves[1], next_sequence(batch.sequence, halves[0].records))
+        return halves
+
+    def _number(self, batch: Batch, sequence: int) -> None:
+        identity = self._identity
+        assert identity is not None
+        batch.sequence = sequence
+        transactional = self._transaction is not None
+        patch_producer(batch.data, identity.producer_id, identity.epoch, sequence, transactional=transactional)
+
+    def _seek_end_of_log(self, suspected: Batch | None, error: IngestdError) -> None:
         """The leader misses what comes before the first batch, or before the suspect that was tried last.
 
         If the first may have been appended earlier, those behind it may have been as well, and a leader that was
@@ -323,13 +395,19 @@ class PartitionProducer:
         if self._suspects:
             self._find_leader()
         else:
-            self._renumber()
+            self._renumber(error)
 
     def _numbered(self) -> list[Batch]:
         return [batch for batch in takewhile(_was_tried, self._queue) if batch.sequence != NO_SEQUENCE]
 
-    def _renumber(self) -> None:
-        """Begin again from sequence 0 under a new epoch: the log certainly lacks everything in the queue."""
+    def _renumber(self, error: IngestdError) -> None:
+        """Begin again from sequence 0 under a new epoch: the log certainly lacks everything in the queue.
+
+        A transaction has one epoch: there `error`, which led to this, is the end of the partition's part.
+        """
+        if self._transaction is not None:
+            self._rest(TransactionFailed(f"{self}: what is behind a hole cannot be appended: {error}"))
+            return
         self._suspects = []
         self._settled = False
         self._needs_identity = True
@@ -377,6 +455,10 @@ class PartitionProducer:
             self._await_leader()
             return
         self._unknown_since = None
+        if self._transaction is not None and not self._added:
+            self._state = _State.ADDING
+            self._transaction.add(self)
+            return
         if leader != self._leader:
             self._leader = leader
             self._settled = False
@@ -415,7 +497,10 @@ class PartitionProducer:
         self._trouble = error
         self._state = _State.WAITING
         self._settled = False
-        self._timer = asyncio.get_running_loop().call_later(self._backoff.next_delay(), self._find_leader)
+        delay = self._backoff.next_delay()
+        if isinstance(error, KafkaError) and error.code is ErrorCode.concurrent_transactions:
+            delay = min(delay, _MARKERS)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
         if not isinstance(error, KafkaError) or error.refresh_metadata:
             self._routes.metadata.wanted((self.topic,), f"{self}: {error}")
 
@@ -434,6 +519,8 @@ class PartitionProducer:
 
     def _end_batches(self, ended: list[tuple[Batch, IngestdError]]) -> None:
         for batch, error in ended:
+            if self._transaction is not None and batch.sequence != NO_SEQUENCE:
+                self._transaction.hole = True
             if self._events is not None:
                 self._events.failed(self.topic, self.partition, batch.records, error)
             self._finish(batch, Delivery(self.topic, self.partition, batch.records, error=error))
@@ -452,11 +539,12 @@ class PartitionProducer:
         self._end_batches(left)
 
     def _rest(self, error: IngestdError) -> None:
-        """Fail what is queued (nothing is in flight), and start over with the next batch that is offered."""
+        """Fail what is queued (nothing is in flight), and start over with the next batch, or the next transaction."""
         self._cancel_timer()
         self._state = _State.RESTING
         self._leader = self._unknown_since = None
         self._backoff.reset()
+        self._be_doomed(error)
         self._fail_all(error)
 
     def _arm_expiry(self) -> None:
@@ -487,6 +575,8 @@ class PartitionProducer:
         if self._expiry is None and self._queue and self._queue[0].deadline > now:
             self._arm_expiry()
         self._end_batches(ended)
+        if ended and self._transaction is not None:
+            self.doom(TransactionFailed(f"{self}: a batch before failed: {ended[0][1]}"))
 
     def _tell_retried(self, error: IngestdError) -> None:
         if self._events is not None:

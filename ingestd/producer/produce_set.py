@@ -81,7 +81,12 @@ class ProduceSet:
         return refused
 
     def request(
-        self, version: int, acks: int, timeout_ms: int, topics: Mapping[str, TopicMetadata]
+        self,
+        version: int,
+        acks: int,
+        timeout_ms: int,
+        topics: Mapping[str, TopicMetadata],
+        transactional_id: str | None = None,
     ) -> tuple[int, list[Buffer]]:
         """The version to use and the request's body. Topics whose ids are not known need a version that names them."""
         by_topic: dict[str, list[tuple[int, Buffer]]] = {}
@@ -99,7 +104,7 @@ class ProduceSet:
                 ids[topic] = known.topic_id
                 self._by_id[known.topic_id] = topic
         listed = [(topic, ids[topic], batches) for topic, batches in by_topic.items()]
-        return version, produce_request(version, acks, timeout_ms, None, listed)
+        return version, produce_request(version, acks, timeout_ms, transactional_id, listed)
 
     def answer(self, version: int, body: memoryview, metadata: MetadataSource) -> int:
         """Give every batch its answer; gives the throttle time in milliseconds. `ProtocolError`: no batch had one.

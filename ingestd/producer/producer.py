@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from ingestd.errors import BufferFull, Closed, DeadlineExceeded
+from ingestd.client.group import OffsetAndMetadata
+from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, WrongTransactionState
 from ingestd.producer.batch import Batch
 from ingestd.producer.dispatcher import Dispatcher
 from ingestd.producer.identity import FetchedIdentities
 from ingestd.producer.ledger import Ledger
 from ingestd.producer.settings import ProducerSettings
+from ingestd.producer.transaction import Transaction
+from ingestd.producer.transaction_coordinator import RequestedTransactions
+from ingestd.producer.transaction_state import TransactionState
+from ingestd.producer.transactions import TransactionEvents, Transactions
 from ingestd.records.batch import HEADER_BYTES
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from ingestd.client.client import Client
+    from ingestd.client.group import GroupMember
+    from ingestd.client.metadata import TopicPartition
     from ingestd.producer.delivery import Delivered
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentitySource
+    from ingestd.producer.transaction_coordinator import TransactionCoordinator
+    from ingestd.records.decode import Record
 
 __all__ = ["AsyncProducer"]
 
 
+_log = logging.getLogger(__name__)
+
 _DEFAULTS: Final = ProducerSettings()
+
+_TRANSACTION_SECONDS: Final = 60.0
+"""What a call about a transaction may take where the caller does not say."""
 
 
 class AsyncProducer(RecordIntake):
     """Sends to any number of topics through one client, which stays the caller's to close. Of one event loop.
 
-    Transactions have their place between the identity source (which then asks the transaction coordinator) and the
-    partition producer (which then asks whether its partition was added); see issue 4.
+    With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are accepted
+    within `transaction` alone (or between `begin` and `commit` or `abort`). There a delivery says that a record is in
+    the log; readers of committed records see it after the commit.
 
     Invariants
         Whatever `send` or `send_batch` accepted ends in exactly one call of its `done`, at the latest by the end of
@@ -50,13 +66,25 @@ class AsyncProducer(RecordIntake):
         settings: ProducerSettings = _DEFAULTS,
         *,
         identities: IdentitySource | None = None,
+        coordinator: TransactionCoordinator | None = None,
         events: ProducerEvents | None = None,
     ) -> None:
-        """Needs a running loop from the first `send` on; takes no connection and asks for nothing before that."""
+        """Needs a running loop from the first `send` on; takes no connection and asks for nothing before that.
+
+        A transactional producer asks `coordinator`, the cluster's by default, instead of `identities`.
+        """
         self._settings = settings
         self._ledger = Ledger(settings.buffer_bytes)
         super().__init__(self._ledger.allowance)
         self._tasks = TaskOwner()
+        self._closing = False
+        self._closed = False
+        self._transactions: Transactions | None = None
+        if settings.transactional_id is not None:
+            coordinator = RequestedTransactions(client, settings) if coordinator is None else coordinator
+            self._transactions = Transactions(coordinator, settings, self._tasks, self._transaction_changed)
+            events = TransactionEvents(self._transactions.failed, events)
+            self._ledger.shut()
         self._dispatcher = Dispatcher(
             client,
             settings,
@@ -65,9 +93,8 @@ class AsyncProducer(RecordIntake):
             self._tasks,
             events,
             self._intakes,
+            self._transactions,
         )
-        self._closing = False
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,8 +129,7 @@ class AsyncProducer(RecordIntake):
         Whoever adds a reason to refuse records here sees to it that they come here: `Ledger.shut`, or close the batches
         that are open.
         """
-        if self._closing or self._dispatcher.ended is not None:
-            raise self._refusal()
+        self._check_open("send")
         if self._ledger.full:
             waiting, bound = self._ledger.bytes, self._settings.buffer_bytes
             raise BufferFull(f"{waiting} bytes wait to be acknowledged; the bound is {bound}")
@@ -124,8 +150,7 @@ class AsyncProducer(RecordIntake):
         its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `ValueError` for
         memory that cannot be written, or that cannot hold a batch.
         """
-        if self._closing or self._dispatcher.ended is not None:
-            raise self._refusal()
+        self._check_open("send_batch")
         if batch.readonly or not batch.c_contiguous or batch.itemsize != 1 or len(batch) <= HEADER_BYTES or records < 1:
             raise ValueError(
                 f"{topic}[{partition}]: {records} records in {batch!r}; expected one in writable, contiguous bytes"
@@ -135,29 +160,134 @@ class AsyncProducer(RecordIntake):
         generation = self._ledger.enter()
         producer.offer(Batch(batch, records, done, now, now + self._settings.delivery_timeout, generation))
 
-    def _refusal(self) -> Exception:
-        ended = self._dispatcher.ended
-        return Closed("the producer is closed") if ended is None or self._closing else ended
+    def _check_open(self, doing: str) -> None:
+        """Raise why nothing is accepted now, unless it is."""
+        if self._closing:
+            raise Closed("the producer is closed")
+        if self._dispatcher.ended is not None:
+            raise self._dispatcher.ended
+        if self._transactions is not None:
+            self._transactions.require_open(doing)
 
     async def flush(self, timeout: float) -> None:
         """Send at once what is being collected, and wait until all that was accepted before this call is done.
 
         Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent.
         """
-        self._dispatcher.close_batches()
-        await self._ledger.drained(Deadline.after(timeout), "flushing the producer")
+        await self._dispatcher.flush(Deadline.after(timeout), "flushing the producer")
+
+    # Transactions
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the producer has a transactional id."""
+        return self._transactions is not None
+
+    @property
+    def transaction_state(self) -> TransactionState:
+        """Where a transactional producer stands. Raises `WrongTransactionState` for one that is not."""
+        return self._transactional("transaction_state").state
+
+    async def init_transactions(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Take the transactional id over, before the first transaction.
+
+        Producers that had it are fenced, and what a predecessor left open is aborted when this returns. Raises
+        `DeadlineExceeded` (it may be called again), `KafkaError`, `WrongTransactionState`.
+        """
+        await self._transactional("init_transactions").initialize(timeout)
+
+    def transaction(self, timeout: float = _TRANSACTION_SECONDS) -> Transaction:
+        """`async with producer.transaction() as transaction:` commits at the end, and aborts on any exception.
+
+        `timeout` is for its beginning, and for its end. See `Transaction`.
+        """
+        return Transaction(self._transactional("transaction"), timeout)
+
+    async def begin(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Open a transaction. Raises `WrongTransactionState`, `DeadlineExceeded`, `KafkaError`.
+
+        It asks the cluster only where an abort was not finished, or made a new epoch necessary.
+        """
+        await self._transactional("begin").begin(timeout)
+
+    async def commit(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Wait until every record of the transaction is acknowledged, then commit.
+
+        Raises `TransactionFailed`: certainly not committed, to be aborted. `CommitOutcomeUnknown`: to be called again.
+        `ProducerFenced` (`KafkaError` where it may not commit at all): certainly not committed, and the producer's end.
+        """
+        await self._transactional("commit").commit(timeout)
+
+    async def abort(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Drop the transaction; records of it that are not acknowledged fail with `TransactionFailed`.
+
+        Raises `DeadlineExceeded` (call it again, or `begin`), `KafkaError`, `WrongTransactionState`.
+        """
+        await self._transactional("abort").abort(timeout)
+
+    async def add_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMember,
+        timeout: float = _TRANSACTION_SECONDS,
+    ) -> None:
+        """Commit offsets of a group with the transaction: the next to read, not the last one read.
+
+        The coordinator refuses a `member` that the group has gone on without (KIP-447). Whatever this raises
+        (`KafkaError`, `DeadlineExceeded`) leaves a transaction that can only be aborted.
+        """
+        await self._transactional("add_offsets").add_offsets(offsets, member, timeout)
+
+    async def add_message(
+        self,
+        partition: TopicPartition,
+        record: Record,
+        member: GroupMember,
+        *,
+        metadata: str = "",
+        timeout: float = _TRANSACTION_SECONDS,
+    ) -> None:
+        """Mark a consumed record of `partition` as done, with the transaction. As `add_offsets`, which takes many."""
+        await self.add_offsets({partition: OffsetAndMetadata(record.offset + 1, metadata=metadata)}, member, timeout)
+
+    def _transactional(self, doing: str) -> Transactions:
+        if self._transactions is None:
+            raise WrongTransactionState(f"{doing}: the producer has no transactional_id in its settings")
+        if self._closing:
+            raise Closed("the producer is closed")
+        return self._transactions
+
+    def _transaction_changed(self) -> None:
+        assert self._transactions is not None
+        if self._transactions.state is TransactionState.IN_TRANSACTION and not self._closing:
+            self._ledger.reopen()
+        else:
+            self._ledger.shut()
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Accept nothing more, drain for up to `timeout` seconds, fail the rest with `Closed`. Safe to call twice."""
+        """Accept nothing more, drain for up to `timeout` seconds, fail the rest with `Closed`. Safe to call twice.
+
+        An open transaction is aborted; where that does not succeed in time, the broker does it at the transaction's
+        timeout.
+        """
         if self._closed:
             return
         self._closing = True
         self._ledger.shut()
         self._ledger.wake_all()
         try:
-            with contextlib.suppress(DeadlineExceeded):
-                await self.flush(timeout)
+            if self._transactions is not None:
+                await self._close_transaction(self._transactions, timeout)
+            else:
+                with contextlib.suppress(DeadlineExceeded):
+                    await self.flush(timeout)
         finally:
             self._closed = True
             self._dispatcher.end(Closed(f"the producer was closed and not drained within {timeout:g} s"))
             await self._tasks.close()
+
+    async def _close_transaction(self, transactions: Transactions, timeout: float) -> None:
+        try:
+            await transactions.close(timeout)
+        except IngestdError as error:
+            _log.warning("%s: a transaction was left open: %s", self._settings.transactional_id, error)

@@ -60,6 +60,11 @@ class ProducerSettings:
     """The first backoff of a partition."""
     retry_maximum: float = 1.0
     """The longest backoff of a partition."""
+    transactional_id: str | None = None
+    """Makes the producer transactional: brokers know it by this name, and let one producer at a time have it."""
+    transaction_timeout: float = 60.0
+    """What a transaction may take; then the broker aborts it and fences the producer. At most the broker's
+    `transaction.max.timeout.ms`, 15 minutes by default."""
     breaker_failures: int = 3
     """That many waits for a topic's metadata in vain, in a row, and its records are refused at once …"""
     breaker_pause: float = 10.0
@@ -70,6 +75,8 @@ class ProducerSettings:
             raise ConfigurationError(f"acks: {self.acks}; expected -1 (all), 1 or 0")
         if self.idempotent and self.acks != ACKS_ALL:
             raise ConfigurationError(f"idempotent: true with acks {self.acks}; expected acks -1 (all)")
+        if self.transactional_id is not None:
+            self._check_transactional(self.transactional_id)
         for name in ("batch_bytes", "batch_records", "request_bytes", "buffer_bytes", "in_flight_requests"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}: {getattr(self, name)}; expected at least 1")
@@ -83,6 +90,16 @@ class ProducerSettings:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+
+    def _check_transactional(self, transactional_id: str) -> None:
+        if not transactional_id:
+            raise ConfigurationError("transactional_id: empty; expected a name, or None")
+        if not self.numbered:
+            raise ConfigurationError("transactional_id: needs an idempotent producer with acks -1 (all)")
+        if not 1 <= self.transaction_timeout * 1000 < 1 << 31:
+            raise ConfigurationError(
+                f"transaction_timeout: {self.transaction_timeout}; expected seconds, at least 0.001, below 2^31 ms"
+            )
 
     @property
     def numbered(self) -> bool:

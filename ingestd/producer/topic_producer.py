@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.producer.batch import Batch
 from ingestd.producer.breaker import CircuitBreaker
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.open_batch import OpenBatch
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.client.metadata import TopicMetadata
-    from ingestd.producer.batch import Batch
     from ingestd.producer.delivery import Delivered
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentityDesk
@@ -36,15 +36,16 @@ UNKNOWN_PARTITION = -1
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """A record that waits for its topic's metadata."""
+    """A record that waits for its topic's metadata by itself: what its partition is depends on more than that."""
 
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     timestamp_ms: int
     done: Delivered | None
-    size: int
+    reserved: int
     generation: int
+    records: int = 1
 
 
 class TopicProducer:
@@ -52,6 +53,7 @@ class TopicProducer:
 
     Invariants
         Records that wait for metadata are partitioned in the order in which they came, before any that come later.
+        Those that a sticky partitioner places wait in batches, which it places whole.
         They wait no longer than the metadata timeout, and while the breaker is open nothing waits at all.
         Every record accepted ends in exactly one call of `done`.
     """
@@ -82,7 +84,8 @@ class TopicProducer:
         self._known: TopicMetadata | None = None
         self._partitions: tuple[int, ...] = ()
         self._writable: tuple[int, ...] = ()
-        self._waiting: deque[OutgoingRecord] = deque()
+        self._waiting: deque[OutgoingRecord | Batch] = deque()
+        self._undecided: OpenBatch | None = None
         self._waiting_since = 0.0
         self._backoff = settings.backoff()
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +126,8 @@ class TopicProducer:
         """Send what is being collected without waiting for its linger."""
         for open_batch in self._open.values():
             open_batch.close()
+        if self._undecided is not None:
+            self._undecided.close()
 
     def metadata_changed(self, known: TopicMetadata | None) -> None:
         """The snapshot was replaced; `known` is this topic's part."""
@@ -131,8 +136,15 @@ class TopicProducer:
         self._look(known)
         for producer in self._producers.values():
             producer.metadata_changed()
-        if self._waiting and self._partitions:
+        if self._partitions and self._timer is not None:
             self._release()
+
+    def give_up(self, error: IngestdError) -> None:
+        """Fail with `error` what is not in flight: the transaction that it belongs to is aborted."""
+        self._fail_waiting(error)
+        for producer in self._producers.values():
+            producer.doom(error)
+        self.close_batches()
 
     def end(self, error: IngestdError) -> None:
         """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
@@ -227,13 +239,41 @@ class TopicProducer:
     ) -> None:
         if self._breaker.open:
             raise self._missing()
-        size = len(key or b"") + len(value or b"") + 64
-        self._ledger.reserve(size)
-        self._waiting.append(OutgoingRecord(key, value, headers, timestamp_ms, done, size, self._ledger.enter()))
+        if key is None and self._sticky and not (self._waiting and isinstance(self._waiting[-1], OutgoingRecord)):
+            self._collect(value, headers, timestamp_ms, done)
+        else:
+            self._close_undecided()
+            size = len(key or b"") + len(value or b"") + 64
+            self._ledger.reserve(size)
+            self._waiting.append(OutgoingRecord(key, value, headers, timestamp_ms, done, size, self._ledger.enter()))
         if self._timer is None:
             self._waiting_since = time.monotonic()
             self._backoff.reset()
             self._await_metadata()
+
+    def _collect(
+        self,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        done: Delivered | None,
+    ) -> None:
+        """Put a record into the batch whose partition is chosen when there are partitions."""
+        if self._undecided is None:
+            self._undecided = OpenBatch(self._settings, self._ledger, self._waits)
+        undecided = self._undecided
+        if not undecided.append(None, value, headers, timestamp_ms, done):
+            undecided.append(None, value, headers, timestamp_ms, done)
+        self.intake.sticky = undecided.builder if undecided.builder.records else None
+
+    def _waits(self, batch: Batch) -> None:
+        self.intake.sticky = None
+        self._waiting.append(batch)
+
+    def _close_undecided(self) -> None:
+        if self._undecided is not None:
+            self._undecided.close()
+            self._undecided = None
 
     def _missing(self) -> KafkaError:
         known = self._known
@@ -260,35 +300,41 @@ class TopicProducer:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self) -> None:
+    def _take_waiting(self) -> deque[OutgoingRecord | Batch]:
         self._stop_waiting()
-        self._breaker.succeeded()
+        self._close_undecided()
         waiting, self._waiting = self._waiting, deque()
+        return waiting
+
+    def _release(self) -> None:
+        self._breaker.succeeded()
         refused: list[tuple[OutgoingRecord, IngestdError]] = []
-        for record in waiting:
-            try:
-                self._place(
-                    record.key, record.value, record.headers, record.timestamp_ms, record.done, record.generation
-                )
-            except (IngestdError, ValueError, TypeError) as error:
-                refused.append((record, error if isinstance(error, IngestdError) else IngestdError(str(error))))
+        for item in self._take_waiting():
+            if isinstance(item, Batch):
+                partition = self._choose(None, None)
+                producer = self.producer_of(partition)
+                self._partitioner.batch_full(partition)
+                producer.offer(item)
                 continue
-            self._ledger.release(record.size)
-            self._ledger.leave(record.generation)
+            try:
+                self._place(item.key, item.value, item.headers, item.timestamp_ms, item.done, item.generation)
+            except (IngestdError, ValueError, TypeError, OverflowError) as error:
+                refused.append((item, error if isinstance(error, IngestdError) else IngestdError(str(error))))
+                continue
+            self._ledger.release(item.reserved)
+            self._ledger.leave(item.generation)
         # Last, because a callback may send, and what waited goes first.
         for record, reason in refused:
             self._fail(record, reason)
 
     def _fail_waiting(self, error: IngestdError) -> None:
-        self._stop_waiting()
-        waiting, self._waiting = self._waiting, deque()
-        for record in waiting:
-            self._fail(record, error)
+        for item in self._take_waiting():
+            self._fail(item, error)
 
-    def _fail(self, record: OutgoingRecord, error: IngestdError) -> None:
+    def _fail(self, item: OutgoingRecord | Batch, error: IngestdError) -> None:
         if self._events is not None:
-            self._events.failed(self._topic, UNKNOWN_PARTITION, 1, error)
-        if record.done is not None:
-            deliver(record.done, Delivery(self._topic, UNKNOWN_PARTITION, 1, error=error))
-        self._ledger.release(record.size)
-        self._ledger.leave(record.generation)
+            self._events.failed(self._topic, UNKNOWN_PARTITION, item.records, error)
+        if item.done is not None:
+            deliver(item.done, Delivery(self._topic, UNKNOWN_PARTITION, item.records, error=error))
+        self._ledger.release(item.reserved)
+        self._ledger.leave(item.generation)

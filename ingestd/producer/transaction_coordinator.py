@@ -1,0 +1,311 @@
+"""What a transactional producer asks of its cluster, and who asks it: an answer to each question, or why there is none.
+
+The seam for a supervisor: whoever implements `TransactionCoordinator` can begin and end transactions on behalf of a
+producer in another process that only writes batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ingestd.client.client import CoordinatorKind
+from ingestd.errors import (
+    CommitOutcomeUnknown,
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    ProducerFenced,
+    is_retriable,
+)
+from ingestd.producer.identity import ProducerIdentity
+from ingestd.retry import Backoff
+from ingestd.wire.requests.groups import CommittedOffset
+from ingestd.wire.requests.transactions import (
+    add_offsets_to_transaction,
+    add_partitions_to_transaction,
+    end_transaction,
+    init_producer_id,
+    read_added_partitions,
+    read_transaction_offsets,
+    transaction_offset_commit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from ingestd.client.client import Client
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.producer.settings import ProducerSettings
+    from ingestd.retry import Deadline
+    from ingestd.wire.connection import Connection
+    from ingestd.wire.requests import Build
+
+__all__ = ["EndedTransaction", "RequestedTransactions", "TransactionCoordinator", "fencing"]
+
+_PURPOSE: Final = "transactions"
+"""Connections of their own: a group's join that waits for other members must not hold up a commit."""
+
+_FEATURE: Final = "transaction.version"
+_IMPLICIT: Final = 2
+"""From this level on partitions join by their first batch and every end bumps the epoch (KIP-890)."""
+
+_FENCING: Final = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
+
+# Answers that come before anything was written. Any other may follow a write: a coordinator that steps down while it
+# waits for its replicas answers NOT_COORDINATOR for what its successor will find in the log.
+_BEFORE_WRITE: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
+
+_MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
+
+
+def fencing(error: KafkaError, transactional_id: str) -> KafkaError:
+    """The error with its typed form where it says that the producer is fenced."""
+    if error.code not in _FENCING or isinstance(error, ProducerFenced):
+        return error
+    detail = (
+        f"{transactional_id}: {error.detail}: another producer has the transactional id by now, "
+        "or the transaction took longer than its timeout"
+    )
+    return ProducerFenced(error.code, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """What follows a transaction."""
+
+    identity: ProducerIdentity
+    """Whom the producer is from now on; another than before where the end bumped the epoch."""
+    repeated: bool = False
+    """The question was asked more than once. A late copy of it could end the next transaction, so that one needs
+    another epoch than this one."""
+
+
+class TransactionCoordinator(Protocol):
+    """One transactional id's questions. Each goes on through everything that passes, until its deadline.
+
+    All raise `ProducerFenced`, `KafkaError` (refused for good), `DeadlineExceeded`, `UnsupportedVersion`, `Closed`.
+    """
+
+    @property
+    def implicit(self) -> bool:
+        """Whether partitions join by their first batch and every end bumps the epoch (KIP-890); after `initialize`."""
+        ...
+
+    async def initialize(self, previous: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
+        """An epoch that fences all before it, once what they left open is aborted (InitProducerId).
+
+        With `previous` the next epoch after one's own, refused if somebody else has taken over (KIP-360).
+        """
+        ...
+
+    async def add_partitions(
+        self, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> None:
+        """Make partitions part of the open transaction (AddPartitionsToTxn). Not asked where `implicit`."""
+        ...
+
+    async def add_offsets(
+        self,
+        identity: ProducerIdentity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMember,
+        *,
+        implicit: bool,
+        deadline: Deadline,
+    ) -> None:
+        """Make a group's offsets part of the open transaction (AddOffsetsToTxn unless `implicit`, TxnOffsetCommit)."""
+        ...
+
+    async def end(
+        self, identity: ProducerIdentity, *, commit: bool, implicit: bool, deadline: Deadline
+    ) -> EndedTransaction:
+        """Commit or abort (EndTxn). An answer that was lost is asked for again, which the coordinator understands.
+
+        Raises `CommitOutcomeUnknown` where a commit may have happened: its cause is retriable when asking again may
+        tell. Any other error means that nothing was committed.
+        """
+        ...
+
+
+class RequestedTransactions:
+    """Asks the coordinators of a cluster. See `TransactionCoordinator`.
+
+    Invariants
+        A request is repeated only while its answer was lost or said that it passes, and is one that may be repeated.
+    """
+
+    def __init__(self, client: Client, settings: ProducerSettings) -> None:
+        """`settings` has a transactional id."""
+        assert settings.transactional_id is not None
+        self._client = client
+        self._id = settings.transactional_id
+        self._timeout_ms = int(settings.transaction_timeout * 1000)
+        self._settings = settings
+        self._level = 0
+
+    @property
+    def implicit(self) -> bool:
+        """See `TransactionCoordinator`: by the finalized feature, as the coordinator said it last."""
+        return self._level >= _IMPLICIT
+
+    async def initialize(self, previous: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
+        """See `TransactionCoordinator`."""
+        held = {} if previous is None else {"producer_id": previous.producer_id, "producer_epoch": previous.epoch}
+        build = init_producer_id(self._id, transaction_timeout_ms=self._timeout_ms, **held)
+        answer = await self._transactional(build, "InitProducerId", _single, deadline)
+        return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
+
+    async def add_partitions(
+        self, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> None:
+        """See `TransactionCoordinator`."""
+        build = add_partitions_to_transaction(self._id, identity.producer_id, identity.epoch, partitions)
+        await self._transactional(
+            build, "AddPartitionsToTxn", lambda answer: _worst(read_added_partitions(answer)), deadline
+        )
+
+    async def add_offsets(
+        self,
+        identity: ProducerIdentity,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMember,
+        *,
+        implicit: bool,
+        deadline: Deadline,
+    ) -> None:
+        """See `TransactionCoordinator`."""
+        producer_id, epoch = identity.producer_id, identity.epoch
+        if not implicit:
+            build = add_offsets_to_transaction(self._id, producer_id, epoch, member.group_id)
+            await self._transactional(build, f"AddOffsetsToTxn of {member.group_id}", _single, deadline)
+        commit = transaction_offset_commit(
+            self._id,
+            producer_id,
+            epoch,
+            member.group_id,
+            [
+                CommittedOffset(partition.topic, partition.partition, each.offset, each.leader_epoch, each.metadata)
+                for partition, each in offsets.items()
+            ],
+            generation=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            implicit=implicit,
+        )
+        asking = _Asking(self._client, self._settings, member.group_id, CoordinatorKind.group, lambda _: None)
+        doing = f"{self._id}: TxnOffsetCommit of {member.group_id}"
+        await asking.ask(commit, doing, lambda answer: _worst(read_transaction_offsets(answer)), deadline)
+
+    async def end(
+        self, identity: ProducerIdentity, *, commit: bool, implicit: bool, deadline: Deadline
+    ) -> EndedTransaction:
+        """See `TransactionCoordinator`."""
+        build = end_transaction(self._id, identity.producer_id, identity.epoch, commit=commit, implicit=implicit)
+        asking = self._asking()
+        doing = f"{self._id}: EndTxn ({'commit' if commit else 'abort'})"
+        try:
+            answer = await asking.ask(build, doing, _single, deadline)
+        except IngestdError as error:
+            if commit and asking.uncertain:
+                raise CommitOutcomeUnknown(f"the commit was sent and its answer was lost; then: {error}") from error
+            raise
+        following = identity
+        if implicit and answer.producer_id >= 0:
+            following = ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
+        return EndedTransaction(following, asking.uncertain)
+
+    async def _transactional(
+        self, build: Build, doing: str, read: Callable[[Any], tuple[ErrorCode, str]], deadline: Deadline
+    ) -> Any:
+        return await self._asking().ask(build, f"{self._id}: {doing}", read, deadline)
+
+    def _asking(self) -> _Asking:
+        return _Asking(self._client, self._settings, self._id, CoordinatorKind.transaction, self._learn)
+
+    def _learn(self, connection: Connection) -> None:
+        self._level = connection.versions.feature(_FEATURE)
+
+
+class _Asking:
+    """One question to the coordinator of one key, asked until there is an answer.
+
+    `uncertain`: an attempt may have taken effect although no answer said so.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ProducerSettings,
+        key: str,
+        kind: CoordinatorKind,
+        connected: Callable[[Connection], None],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._key = key
+        self._kind = kind
+        self._connected = connected
+        self.uncertain = False
+
+    async def ask(
+        self, build: Build, doing: str, read: Callable[[Any], tuple[ErrorCode, str]], deadline: Deadline
+    ) -> Any:
+        """The answer that has no error. Raises as `TransactionCoordinator` says."""
+        # A transaction before whose markers are being written passes in milliseconds.
+        backoff = Backoff(initial=0.005, maximum=self._settings.retry_maximum)
+        while True:
+            try:
+                return await self._attempt(build, doing, read, deadline)
+            except IngestdError as error:
+                if not is_retriable(error):
+                    raise
+                if not isinstance(error, KafkaError) or error.code in _MOVED:
+                    self._client.forget_coordinator(self._key, self._kind)
+                trouble = error
+            delay = backoff.next_delay()
+            if delay >= deadline.remaining:
+                raise DeadlineExceeded(f"{doing}: not done within {deadline.seconds:g} s; the last trouble: {trouble}")
+            await asyncio.sleep(delay)
+
+    async def _attempt(
+        self, build: Build, doing: str, read: Callable[[Any], tuple[ErrorCode, str]], deadline: Deadline
+    ) -> Any:
+        broker = await self._client.coordinator(self._key, self._kind, deadline.remaining, purpose=_PURPOSE)
+        connection = await broker.connection(min(self._settings.connect_timeout, deadline.remaining))
+        self._connected(connection)
+        request = build(connection.versions)
+        try:
+            answer = await connection.request(request, timeout=min(self._settings.request_timeout, deadline.remaining))
+        except BaseException as error:
+            self.uncertain = True
+            if isinstance(error, IngestdError) and not is_retriable(error):
+                # An answer that cannot be read.
+                raise ConnectionLost(f"{doing}: {error}") from error
+            raise
+        code, detail = read(answer)
+        if code is ErrorCode.none:
+            return answer
+        refusal = fencing(KafkaError(code, f"{doing}: {detail}" if detail else doing), self._key)
+        if refusal.retriable and code not in _BEFORE_WRITE:
+            self.uncertain = True
+        raise refusal
+
+
+def _single(answer: Any) -> tuple[ErrorCode, str]:
+    return answer.error_code, ""
+
+
+def _worst(answers: Iterable[tuple[str, int, ErrorCode]]) -> tuple[ErrorCode, str]:
+    """The error that decides: one that is final before one that passes; OPERATION_NOT_ATTEMPTED only says of others."""
+    decisive: tuple[ErrorCode, str] | None = None
+    for topic, partition, code in answers:
+        if code in (ErrorCode.none, ErrorCode.operation_not_attempted):
+            continue
+        if decisive is None or (KafkaError(decisive[0]).retriable and not KafkaError(code).retriable):
+            decisive = code, f"{topic}-{partition}"
+    return decisive or (ErrorCode.none, "")
