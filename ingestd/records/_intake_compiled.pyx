@@ -252,6 +252,8 @@ cdef class RecordIntake:
 
     cdef readonly Allowance _allowance
     cdef readonly dict _intakes
+    cdef object last_topic
+    cdef TopicIntake last_intake
 
     def __init__(self, Allowance allowance not None):
         self._allowance = allowance
@@ -286,13 +288,11 @@ cdef class RecordIntake:
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
 
     cdef RecordBuffer open_batch(self, topic, key, partition, Record *record):
-        cdef PyObject *found = PyDict_GetItemWithError(self._intakes, topic)
-        cdef TopicIntake intake
+        cdef TopicIntake intake = self.intake_of(topic)
         cdef RecordBuffer buffer
         cdef Py_ssize_t index, count
-        if found == NULL or self._allowance.shut or self._allowance.used >= self._allowance.limit:
+        if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
             return None
-        intake = <TopicIntake?> <object> found
         if partition is None and key is None:
             buffer = intake.sticky
         else:
@@ -308,6 +308,17 @@ cdef class RecordIntake:
             item = <object> PyList_GET_ITEM(intake.partitions, index)
             buffer = None if item is None else <RecordBuffer?> item
         return buffer if buffer is not None and buffer.records else None
+
+    cdef TopicIntake intake_of(self, topic):
+        cdef PyObject *found
+        if topic is self.last_topic:
+            return self.last_intake
+        found = PyDict_GetItemWithError(self._intakes, topic)
+        if found == NULL:
+            return None
+        self.last_topic = topic
+        self.last_intake = <TopicIntake?> <object> found
+        return self.last_intake
 
     def _take(self, topic, value, key, partition, headers, timestamp_ms, done):
         """Accept or refuse a record: the long way of `send`. See `_intake_plain`."""
