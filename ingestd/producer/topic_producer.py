@@ -139,6 +139,13 @@ class TopicProducer:
         if self._partitions and self._timer is not None:
             self._release()
 
+    def give_up(self, error: IngestdError) -> None:
+        """Fail with `error` what is not in flight: the transaction that it belongs to is aborted."""
+        self._fail_waiting(error)
+        for producer in self._producers.values():
+            producer.doom(error)
+        self.close_batches()
+
     def end(self, error: IngestdError) -> None:
         """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
         self._ended = error
