@@ -1,0 +1,158 @@
+"""Cluster administration: everything that can be asked of a cluster or changed in it beside its records.
+
+Typed results, an error for each item. Requests go to the role that answers them (controller, coordinator, leader, a
+node of its own, every node, any node) and are made again, where something has moved or a connection was lost, inside
+one deadline.
+"""
+
+from __future__ import annotations
+
+from ingestd.client.admin.acls import (
+    Acl,
+    AclAdmin,
+    AclFilter,
+    AclOperation,
+    AclOutcome,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+    DeletedAcls,
+)
+from ingestd.client.admin.cluster import (
+    ClusterAdministration,
+    ClusterDescription,
+    FeatureRange,
+    FeaturesDescription,
+    FeatureUpgrade,
+    QuorumDescription,
+    QuorumReplica,
+)
+from ingestd.client.admin.configs import (
+    AlterOperation,
+    ConfigAdmin,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOutcome,
+    ConfigResource,
+    ConfigsDescription,
+    ConfigSource,
+    ConfigSynonym,
+    ResourceType,
+)
+from ingestd.client.admin.group_offsets import GroupOffsetAdmin, GroupOffsets
+from ingestd.client.admin.groups import (
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    GroupOutcome,
+    Listing,
+    MemberDescription,
+    MemberOutcome,
+    MemberToRemove,
+)
+from ingestd.client.admin.log_dirs import BrokerLogDirs, LogDir, LogDirAdmin, LogDirReplica, ReplicaMove
+from ingestd.client.admin.offsets import EARLIEST, LATEST, DeletedRecords, ListedOffset, LogAdmin, OffsetAt
+from ingestd.client.admin.partitions import OngoingReassignment, PartitionAdmin, PartitionOutcome
+from ingestd.client.admin.quotas import (
+    ClientQuota,
+    QuotaAdmin,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaMatch,
+    QuotaOutcome,
+)
+from ingestd.client.admin.topics import CreatedTopic, NewPartitions, NewTopic, TopicAdmin, TopicOutcome
+from ingestd.client.admin.transactions import (
+    PartitionProducers,
+    ProducerState,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
+from ingestd.client.admin.users import NewScramCredential, ScramMechanism, ScramUser, UserAdmin, UserOutcome
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclOutcome",
+    "AclPatternType",
+    "AclPermission",
+    "AclResourceType",
+    "AlterOperation",
+    "BrokerLogDirs",
+    "ClientQuota",
+    "ClusterAdmin",
+    "ClusterDescription",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigOutcome",
+    "ConfigResource",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigsDescription",
+    "CreatedTopic",
+    "DeletedAcls",
+    "DeletedRecords",
+    "FeatureRange",
+    "FeatureUpgrade",
+    "FeaturesDescription",
+    "GroupDescription",
+    "GroupListing",
+    "GroupOffsets",
+    "GroupOutcome",
+    "ListedOffset",
+    "Listing",
+    "LogDir",
+    "LogDirReplica",
+    "MemberDescription",
+    "MemberOutcome",
+    "MemberToRemove",
+    "NewPartitions",
+    "NewScramCredential",
+    "NewTopic",
+    "OffsetAt",
+    "OngoingReassignment",
+    "PartitionOutcome",
+    "PartitionProducers",
+    "ProducerState",
+    "QuorumDescription",
+    "QuorumReplica",
+    "QuotaComponent",
+    "QuotaEntity",
+    "QuotaMatch",
+    "QuotaOutcome",
+    "ReplicaMove",
+    "ResourceType",
+    "ScramMechanism",
+    "ScramUser",
+    "TopicOutcome",
+    "TransactionDescription",
+    "TransactionListing",
+    "UserOutcome",
+]
+
+
+class ClusterAdmin(
+    TopicAdmin,
+    PartitionAdmin,
+    LogAdmin,
+    ConfigAdmin,
+    AclAdmin,
+    GroupAdmin,
+    GroupOffsetAdmin,
+    UserAdmin,
+    QuotaAdmin,
+    LogDirAdmin,
+    TransactionAdmin,
+    ClusterAdministration,
+):
+    """Administration through a client's connections. Holds nothing of its own: there is nothing to close.
+
+    `timeout`, in seconds, is for the whole call, retries included. What one item failed with is in its outcome: a
+    `KafkaError` is what the cluster said; `ConnectionLost` and `DeadlineExceeded` leave open whether a change took
+    effect. What concerns the call as a whole is raised: no broker answered (`ConnectionLost`, `DeadlineExceeded`), none
+    of those asked can do it (`UnsupportedVersion`), the client is closed (`Closed`).
+    """

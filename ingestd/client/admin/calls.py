@@ -1,0 +1,173 @@
+"""Administrative calls: items to brokers by a route, asked again where something moved, all inside one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+
+    from ingestd.client.admin.routes import Route
+    from ingestd.client.broker import Broker
+    from ingestd.client.client import Client
+    from ingestd.retry import Deadline
+    from ingestd.wire.requests import Build
+
+__all__ = ["Administration", "Outcomes", "error_of", "milliseconds_left"]
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+_PATIENCE: Final = 3.0
+"""Seconds after which the metadata is asked whether the node that does not answer is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes(Generic[Key, Found]):
+    """What became of each item: what was found, or an error.
+
+    `unsure` are the items of which an earlier attempt ended without a word: it may have taken effect, so that the
+    answer to a later one may be about this call's own doing.
+    """
+
+    found: dict[Key, Found | IngestdError]
+    unsure: frozenset[Key]
+
+    def error(self, key: Key, *, done: Collection[ErrorCode] = ()) -> IngestdError | None:
+        """The item's error. Those in `done` are none where the call may have caused them by its own first attempt."""
+        found = self.found[key]
+        if not isinstance(found, IngestdError):
+            return None
+        own_doing = isinstance(found, KafkaError) and found.code in done and key in self.unsure
+        return None if own_doing else found
+
+
+class Administration:
+    """What every part of the administration is made on: a client, and the loop that asks until it is answered.
+
+    Invariants
+        Each item has its own outcome; one that fails keeps nothing from the others.
+        An item is asked for again, by its route's rules, until the deadline; what it failed with last is its error.
+        Where no broker answered at all, for any item, the error is raised: `ConnectionLost`, `DeadlineExceeded`,
+        `UnsupportedVersion`.
+        A node that neither answers nor is in the cluster any more is given up as soon as the metadata says so.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def _items(
+        self,
+        keys: Iterable[Key],
+        route: Route[Key],
+        build: Callable[[Sequence[Key]], Build],
+        read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
+        deadline: Deadline,
+    ) -> Outcomes[Key, Found]:
+        """Ask for items. `read` raises `KafkaError` for what the answer says of all its items."""
+        left = list(dict.fromkeys(keys))
+        found: dict[Key, Found | IngestdError] = {}
+        unsure: set[Key] = set()
+        backoff = self._client.settings.retry_backoff()
+        async for attempt in backoff.attempts_until(deadline):
+            if not left:
+                break
+            try:
+                if attempt:
+                    await route.moved(left, deadline)
+                requests, unplaced = await route.place(left, deadline)
+            except IngestdError as error:
+                if not attempt and not route.again(error, attempt):
+                    raise
+                # What ends at the deadline is not why it came to that: an earlier error says more.
+                for key in left:
+                    found.setdefault(key, error)
+                if not route.again(error, attempt):
+                    break
+                continue
+            found |= unplaced
+            answers = await asyncio.gather(
+                *(self._ask(broker, items, build, read, deadline) for broker, items in requests)
+            )
+            for answer, sent in answers:
+                for key, outcome in answer.items():
+                    if not (deadline.expired and isinstance(outcome, DeadlineExceeded) and key in found):
+                        found[key] = outcome
+                    if sent and isinstance(outcome, (ConnectionLost, DeadlineExceeded)):
+                        unsure.add(key)
+            left = [key for key in left if isinstance(now := found[key], IngestdError) and route.again(now, attempt)]
+        return Outcomes(_answered(found), frozenset(unsure))
+
+    async def _one(
+        self, route: Route[None], build: Callable[[], Build], read: Callable[[Any], Found], deadline: Deadline
+    ) -> Found:
+        """Ask one question. Raises `KafkaError` and what `_items` raises."""
+
+        def read_one(answer: Any, _: Sequence[None]) -> Mapping[None, Found | IngestdError]:
+            return {None: read(answer)}
+
+        outcomes: Outcomes[None, Found] = await self._items([None], route, lambda _: build(), read_one, deadline)
+        found = outcomes.found[None]
+        if isinstance(found, IngestdError):
+            raise found
+        return found
+
+    async def _nodes(self, deadline: Deadline) -> list[int]:
+        """The ids of all nodes, as the cluster has them now."""
+        return sorted((await self._client.metadata.refresh((), deadline.remaining)).nodes)
+
+    async def _ask(
+        self,
+        broker: Broker,
+        keys: Sequence[Key],
+        build: Callable[[Sequence[Key]], Build],
+        read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
+        deadline: Deadline,
+    ) -> tuple[dict[Key, Found | IngestdError], bool]:
+        """What one broker says of some items; and whether the request may have reached it."""
+        settings = self._client.settings
+        sent = False
+        try:
+            connection = await broker.connection(min(settings.connect_timeout, deadline.remaining))
+            request = build(keys)(connection.versions)
+            sent = True
+            timeout = min(settings.request_timeout, deadline.remaining)
+            answered = read(await self._watched(connection.request(request, timeout=timeout), broker), keys)
+        except IngestdError as error:
+            return dict.fromkeys(keys, error), sent
+        left_out = KafkaError(ErrorCode.unknown_server_error, "the broker left it out of its answer")
+        return {key: answered.get(key, left_out) for key in keys}, sent
+
+    async def _watched(self, request: Coroutine[Any, Any, Found], broker: Broker) -> Found:
+        """The answer to a request; while there is none, the metadata is asked whether the node is still there."""
+        asking = asyncio.ensure_future(request)
+        try:
+            while not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
+                self._client.metadata.wanted((), f"{broker!r} does not answer")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+
+def _answered(found: dict[Key, Found | IngestdError]) -> dict[Key, Found | IngestdError]:
+    errors = [outcome for outcome in found.values() if isinstance(outcome, IngestdError)]
+    if errors and len(errors) == len(found) and not any(isinstance(error, KafkaError) for error in errors):
+        raise errors[0]
+    return found
+
+
+def milliseconds_left(deadline: Deadline) -> int:
+    """What the broker may take: a little less than what is left, so that its answer comes before our own deadline."""
+    return max(1, int(min(deadline.remaining, 3600.0) * 900))
+
+
+def error_of(code: ErrorCode, about: str, message: str | None = None) -> KafkaError | None:
+    """The error that a code in an answer means; None for `none`."""
+    if code is ErrorCode.none:
+        return None
+    return KafkaError(code, f"{about}: {message}" if message else about)

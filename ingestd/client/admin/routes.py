@@ -1,0 +1,222 @@
+"""Who answers a question: the controller, a coordinator, a partition's leader, a named node, or anybody.
+
+A route gives every item of a call its broker, says which errors mean that somebody else must be asked or the same one
+later, and what to do before that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from ingestd.client.answers import why_no_leader
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import TypeAlias
+
+    from ingestd.client.broker import Broker
+    from ingestd.client.client import Client
+    from ingestd.client.coordinators import CoordinatorKind
+    from ingestd.retry import Deadline
+
+__all__ = ["PURPOSE", "Placed", "Route", "ToAny", "ToController", "ToCoordinators", "ToLeaders", "ToNodes"]
+
+PURPOSE: Final = "administration"
+"""Connections of its own: brokers answer the requests of one connection in turn, and creating topics takes time."""
+
+Key = TypeVar("Key")
+
+Placed: TypeAlias = "tuple[list[tuple[Broker, list[Key]]], dict[Key, IngestdError]]"
+"""Requests to make, each to a broker for some items; and the items that have nobody to ask, and why."""
+
+
+class Route(Protocol[Key]):
+    """The way of a call's items to brokers."""
+
+    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
+        """Find whom to ask about each item."""
+        ...
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """Whether an item that failed so in attempt 0, 1, 2… is to be asked for again."""
+        ...
+
+    async def moved(self, keys: Collection[Key], deadline: Deadline) -> None:
+        """Find out anew where these items belong."""
+        ...
+
+
+_NOT_HERE: Final = frozenset({ErrorCode.not_controller, ErrorCode.throttling_quota_exceeded})
+"""What the controller answers of an item that it did not look at; its other errors are its verdict."""
+
+
+def _lost(error: IngestdError) -> bool:
+    return isinstance(error, (ConnectionLost, DeadlineExceeded))
+
+
+class ToController:
+    """Every item to the controller, as metadata names it. With KRaft any broker passes the request on."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def place(self, keys: Sequence[Any], deadline: Deadline) -> Placed[Any]:
+        """See `Route`."""
+        return [(await self._client.controller(deadline.remaining, purpose=PURPOSE), list(keys))], {}
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """See `Route`."""
+        del attempt
+        return _lost(error) or (isinstance(error, KafkaError) and error.code in _NOT_HERE)
+
+    async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
+        """See `Route`."""
+        del keys
+        await self._client.metadata.refresh((), deadline.remaining)
+
+
+class ToAny:
+    """Every item to whichever broker is there."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def place(self, keys: Sequence[Any], deadline: Deadline) -> Placed[Any]:
+        """See `Route`."""
+        del deadline
+        return [(await self._client.any(purpose=PURPOSE), list(keys))], {}
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """See `Route`."""
+        return _lost(error) or (_passes(error, attempt) and is_retriable(error))
+
+    async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
+        """See `Route`."""
+        del keys
+        await self._client.metadata.refresh((), deadline.remaining)
+
+
+class ToNodes:
+    """Each item to the node that `node_of` names; None: to whichever broker is there."""
+
+    def __init__(self, client: Client, node_of: Callable[[Any], int | None]) -> None:
+        self._client = client
+        self._node_of = node_of
+
+    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
+        """See `Route`."""
+        by_node: dict[int | None, list[Key]] = {}
+        for key in keys:
+            by_node.setdefault(self._node_of(key), []).append(key)
+        if by_node.keys() - {None} - self._client.metadata.snapshot.nodes.keys():
+            await self._client.metadata.refresh((), deadline.remaining)
+        requests: list[tuple[Broker, list[Key]]] = []
+        unplaced: dict[Key, IngestdError] = {}
+        for node, items in by_node.items():
+            try:
+                broker = await self._client.any(purpose=PURPOSE) if node is None else self._client.broker(node, PURPOSE)
+            except KafkaError as error:
+                unplaced |= dict.fromkeys(items, error)
+            else:
+                requests.append((broker, items))
+        return requests, unplaced
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """See `Route`. A node that metadata does not name any more is not waited for."""
+        if isinstance(error, KafkaError) and error.code is ErrorCode.broker_not_available:
+            return False
+        return _lost(error) or (_passes(error, attempt) and is_retriable(error))
+
+    async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
+        """See `Route`."""
+        del keys
+        await self._client.metadata.refresh((), deadline.remaining)
+
+
+class ToCoordinators:
+    """Each item, a group or a transactional id by `key_of`, to its coordinator; unknown ones are looked up together.
+
+    `apart` is for requests that can only be about one item.
+    """
+
+    def __init__(
+        self, client: Client, kind: CoordinatorKind, key_of: Callable[[Any], str] = str, *, apart: bool = False
+    ) -> None:
+        self._client = client
+        self._kind = kind
+        self._key_of = key_of
+        self._apart = apart
+
+    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
+        """See `Route`."""
+        names = list(dict.fromkeys(map(self._key_of, keys)))
+        found = await self._client.coordinators(names, self._kind, deadline.remaining, purpose=PURPOSE)
+        by_broker: dict[Broker, list[Key]] = {}
+        unplaced: dict[Key, IngestdError] = {}
+        for key in keys:
+            coordinator = found[self._key_of(key)]
+            if isinstance(coordinator, IngestdError):
+                unplaced[key] = coordinator
+            else:
+                by_broker.setdefault(coordinator, []).append(key)
+        if self._apart:
+            return [(broker, [key]) for broker, items in by_broker.items() for key in items], unplaced
+        return list(by_broker.items()), unplaced
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """See `Route`. NOT_COORDINATOR and its like, and what passes on the same coordinator."""
+        return _lost(error) or (_passes(error, attempt) and is_retriable(error))
+
+    async def moved(self, keys: Collection[Key], deadline: Deadline) -> None:
+        """See `Route`."""
+        for key in keys:
+            self._client.forget_coordinator(self._key_of(key), self._kind)
+        await self._client.metadata.refresh((), deadline.remaining)
+
+
+class ToLeaders:
+    """Each item, of the partition that `partition_of` names, to the partition's leader.
+
+    Two items of one partition go in two requests: brokers refuse one that names a partition twice.
+    """
+
+    def __init__(self, client: Client, partition_of: Callable[[Any], tuple[str, int]] = tuple) -> None:
+        self._client = client
+        self._partition_of = partition_of
+
+    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
+        """See `Route`."""
+        snapshot = self._client.metadata.snapshot
+        unknown = {self._partition_of(key)[0] for key in keys if snapshot.leader(*self._partition_of(key)) is None}
+        if unknown:
+            snapshot = await self._client.metadata.refresh(unknown, deadline.remaining)
+        times: Counter[tuple[str, int]] = Counter()
+        requests: dict[tuple[Broker, int], list[Key]] = {}
+        unplaced: dict[Key, IngestdError] = {}
+        for key in keys:
+            topic, partition = self._partition_of(key)
+            node = snapshot.leader(topic, partition)
+            if node is None:
+                unplaced[key] = KafkaError(why_no_leader(snapshot, topic, partition), f"{topic}-{partition}")
+                continue
+            leader = self._client.broker(node.id, PURPOSE)
+            requests.setdefault((leader, times[topic, partition]), []).append(key)
+            times[topic, partition] += 1
+        return [(leader, items) for (leader, _), items in requests.items()], unplaced
+
+    def again(self, error: IngestdError, attempt: int) -> bool:
+        """See `Route`."""
+        return _lost(error) or (_passes(error, attempt, once=True) and is_retriable(error))
+
+    async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
+        """See `Route`."""
+        await self._client.metadata.refresh({self._partition_of(key)[0] for key in keys}, deadline.remaining)
+
+
+def _passes(error: IngestdError, attempt: int, *, once: bool = False) -> bool:
+    """Whether waiting may help. An unknown topic is one, but for a leader that learns of it late: `once` more."""
+    if isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition:
+        return once and attempt == 0
+    return True

@@ -1,0 +1,173 @@
+"""Administration of topics: create, delete, grow, list, describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
+from ingestd.client.admin.routes import ToAny, ToController
+from ingestd.client.answers import read_metadata
+from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.retry import Deadline
+from ingestd.wire import requests
+from ingestd.wire.requests import NewPartitions, NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from ingestd.client.metadata import TopicMetadata
+
+__all__ = ["CreatedTopic", "NewPartitions", "NewTopic", "TopicAdmin", "TopicOutcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What became of one topic in a request; `error` is None where it succeeded."""
+
+    topic: str
+    error: IngestdError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What became of one topic to create. Ids and counts are None and -1 where the broker does not give them."""
+
+    topic: str
+    topic_id: UUID | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    error: IngestdError | None = None
+
+
+class TopicAdmin(Administration):
+    """Topics. Changes go to the controller; questions to any broker."""
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float = 30.0
+    ) -> list[CreatedTopic]:
+        """Create topics. Brokers learn of them one after the other: the first use may still have to wait.
+
+        Where an attempt ended without an answer and the next one finds a topic there, of the partitions and replicas
+        that were asked for, it is taken as this call's own; another one is TOPIC_ALREADY_EXISTS.
+        """
+        deadline = Deadline.after(timeout)
+        wanted = {topic.name: topic for topic in topics}
+        outcomes = await self._items(
+            wanted,
+            ToController(self._client),
+            lambda names: requests.create_topics(
+                [wanted[name] for name in names],
+                timeout_ms=milliseconds_left(deadline),
+                validate_only=validate_only,
+            ),
+            lambda answer, _: {topic.name: _created(topic) for topic in answer.topics},
+            deadline,
+        )
+        created = {
+            name: CreatedTopic(name, error=found) if isinstance(found, IngestdError) else found
+            for name, found in outcomes.found.items()
+        }
+        there = [name for name in outcomes.unsure if _already_exists(created[name].error)]
+        if there:
+            for name, topic in (await self.describe_topics(there, timeout=deadline.remaining)).items():
+                if _is_as_wanted(topic, wanted[name]):
+                    created[name] = _as_created(topic)
+        return [created[name] for name in wanted]
+
+    async def delete_topics(self, topics: Iterable[str], *, timeout: float = 30.0) -> list[TopicOutcome]:
+        """Delete topics by name. One that is gone after an attempt without an answer counts as deleted."""
+        deadline = Deadline.after(timeout)
+        outcomes = await self._items(
+            topics,
+            ToController(self._client),
+            lambda names: requests.delete_topics(names, timeout_ms=milliseconds_left(deadline)),
+            lambda answer, _: {
+                topic.name: error_of(topic.error_code, topic.name, getattr(topic, "error_message", None))
+                for topic in answer.responses
+            },
+            deadline,
+        )
+        gone = {ErrorCode.unknown_topic_or_partition}
+        return [TopicOutcome(name, outcomes.error(name, done=gone)) for name in outcomes.found]
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float = 30.0
+    ) -> list[TopicOutcome]:
+        """Raise topics' number of partitions to the given total.
+
+        A topic that has that many after an attempt without an answer counts as grown.
+        """
+        deadline = Deadline.after(timeout)
+        wanted = {topic.topic: topic for topic in topics}
+        outcomes = await self._items(
+            wanted,
+            ToController(self._client),
+            lambda names: requests.create_partitions(
+                [wanted[name] for name in names],
+                timeout_ms=milliseconds_left(deadline),
+                validate_only=validate_only,
+            ),
+            lambda answer, _: {
+                topic.name: error_of(topic.error_code, topic.name, topic.error_message) for topic in answer.results
+            },
+            deadline,
+        )
+        errors = {name: outcomes.error(name) for name in outcomes.found}
+        refused = {name for name in outcomes.unsure if _is(errors[name], ErrorCode.invalid_partitions)}
+        if refused:
+            for name, topic in (await self.describe_topics(refused, timeout=deadline.remaining)).items():
+                if len(topic.partitions) == wanted[name].total:
+                    errors[name] = None
+        return [TopicOutcome(name, error) for name, error in errors.items()]
+
+    async def list_topics(self, *, include_internal: bool = False, timeout: float = 30.0) -> dict[str, TopicMetadata]:
+        """Every topic of the cluster, by name; does not change what the client keeps refreshed."""
+        topics = await self._topics(None, timeout)
+        return {name: topics[name] for name in sorted(topics) if include_internal or not topics[name].internal}
+
+    async def describe_topics(self, topics: Collection[str], *, timeout: float = 30.0) -> dict[str, TopicMetadata]:
+        """The topics asked for, by name; what is wrong with one is in its `error`."""
+        return dict(await self._topics(tuple(topics), timeout))
+
+    async def _topics(self, topics: Collection[str] | None, timeout: float) -> Mapping[str, TopicMetadata]:
+        return await self._one(
+            ToAny(self._client),
+            lambda: requests.metadata(topics),
+            lambda answer: read_metadata(answer).topics,
+            Deadline.after(timeout),
+        )
+
+
+def _created(topic: Any) -> CreatedTopic | IngestdError:
+    error = error_of(topic.error_code, topic.name, topic.error_message)
+    return error or CreatedTopic(
+        topic.name,
+        getattr(topic, "topic_id", None),
+        getattr(topic, "num_partitions", -1),
+        getattr(topic, "replication_factor", -1),
+    )
+
+
+def _is(error: IngestdError | None, code: ErrorCode) -> bool:
+    return isinstance(error, KafkaError) and error.code is code
+
+
+def _already_exists(error: IngestdError | None) -> bool:
+    return _is(error, ErrorCode.topic_already_exists)
+
+
+def _is_as_wanted(topic: TopicMetadata, wanted: NewTopic) -> bool:
+    replicas = [list(partition.replicas) for partition in topic.partitions]
+    if wanted.assignments is not None:
+        return replicas == [list(assigned) for assigned in wanted.assignments]
+    return wanted.partitions in (-1, len(replicas)) and all(
+        wanted.replication_factor in (-1, len(nodes)) for nodes in replicas
+    )
+
+
+def _as_created(topic: TopicMetadata) -> CreatedTopic:
+    return CreatedTopic(
+        topic.name, topic.topic_id, len(topic.partitions), max(len(one.replicas) for one in topic.partitions)
+    )
