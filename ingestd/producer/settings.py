@@ -11,6 +11,7 @@ from ingestd.records.codecs import Compression
 from ingestd.retry import Backoff
 
 if TYPE_CHECKING:
+    from ingestd.producer.interceptors import Interceptor
     from ingestd.producer.partitioners import Partitioner, PartitionerFactory
 
 __all__ = ["ACKS_ALL", "REMEMBERED_BATCHES", "ProducerSettings"]
@@ -34,6 +35,8 @@ class ProducerSettings:
     """For records given to `send`; ready batches keep their own."""
     partitioner: PartitionerFactory = hash_murmur2
     """Makes the partitioner of each topic, for records given to `send` without a partition."""
+    interceptors: tuple[Interceptor, ...] = ()
+    """See and change records given to `send`, one behind the other, before they are partitioned."""
     batch_bytes: int = 1024 * 1024
     """A batch under construction is sent when it has this size before compression."""
     batch_records: int = 1_000_000

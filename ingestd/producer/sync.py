@@ -13,6 +13,7 @@ from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError
 from ingestd.producer.delivery import Delivery
+from ingestd.producer.message import OutgoingMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 
@@ -28,18 +29,6 @@ T = TypeVar("T")
 _START_SECONDS: Final = 30.0
 _CLOSE_MARGIN: Final = 10.0
 """Seconds beyond the drain for connections and the loop to end; none of that waits for the network."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """One record to send."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None = None
-    partition: int | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
