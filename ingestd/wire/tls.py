@@ -143,4 +143,4 @@ _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()
+    return (error.reason or "OpenSSL does not say why").replace("_", " ").lower()
