@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Delivered", "Delivery", "RecordEnds", "deliver"]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """The end of one batch: an offset, or the error that ended it.
 
     `base_offset` is that of the batch's first record (-1 where the broker does not say: acks=0, or a batch of which
@@ -36,7 +34,10 @@ Delivered: TypeAlias = "Callable[[Delivery], None]"
 
 
 class RecordEnds:
-    """The callbacks of a batch's records, in order: a `Delivered` that tells each of its own end."""
+    """The callbacks of a batch's records, in order: a `Delivered` that tells each of its own end.
+
+    `dones` may end before the records do: those behind have none.
+    """
 
     __slots__ = ("_dones",)
 
@@ -45,11 +46,14 @@ class RecordEnds:
 
     def __call__(self, whole: Delivery) -> None:
         """Tell each record."""
-        base = whole.base_offset
+        topic, partition, _, base, appended_at, error = whole
+        nowhere = Delivery(topic, partition, 1, -1, appended_at, error) if base < 0 else None
         for index, done in enumerate(self._dones):
             if done is not None:
-                offset = base + index if base >= 0 else -1
-                deliver(done, Delivery(whole.topic, whole.partition, 1, offset, whole.log_append_time_ms, whole.error))
+                try:
+                    done(nowhere or Delivery(topic, partition, 1, base + index, appended_at, error))
+                except Exception as damage:  # noqa: BLE001 - as in `deliver`
+                    _report(whole, damage)
 
     def split(self, at: int) -> tuple[RecordEnds, RecordEnds]:
         """Those of the first `at` records, and those of the rest."""
@@ -61,6 +65,10 @@ def deliver(done: Delivered, delivery: Delivery) -> None:
     try:
         done(delivery)
     except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, the other batches' ends must come
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": f"{delivery.topic}[{delivery.partition}]: a delivery callback raised", "exception": error}
-        )
+        _report(delivery, error)
+
+
+def _report(delivery: Delivery, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"{delivery.topic}[{delivery.partition}]: a delivery callback raised", "exception": error}
+    )
