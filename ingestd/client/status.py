@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.client.metadata import NO_LEADER
 from ingestd.errors import ErrorCode
-from ingestd.wire.apis import api_name
+from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["BrokerStatus", "ClientStatus", "MetadataStatus", "client_status"]
 
 
+_TELLING: Final = (Api.produce, Api.fetch, Api.metadata, Api.api_versions, Api.join_group, Api.consumer_group_heartbeat)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """One connection, or the place of one.
@@ -28,7 +31,7 @@ class BrokerStatus:
     in_flight: requests sent and not answered. backoff_seconds: until the next attempt to connect may begin.
     last_error: what refused the last attempt or ended the connection; None while it is well.
     features: finalized feature levels (`metadata.version` says which Kafka it is), empty without a connection.
-    api_versions: the highest version of each API that the broker has, by name, empty without a connection.
+    api_versions: the highest that the broker has of a few APIs that tell releases apart, empty without a connection.
     """
 
     node_id: int
@@ -106,7 +109,7 @@ def _broker(purpose: str, broker: Broker) -> BrokerStatus:
         round(broker.backoff, 3),
         None if error is None else f"{type(error).__name__}: {error}",
         {} if versions is None else dict(versions.features),
-        {} if versions is None else {api_name(api): highest for api, (_, highest) in versions.ranges.items()},
+        {} if versions is None else {api.name: versions.ranges[api][1] for api in _TELLING if api in versions.ranges},
     )
 
 

@@ -98,7 +98,8 @@ def decode_entity(entity_type: type[Any], body: Buffer) -> Any:
 
     check_lengths(entity_type, body)
     try:
-        return entity_reader(entity_type)(body, 0)[0]
+        # kio refuses memory that somebody may write to, which a large answer is received into.
+        return entity_reader(entity_type)(memoryview(body).toreadonly(), 0)[0]
     except (SerialError, ValueError, OverflowError, MemoryError) as error:
         raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: {error!r}") from error
 

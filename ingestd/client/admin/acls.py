@@ -96,6 +96,10 @@ class Acl:
     host: str = "*"
     pattern_type: AclPatternType = AclPatternType.literal
 
+    def __str__(self) -> str:
+        what = f"{self.operation.name} {self.pattern_type.name} {self.resource_type.name} {self.resource_name!r}"
+        return f"{self.permission.name} {self.principal} from {self.host} to {what}"
+
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:

@@ -70,7 +70,8 @@ class Administration:
         deadline: Deadline,
     ) -> Outcomes[Key, Found]:
         """Ask for items. `read` raises `KafkaError` for what the answer says of all its items."""
-        left = list(dict.fromkeys(keys))
+        asked = list(dict.fromkeys(keys))
+        left = asked
         found: dict[Key, Found | IngestdError] = {}
         unsure: set[Key] = set()
         backoff = self._client.settings.retry_backoff()
@@ -101,7 +102,8 @@ class Administration:
                     if sent and isinstance(outcome, (ConnectionLost, DeadlineExceeded)):
                         unsure.add(key)
             left = [key for key in left if isinstance(now := found[key], IngestdError) and route.again(now, attempt)]
-        return Outcomes(_answered(found), frozenset(unsure))
+        _raise_if_nobody_answered(found.values())
+        return Outcomes({key: found[key] for key in asked}, frozenset(unsure))
 
     async def _one(
         self, route: Route[None], build: Callable[[], Build], read: Callable[[Any], Found], deadline: Deadline
@@ -154,11 +156,10 @@ class Administration:
             asking.cancel()
 
 
-def _answered(found: dict[Key, Found | IngestdError]) -> dict[Key, Found | IngestdError]:
-    errors = [outcome for outcome in found.values() if isinstance(outcome, IngestdError)]
-    if errors and len(errors) == len(found) and not any(isinstance(error, KafkaError) for error in errors):
+def _raise_if_nobody_answered(outcomes: Collection[object]) -> None:
+    errors = [outcome for outcome in outcomes if isinstance(outcome, IngestdError)]
+    if errors and len(errors) == len(outcomes) and not any(isinstance(error, KafkaError) for error in errors):
         raise errors[0]
-    return found
 
 
 def milliseconds_left(deadline: Deadline) -> int:

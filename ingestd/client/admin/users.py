@@ -15,7 +15,9 @@ from ingestd.retry import Deadline
 from ingestd.wire.requests import users
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from ingestd.wire.requests import Build
 
 __all__ = ["NewScramCredential", "ScramMechanism", "ScramUser", "UserAdmin", "UserOutcome"]
 
@@ -53,9 +55,10 @@ class NewScramCredential:
 
 @dataclass(frozen=True, slots=True)
 class UserOutcome:
-    """What became of one user's credentials; `error` is None where they are as asked."""
+    """What became of one user's credential; `error` is None where it is as asked."""
 
     user: str
+    mechanism: ScramMechanism
     error: IngestdError | None = None
 
 
@@ -87,31 +90,41 @@ class UserAdmin(Administration):
         self, credentials: Sequence[NewScramCredential], *, timeout: float = 30.0
     ) -> list[UserOutcome]:
         """Set users' passwords, for one mechanism or several; users who are not there are made."""
-        salted = [_salted(credential) for credential in credentials]
-        outcomes = await self._items(
-            [credential.user for credential in credentials],
-            ToController(self._client),
-            lambda names: users.alter_user_scram_credentials([], [one for one in salted if one.user in names]),
-            _altered,
+        salted = {(one.user, one.mechanism): _salted(one) for one in credentials}
+        return await self._altered(
+            salted,
+            lambda keys: users.alter_user_scram_credentials([], [salted[key] for key in keys]),
+            (),
             Deadline.after(timeout),
         )
-        return [UserOutcome(user, outcomes.error(user)) for user in outcomes.found]
 
     async def delete_scram_users(
-        self, credentials: Sequence[tuple[str, ScramMechanism]], *, timeout: float = 30.0
+        self, credentials: Iterable[tuple[str, ScramMechanism]], *, timeout: float = 30.0
     ) -> list[UserOutcome]:
         """Take mechanisms from users. What is gone after an attempt without an answer counts as deleted."""
-        outcomes = await self._items(
-            [user for user, _ in credentials],
-            ToController(self._client),
-            lambda names: users.alter_user_scram_credentials(
-                [(user, int(mechanism)) for user, mechanism in credentials if user in names], []
-            ),
-            _altered,
+        return await self._altered(
+            credentials,
+            lambda keys: users.alter_user_scram_credentials([(user, int(mechanism)) for user, mechanism in keys], []),
+            (ErrorCode.resource_not_found,),
             Deadline.after(timeout),
         )
-        gone = {ErrorCode.resource_not_found}
-        return [UserOutcome(user, outcomes.error(user, done=gone)) for user in outcomes.found]
+
+    async def _altered(
+        self,
+        credentials: Iterable[tuple[str, ScramMechanism]],
+        build: Callable[[Sequence[tuple[str, ScramMechanism]]], Build],
+        done: Collection[ErrorCode],
+        deadline: Deadline,
+    ) -> list[UserOutcome]:
+        # Kafka refuses a request that names a user twice, whatever the mechanism: one request for each mechanism.
+        asked = list(dict.fromkeys(credentials))
+        errors: dict[tuple[str, ScramMechanism], IngestdError | None] = {}
+        for mechanism in sorted({mechanism for _, mechanism in asked}):
+            outcomes = await self._items(
+                [one for one in asked if one[1] is mechanism], ToController(self._client), build, _altered, deadline
+            )
+            errors |= {one: outcomes.error(one, done=done) for one in outcomes.found}
+        return [UserOutcome(*one, errors[one]) for one in asked]
 
 
 def _salted(credential: NewScramCredential) -> users.ScramUpsertion:
@@ -137,5 +150,11 @@ def _named(user: str, found: Mapping[ScramMechanism, int] | IngestdError) -> Scr
     return ScramUser(user, {}, found) if isinstance(found, IngestdError) else ScramUser(user, found)
 
 
-def _altered(answer: Any, _: Sequence[str]) -> dict[str, IngestdError | None]:
-    return {result.user: error_of(result.error_code, result.user, result.error_message) for result in answer.results}
+def _altered(
+    answer: Any, asked: Sequence[tuple[str, ScramMechanism]]
+) -> dict[tuple[str, ScramMechanism], IngestdError | None]:
+    mechanism = asked[0][1]
+    return {
+        (result.user, mechanism): error_of(result.error_code, result.user, result.error_message)
+        for result in answer.results
+    }

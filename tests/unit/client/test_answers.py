@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from ingestd.client.answers import merge, read_metadata
-from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata
+from ingestd.client.answers import keep_newer_leaders, merge, read_metadata, with_leader
+from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.errors import ErrorCode
 from ingestd.wire.codec import decode_entity, encode_entity
 
@@ -68,11 +68,58 @@ def test_an_answer_in_each_version_means_the_same_as_far_as_it_goes(version: int
 
 def test_ten_thousand_partitions_are_refreshed_within_the_limit() -> None:
     schema, body = response(12, topics=100, partitions=100)
+    received = memoryview(bytearray(body))  # as a connection receives a large answer: into memory of its own
     known = ClusterMetadata()
     spent = []
     for _ in range(5):
         began = time.process_time()
-        known = merge(known, read_metadata(decode_entity(schema, memoryview(body))))
+        known = merge(known, read_metadata(decode_entity(schema, received)))
         spent.append(time.process_time() - began)
     assert sum(len(topic.partitions) for topic in known.topics.values()) == 10_000
     assert min(spent) < CPU_LIMIT
+
+
+def metadata_of(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2)) -> ClusterMetadata:
+    return ClusterMetadata("c", 1, {n: Node(n, "h", n) for n in nodes}, {topic.name: topic for topic in topics})
+
+
+def topic_of(name: str, *epochs: int, topic_id: UUID | None = TOPIC_ID, leader: int = 1) -> TopicMetadata:
+    partitions = tuple(PartitionMetadata(number, leader, epoch, (1, 2), (1,)) for number, epoch in enumerate(epochs))
+    return TopicMetadata(name, topic_id, partitions)
+
+
+def test_what_has_not_changed_stays_the_same_object() -> None:
+    known = merge(ClusterMetadata(), metadata_of(topic_of("a", 1), topic_of("b", 1)))
+    same = merge(known, metadata_of(topic_of("a", 1)))
+    assert (same.topics is known.topics, same.nodes is known.nodes) == (True, True)
+    assert same.version > known.version
+    other = merge(known, metadata_of(topic_of("a", 2), topic_of("b", 1), nodes=(1, 2, 3)))
+    assert other.topics["a"] is not known.topics["a"]
+    assert other.topics["b"] is known.topics["b"]
+    assert set(other.nodes) == {1, 2, 3}
+    pushed = keep_newer_leaders(other, metadata_of(topic_of("a", 2), topic_of("b", 1), nodes=(1, 2, 3)))
+    assert (pushed.topics is other.topics, pushed.nodes is other.nodes) == (True, True)
+    assert set(keep_newer_leaders(other, metadata_of(topic_of("b", 1))).topics) == {"b"}
+
+
+def test_an_older_epoch_keeps_the_leader_unless_the_topic_is_another_of_the_same_name() -> None:
+    known = metadata_of(topic_of("a", 7, leader=2))
+    assert merge(known, metadata_of(topic_of("a", 6))).topics["a"].partitions[0].leader == 2
+    again = merge(known, metadata_of(topic_of("a", 0, topic_id=UUID(int=78))))
+    assert (again.topics["a"].partitions[0].leader, again.topics["a"].topic_id) == (1, UUID(int=78))
+
+
+def test_a_broker_without_topic_ids_undoes_no_newer_leader() -> None:
+    known = metadata_of(topic_of("a", 7, leader=2))
+    assert merge(known, metadata_of(topic_of("a", 6, topic_id=None))).topics["a"].partitions[0].leader == 2
+
+
+def test_a_new_leader_on_a_node_not_known_yet_needs_its_address() -> None:
+    known = metadata_of(topic_of("a", 7))
+    assert with_leader(known, "a", 0, 9, 8) is None
+    moved = with_leader(known, "a", 0, 9, 8, Node(9, "nine", 9))
+    assert moved is not None
+    assert moved.leader("a", 0) == Node(9, "nine", 9)
+    kept = with_leader(known, "a", 0, 2, 8, Node(2, "elsewhere", 2))
+    assert kept is not None
+    assert kept.nodes is known.nodes
