@@ -16,6 +16,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignor import Assignment, Subscription
 from ingestd.errors import ProtocolError
 from ingestd.wire.codec import decode_entity, encode_entity
+from ingestd.wire.requests.build import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -29,7 +30,6 @@ __all__ = [
     "decode_subscription",
     "encode_assignment",
     "encode_subscription",
-    "partitions_by_topic",
 ]
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -92,14 +92,6 @@ def decode_assignment(data: Buffer) -> Assignment:
     return Assignment(_flat(entity.assigned_partitions), entity.user_data)
 
 
-def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partitions' numbers under their topics' names, in the order given."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(topic, []).append(partition)
-    return grouped
-
-
 @lru_cache(maxsize=16)
 def _module(kind: str, version: int) -> Any:
     return import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
@@ -116,8 +108,7 @@ def _version(data: Buffer) -> int:
 
 def _grouped(module: Any, partitions: Collection[TopicPartition]) -> tuple[Any, ...]:
     return tuple(
-        module.TopicPartition(topic=topic, partitions=tuple(numbers))
-        for topic, numbers in partitions_by_topic(partitions).items()
+        module.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()
     )
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignor import RebalanceProtocol
-from ingestd.consumer.group.assignors.consumer_protocol import partitions_by_topic
 from ingestd.consumer.group.assignors.retention import Claim, retain
 from ingestd.errors import ProtocolError
 from ingestd.wire.primitives import BodyReader, array_length, string
+from ingestd.wire.requests.build import by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -63,7 +63,7 @@ class StickyAssignor:
 
 def encode_claim(claim: Claim) -> bytes:
     """Java's sticky user data, version 1: topics with their partitions, then the generation."""
-    grouped = partitions_by_topic(claim.partitions)
+    grouped = by_topic(claim.partitions)
     parts = [array_length(len(grouped), flexible=False)]
     for topic, numbers in grouped.items():
         parts += [

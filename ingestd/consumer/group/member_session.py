@@ -1,0 +1,262 @@
+"""Member session: what the sessions of both protocols have in common: the owner's partitions, commits, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from ingestd.consumer.group.commits import Commits
+from ingestd.consumer.group.coordinator import GroupCoordinator
+from ingestd.consumer.group.events import NoGroupEvents
+from ingestd.consumer.group.poll_interval import PollInterval
+from ingestd.consumer.group.session import EndReason, PollIntervalExceeded, SessionEnd
+from ingestd.errors import Closed, DeadlineExceeded, IngestdError
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ingestd.client.client import Client
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.group.coordinator import Action
+    from ingestd.consumer.group.events import GroupEvents
+    from ingestd.consumer.group.session import CommitDone, PartitionOwner, Topics
+    from ingestd.consumer.group.settings import GroupSettings
+    from ingestd.errors import KafkaError
+
+__all__ = ["MemberSession"]
+
+_log = logging.getLogger(__name__)
+
+_LEAVE_SHARE: Final = 0.25
+"""Of the time to close in; the rest is for the partitions' owner."""
+
+
+class MemberSession(ABC):
+    """See `CoordinatorSession`. A protocol says how to stay a member and how to leave.
+
+    Invariants
+        One task talks to the partitions' owner: `_stay_member`, and after its end `_finish`.
+        Whatever ends `_stay_member`, the partitions are revoked or lost, then the group is left, then the end is told.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        settings: GroupSettings,
+        owner: PartitionOwner,
+        *,
+        events: GroupEvents | None = None,
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._settings = settings
+        self._owner = owner
+        self._events = events or NoGroupEvents()
+        self._tasks = TaskOwner(self._crashed)
+        self._coordinator = GroupCoordinator(client, group_id, settings.request_timeout)
+        self._commits = Commits(self._coordinator, self, settings, self._tasks, self._events)
+        self._poll = PollInterval(settings.max_poll_interval, self._poll_interval_exceeded)
+        self._assignment: frozenset[TopicPartition] = frozenset()
+        self._life: asyncio.Task[None] | None = None
+        self._ending: SessionEnd | None = None
+        self._end: SessionEnd | None = None
+        self._ended = asyncio.Event()
+        self._closing: Deadline | None = None
+        self._leave_on_close = True
+
+    # What a protocol says
+
+    @property
+    @abstractmethod
+    def member(self) -> GroupMember:
+        """See `CoordinatorSession`."""
+
+    @abstractmethod
+    def rejoin(self, reason: str) -> None:
+        """See `CoordinatorSession`."""
+
+    @abstractmethod
+    def subscribe(self, topics: Topics) -> None:
+        """See `CoordinatorSession`."""
+
+    @abstractmethod
+    def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
+        """See `Committer`."""
+
+    @abstractmethod
+    def _begin(self, topics: Topics) -> None:
+        """Before the first task of the session."""
+
+    @abstractmethod
+    async def _stay_member(self) -> None:
+        """Join and stay; what it raises ends the session."""
+
+    @abstractmethod
+    def _is_member(self) -> bool:
+        """Whether the partitions are still the member's to commit."""
+
+    @abstractmethod
+    async def _leave(self, end: SessionEnd, timeout: float) -> None:
+        """Stop heartbeats; leave the group unless it shall not be left. Raises whatever it meets."""
+
+    # What `CoordinatorSession` says
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See `CoordinatorSession`."""
+        return self._assignment
+
+    @property
+    def end(self) -> SessionEnd | None:
+        """See `CoordinatorSession`."""
+        return self._end
+
+    def start(self, topics: Topics) -> None:
+        """See `CoordinatorSession`."""
+        if self._closing is not None or self._life is not None:
+            raise Closed(f"group {self._group_id}: the session was started already")
+        self._begin(topics)
+        self._poll.start()
+        self._life = self._tasks.start(self._stay_member(), f"member of {self._group_id}")
+        self._tasks.start(self._finish(self._life), f"end of a member of {self._group_id}")
+
+    def progressed(self) -> None:
+        """See `CoordinatorSession`."""
+        self._poll.progressed()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
+        """See `CoordinatorSession`."""
+        self._check_live()
+        await self._commits.commit(offsets, timeout)
+
+    def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
+        """See `CoordinatorSession`."""
+        self._check_live()
+        self._commits.commit_later(offsets, done)
+
+    def run_callbacks(self) -> None:
+        """See `CoordinatorSession`."""
+        self._commits.run_callbacks()
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """See `CoordinatorSession`."""
+        self._check_live()
+        return await self._commits.committed(partitions, timeout)
+
+    async def wait_ended(self) -> SessionEnd:
+        """See `CoordinatorSession`."""
+        await self._ended.wait()
+        assert self._end is not None
+        return self._end
+
+    async def close(self, timeout: float, *, leave: bool = True) -> None:
+        """See `CoordinatorSession`."""
+        if self._closing is None:
+            self._closing = Deadline.after(timeout)
+            self._leave_on_close = leave
+        if self._life is not None and self._end is None:
+            self._end_with(SessionEnd(EndReason.closed))
+            try:
+                await self._closing.wait_for(self._ended.wait(), f"group {self._group_id}: closing")
+            except DeadlineExceeded as error:
+                _log.warning("%s", error)
+        await self._tasks.close()
+        self._set_end(SessionEnd(EndReason.closed))
+
+    # Partitions and their owner
+
+    async def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        if not partitions:
+            return
+        deadline = Deadline.after(self._settings.rebalance_timeout)
+        if self._closing is not None:
+            deadline = Deadline.after(self._closing.remaining * (1 - _LEAVE_SHARE))
+        try:
+            doing = f"group {self._group_id}: giving up {len(partitions)} partitions"
+            await deadline.wait_for(self._owner.revoked(sorted(partitions)), doing)
+        except DeadlineExceeded as error:
+            _log.warning("%s; they are given up all the same", error)
+            self._events.retried(self._group_id, "revoke", error)
+        self._assignment -= partitions
+        self._events.revoked(self._group_id, partitions)
+
+    async def _assign(self, partitions: frozenset[TopicPartition]) -> None:
+        came = sorted(partitions)
+        self._assignment |= partitions
+        self._events.assigned(self._group_id, came)
+        await self._owner.assigned(came)
+
+    async def _lose(self) -> None:
+        partitions, self._assignment = self._assignment, frozenset()
+        if partitions:
+            self._events.lost(self._group_id, partitions)
+            await self._owner.lost(sorted(partitions))
+
+    # The end
+
+    def _poll_interval_exceeded(self) -> None:
+        seconds = self._settings.max_poll_interval
+        error = PollIntervalExceeded(
+            f"group {self._group_id}: processing made no progress for {seconds:g} s (max_poll_interval); "
+            "the member leaves, so that others get its partitions"
+        )
+        self._end_with(SessionEnd(EndReason.poll_interval, error))
+
+    def _end_with(self, end: SessionEnd) -> None:
+        if self._ending is None and self._life is not None:
+            self._ending = end
+            self._life.cancel()
+
+    async def _finish(self, life: asyncio.Task[None]) -> None:
+        """After the member's life: hand back or lose the partitions, leave the group, say why."""
+        await asyncio.wait([life])
+        error = None if life.cancelled() else life.exception()
+        end = self._ending or SessionEnd(EndReason.closed)
+        if error is not None:
+            end = self._failure("what was told of an assignment failed", error)
+        try:
+            if end.reason is EndReason.closed and self._is_member():
+                await self._revoke(self._assignment)
+            await self._lose()
+        except Exception as failed:  # noqa: BLE001 - an owner's failure must not keep the member from leaving
+            failure = self._failure("giving up partitions failed", failed)
+            end = end if end.error is not None else failure
+        try:
+            self._commits.give_up()
+            await self._leave(end, self._settings.request_timeout if self._closing is None else self._closing.remaining)
+        except IngestdError as failed:
+            _log.debug("group %s: leaving it failed, its session timeout ends the member: %s", self._group_id, failed)
+        finally:
+            self._poll.stop()
+            self._set_end(end)
+
+    def _failure(self, what: str, error: BaseException) -> SessionEnd:
+        if isinstance(error, IngestdError):
+            return SessionEnd(EndReason.failed, error)
+        _log.error("group %s: %s", self._group_id, what, exc_info=error)
+        failure = IngestdError(f"group {self._group_id}: {error!r}")
+        failure.__cause__ = error
+        return SessionEnd(EndReason.failed, failure)
+
+    def _set_end(self, end: SessionEnd) -> None:
+        if self._end is None:
+            self._end = end
+            self._ended.set()
+
+    def _check_live(self) -> None:
+        if self._end is not None:
+            raise Closed(f"group {self._group_id}: the session has ended: {self._end.error or self._end.reason.value}")
+
+    def _crashed(self, error: BaseException) -> None:
+        # A defect in a task of ours: the partitions' owner must not be left believing in a member that is none.
+        # What ends `_stay_member` is `_finish`'s to tell.
+        if self._life is None or not self._life.done():
+            self._end_with(SessionEnd(EndReason.failed, IngestdError(f"group {self._group_id} failed: {error!r}")))

@@ -1,0 +1,339 @@
+"""Next-generation session: a member by ConsumerGroupHeartbeat (KIP-848); the coordinator assigns.
+
+There is no join that waits for others: the coordinator tells each member what it shall have as soon as the owner
+before has given it up. What a member has it says with its heartbeats, which is how the coordinator hears that
+something was given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.client.group import GroupMember
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.coordinator import HEARTBEAT, Action
+from ingestd.consumer.group.member_session import MemberSession
+from ingestd.consumer.group.session import EndReason, SessionEnd
+from ingestd.consumer.group.topic_names import TopicNames
+from ingestd.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    is_retriable,
+    raise_for_code,
+)
+from ingestd.retry import Backoff, Deadline
+from ingestd.wire.requests.next_generation_groups import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    consumer_group_heartbeat,
+    read_group_heartbeat,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from ingestd.client.client import Client
+    from ingestd.consumer.group.events import GroupEvents
+    from ingestd.consumer.group.session import PartitionOwner, Topics
+    from ingestd.consumer.group.settings import GroupSettings
+    from ingestd.wire.requests import Build
+    from ingestd.wire.requests.next_generation_groups import GroupHeartbeat
+
+__all__ = ["NextGenerationSession"]
+
+_ACTIONS: Final = {
+    **HEARTBEAT,
+    ErrorCode.fenced_member_epoch: Action.new_generation,
+    ErrorCode.unreleased_instance_id: Action.retry,
+}
+_SHORTEST_INTERVAL: Final = 0.05
+"""Seconds between heartbeats, whatever a broker says."""
+_REGEX_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
+_NOT_IN_REGEX: Final = re.VERBOSE | re.ASCII | re.LOCALE
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscribed:
+    """A subscription as the coordinator wants it: names, or a regular expression."""
+
+    topics: frozenset[str]
+    regex: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a heartbeat told the coordinator, so that the next one only says what is different."""
+
+    subscribed: _Subscribed
+    owned: frozenset[tuple[UUID, int]]
+
+
+class NextGenerationSession(MemberSession):
+    """See `CoordinatorSession`.
+
+    Invariants
+        One task sends heartbeats, whatever the partitions' owner does; another one makes the assignment that it heard
+        of last ours (`_stay_member`).
+        A partition is in `_owned`, and so in heartbeats, from the moment before its owner hears of it until the owner
+        has given it up.
+        A member that was fenced joins again only after its partitions' owner was told that they are lost.
+        Every heartbeat behind one whose outcome is not known, or was an error, says everything.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        settings: GroupSettings,
+        owner: PartitionOwner,
+        *,
+        events: GroupEvents | None = None,
+    ) -> None:
+        super().__init__(client, group_id, settings, owner, events=events)
+        # The member's for life, over fencing and joining again.
+        self._member_id = str(uuid.uuid4())
+        self._epoch = JOIN_EPOCH
+        self._names = TopicNames(client)
+        self._subscribed = _Subscribed(frozenset())
+        self._owned: frozenset[tuple[UUID, int]] = frozenset()
+        self._target: frozenset[tuple[UUID, int]] | None = None
+        self._told: _Told | None = None
+        self._fenced = False
+        self._interval = settings.heartbeat_interval
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        """Something for `_stay_member`: an assignment, or that we were fenced."""
+        self._hurry = asyncio.Event()
+        """Something for the coordinator that does not wait for the interval."""
+        self._may_join = asyncio.Event()
+        self._unreleased: Deadline | None = None
+
+    # What `CoordinatorSession` says
+
+    @property
+    def member(self) -> GroupMember:
+        """See `CoordinatorSession`. The generation is the member epoch."""
+        epoch = self._epoch if self._epoch > JOIN_EPOCH else -1
+        return GroupMember(self._group_id, epoch, self._member_id, self._settings.group_instance_id)
+
+    def subscribe(self, topics: Topics) -> None:
+        """See `CoordinatorSession`."""
+        subscribed = _subscribed(topics)
+        if subscribed != self._subscribed:
+            self._subscribed = subscribed
+            self._hurry.set()
+
+    def rejoin(self, reason: str) -> None:
+        """See `CoordinatorSession`. The coordinator decides by itself when to share anew: it hears a heartbeat now."""
+        self._events.rebalancing(self._group_id, reason)
+        self._hurry.set()
+
+    def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
+        """See `Committer`: what a refused commit says of the member."""
+        if error.fatal:
+            self._end_with(SessionEnd(EndReason.failed, error))
+            return False
+        if member == self.member and action is Action.new_member:
+            self._forget_membership(error)
+        self._hurry.set()
+        # STALE_MEMBER_EPOCH: the coordinator is ahead of us, the next heartbeat brings its epoch.
+        return not self._fenced
+
+    # Heartbeats
+
+    def _begin(self, topics: Topics) -> None:
+        self._subscribed = _subscribed(topics)
+        self._may_join.set()
+        self._events.rebalancing(self._group_id, "the member is new")
+        self._heartbeats = self._tasks.start(self._beat(), f"heartbeats of {self._group_id}")
+
+    async def _beat(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._may_join.wait()
+            self._hurry.clear()
+            telling = _Told(self._subscribed, self._owned)
+            started = time.monotonic()
+            try:
+                answer = await self._coordinator.request(self._heartbeat(telling), self._settings.request_timeout)
+                heard = read_group_heartbeat(answer)
+                raise_for_code(heard.error, f"group {self._group_id}: {heard.error_message}")
+            except IngestdError as error:
+                self._told = None
+                if not self._refused(error):
+                    return
+                await asyncio.sleep(backoff.next_delay())
+                continue
+            backoff.reset()
+            self._told = telling
+            self._events.heartbeat(self._group_id, time.monotonic() - started)
+            self._take(heard)
+            await self._until_next()
+
+    def _heartbeat(self, telling: _Told) -> Build:
+        """All there is to tell to a coordinator that may not know it, else what is different from the last time."""
+        told = self._told
+        settings = self._settings
+        subscribed = telling.subscribed
+        same = told is not None and told.subscribed == subscribed
+        regex = subscribed.regex or None
+        if told is not None and told.subscribed.regex and not subscribed.regex:
+            regex = ""
+        return consumer_group_heartbeat(
+            self._group_id,
+            member_id=self._member_id,
+            member_epoch=self._epoch,
+            group_instance_id=settings.group_instance_id,
+            rack=settings.rack if told is None else None,
+            rebalance_timeout_ms=int(settings.rebalance_timeout * 1000) if told is None else -1,
+            topics=None if same else subscribed.topics,
+            regex=None if same else regex,
+            assignor=settings.remote_assignor if told is None else None,
+            owned=None if told is not None and told.owned == telling.owned else _by_topic(telling.owned),
+        )
+
+    def _take(self, heard: GroupHeartbeat) -> None:
+        self._unreleased = None
+        self._member_id = heard.member_id or self._member_id
+        self._epoch = heard.member_epoch
+        self._interval = max(heard.interval, _SHORTEST_INTERVAL)
+        if heard.assignment is not None:
+            self._target = frozenset(
+                (topic_id, partition) for topic_id, numbers in heard.assignment.items() for partition in numbers
+            )
+            self._news.set()
+
+    async def _until_next(self) -> None:
+        try:
+            await Deadline.after(self._interval).wait_for(self._hurry.wait(), "something to tell the coordinator")
+        except DeadlineExceeded:
+            return  # nothing was: a heartbeat is due
+
+    def _refused(self, error: IngestdError) -> bool:
+        """Do what the error asks for; False: the session ends."""
+        action = self._coordinator.action(_ACTIONS, error)
+        if isinstance(error, KafkaError) and error.code is ErrorCode.unreleased_instance_id:
+            # A predecessor that died without a word: its session timeout releases the name.
+            self._unreleased = self._unreleased or Deadline.after(self._settings.session_timeout)
+            if self._unreleased.expired:
+                action = Action.fail
+        if action is Action.fail:
+            self._end_with(SessionEnd(EndReason.failed, error))
+            return False
+        if action in (Action.new_generation, Action.new_member):
+            self._forget_membership(error)
+        else:
+            self._events.retried(self._group_id, "heartbeat", error)
+        return True
+
+    def _forget_membership(self, error: IngestdError) -> None:
+        """The coordinator has no member like us: others may have our partitions."""
+        self._events.rebalancing(self._group_id, str(error))
+        self._epoch = JOIN_EPOCH
+        self._told = None
+        self._target = None
+        self._fenced = True
+        self._may_join.clear()
+        self._news.set()
+
+    # Assignments
+
+    async def _stay_member(self) -> None:
+        backoff = Backoff()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._fenced:
+                self._owned = frozenset()
+                await self._lose()
+                self._fenced = False
+                self._may_join.set()
+            elif self._target is not None:
+                if await self._reconcile(self._target):
+                    backoff.reset()
+                else:
+                    await asyncio.sleep(backoff.next_delay())
+                    self._news.set()
+
+    async def _reconcile(self, target: frozenset[tuple[UUID, int]]) -> bool:
+        """Give up what is not in `target`, tell the coordinator, begin with what is new; False: not all of it yet."""
+        started = time.monotonic()
+        topic_ids = {topic_id for topic_id, _ in target}
+        try:
+            unknown = await self._names.find(topic_ids, self._settings.request_timeout)
+        except IngestdError as error:
+            if not is_retriable(error):
+                raise
+            self._events.retried(self._group_id, "topic names", error)
+            return False
+        gone = self._owned - target if self._target is target else frozenset()
+        if gone:
+            await self._revoke(self._named(gone))
+            self._owned -= gone
+            self._hurry.set()
+        if self._target is not target:
+            return True  # there is newer news
+        came = frozenset(key for key in target - self._owned if key[0] not in unknown)
+        # A topic that was deleted and created again: until the coordinator takes the old one from us its name is taken.
+        came = frozenset(key for key in came if self._name(key) not in self._assignment)
+        self._owned |= came
+        if came:
+            self._hurry.set()
+        self._names.keep(topic_ids)
+        self._events.joined(self._group_id, self._epoch, time.monotonic() - started)
+        await self._assign(self._named(came))
+        return not unknown
+
+    def _name(self, key: tuple[UUID, int]) -> TopicPartition:
+        return TopicPartition(self._names[key[0]], key[1])
+
+    def _named(self, keys: Iterable[tuple[UUID, int]]) -> frozenset[TopicPartition]:
+        return frozenset(map(self._name, keys))
+
+    # The end
+
+    def _is_member(self) -> bool:
+        return self._epoch > JOIN_EPOCH and not self._fenced
+
+    async def _leave(self, end: SessionEnd, timeout: float) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+        stays = end.reason is EndReason.closed and not self._leave_on_close
+        static = self._settings.group_instance_id is not None
+        fenced = isinstance(end.error, KafkaError) and end.error.fatal
+        if fenced or (stays and not static):
+            return
+        build = consumer_group_heartbeat(
+            self._group_id,
+            member_id=self._member_id,
+            member_epoch=LEAVE_STATIC_EPOCH if stays else LEAVE_EPOCH,
+            group_instance_id=self._settings.group_instance_id,
+        )
+        heard = read_group_heartbeat(await self._coordinator.request(build, timeout))
+        raise_for_code(heard.error, f"group {self._group_id}: {heard.error_message}")
+
+
+def _subscribed(topics: Topics) -> _Subscribed:
+    if not isinstance(topics, re.Pattern):
+        return _Subscribed(frozenset(topics))
+    if topics.flags & _NOT_IN_REGEX:
+        raise ConfigurationError(f"pattern {topics.pattern!r}: the coordinator matches it, which knows no such flag")
+    flags = "".join(letter for flag, letter in _REGEX_FLAGS.items() if topics.flags & flag)
+    return _Subscribed(frozenset(), f"(?{flags}){topics.pattern}" if flags else topics.pattern)
+
+
+def _by_topic(owned: Iterable[tuple[UUID, int]]) -> Mapping[UUID, list[int]]:
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, partition in owned:
+        topics.setdefault(topic_id, []).append(partition)
+    return topics

@@ -1,0 +1,45 @@
+"""Topic names: what the topics are called that a KIP-848 coordinator knows by id. Asked once for each id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.errors import ErrorCode
+from ingestd.wire import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from ingestd.client.client import Client
+
+__all__ = ["TopicNames"]
+
+
+class TopicNames:
+    """Names by topic id. An id stands for one topic for ever: one that is created anew has another."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._names: dict[UUID, str] = {}
+
+    def __getitem__(self, topic_id: UUID) -> str:
+        return self._names[topic_id]
+
+    async def find(self, topic_ids: Collection[UUID], timeout: float) -> set[UUID]:
+        """Ask a broker for those not known yet; the ones that it does not know either, or not yet.
+
+        Raises `ConnectionLost`, `DeadlineExceeded`, `UnsupportedVersion`, `Closed`.
+        """
+        missing = set(topic_ids) - self._names.keys()
+        if missing:
+            broker = await self._client.any()
+            answer = await broker.request(requests.metadata((), topic_ids=sorted(missing)), timeout)
+            for topic in answer.topics:
+                if topic.error_code is not ErrorCode.unknown_topic_id and topic.name and topic.topic_id is not None:
+                    self._names[topic.topic_id] = topic.name
+        return missing - self._names.keys()
+
+    def keep(self, topic_ids: Collection[UUID]) -> None:
+        """Forget all others: a member that lives for years sees many topics come and go."""
+        self._names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
