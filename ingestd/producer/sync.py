@@ -7,7 +7,8 @@ import threading
 import warnings
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
+    from ingestd.producer.delivery import Delivered
+
 __all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SyncProducer"]
 
 T = TypeVar("T")
@@ -31,8 +34,7 @@ _CLOSE_MARGIN: Final = 10.0
 """Seconds beyond the drain for connections and the loop to end; none of that waits for the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentMessage:
+class SentMessage(NamedTuple):
     """Where a record is now. The offset is -1 with acks=0, and where the broker did not say."""
 
     partition: int
@@ -208,42 +210,48 @@ async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
     await client.close()
 
 
+class _Expectation:
+    """The deliveries of many records, in the order of the records, and the moment when all are there."""
+
+    def __init__(self, records: int) -> None:
+        self.all_there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.deliveries: list[Delivery | None] = [None] * records
+        self._left = records
+
+    def take(self, index: int, delivery: Delivery) -> None:
+        """The delivery of one record."""
+        self.deliveries[index] = delivery
+        self._left -= 1
+        if not self._left and not self.all_there.done():
+            self.all_there.set_result(None)
+
+
 async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage]) -> list[Delivery]:
     """Hand over every message, waiting for room as needed; their deliveries, once all are there."""
-    deliveries: dict[int, Delivery] = {}
-    all_there = asyncio.get_running_loop().create_future()
-
-    def expect(index: int) -> Callable[[Delivery], None]:
-        def done(delivery: Delivery) -> None:
-            deliveries[index] = delivery
-            if len(deliveries) == len(messages) and not all_there.done():
-                all_there.set_result(None)
-
-        return done
-
+    expected = _Expectation(len(messages))
     for index, message in enumerate(messages):
-        done = expect(index)
+        done = partial(expected.take, index)
         try:
-            await _send(producer, message, done)
+            while not _sent(producer, message, done):
+                await producer.room()
         except IngestdError as error:
             done(Delivery(message.topic, -1 if message.partition is None else message.partition, 1, error=error))
-    await all_there
-    return [deliveries[index] for index in range(len(messages))]
+    await expected.all_there
+    return [delivery for delivery in expected.deliveries if delivery is not None]
 
 
-async def _send(producer: AsyncProducer, message: OutgoingMessage, done: Callable[[Delivery], None]) -> None:
-    while True:
-        try:
-            producer.send(
-                message.topic,
-                message.value,
-                key=message.key,
-                partition=message.partition,
-                headers=message.headers,
-                timestamp_ms=message.timestamp_ms,
-                done=done,
-            )
-        except BufferFull:
-            await producer.room()
-        else:
-            return
+def _sent(producer: AsyncProducer, message: OutgoingMessage, done: Delivered) -> bool:
+    """Whether there was room."""
+    try:
+        producer.send(
+            message.topic,
+            message.value,
+            key=message.key,
+            partition=message.partition,
+            headers=message.headers,
+            timestamp_ms=message.timestamp_ms,
+            done=done,
+        )
+    except BufferFull:
+        return False
+    return True
