@@ -254,6 +254,8 @@ class PartitionProducer:
         while (before := queue.popleft()) is not batch:
             self._acknowledge(before, -1, -1)
         self._settled = True
+        if self._transaction is not None:
+            self._transaction.started = True
         self._trouble = None
         self._backoff.reset()
         self._acknowledge(batch, base_offset, log_append_time_ms)
@@ -378,6 +380,8 @@ class PartitionProducer:
         assert identity is not None
         batch.sequence = sequence
         transactional = self._transaction is not None
+        if self._transaction is not None:
+            self._transaction.sent = True
         patch_producer(batch.data, identity.producer_id, identity.epoch, sequence, transactional=transactional)
 
     def _seek_end_of_log(self, suspected: Batch | None, error: IngestdError) -> None:

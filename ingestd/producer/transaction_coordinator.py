@@ -105,11 +105,18 @@ class TransactionCoordinator(Protocol):
 
     async def add_partitions(
         self, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> None:
-        """Make partitions part of the open transaction (AddPartitionsToTxn). Not asked where `implicit`."""
+    ) -> bool:
+        """Make partitions part of the open transaction (AddPartitionsToTxn).
+
+        True: the question was repeated. A late copy of it could belong to the next transaction of the same epoch.
+        """
         ...
 
-    async def add_offsets(
+    async def add_group(self, identity: ProducerIdentity, group_id: str, deadline: Deadline) -> bool:
+        """Make a group part of the open transaction (AddOffsetsToTxn). True: as for `add_partitions`."""
+        ...
+
+    async def commit_offsets(
         self,
         identity: ProducerIdentity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -117,8 +124,11 @@ class TransactionCoordinator(Protocol):
         *,
         implicit: bool,
         deadline: Deadline,
-    ) -> None:
-        """Make a group's offsets part of the open transaction (AddOffsetsToTxn unless `implicit`, TxnOffsetCommit)."""
+    ) -> bool:
+        """Have a group's offsets become visible with the transaction (TxnOffsetCommit). True: as above.
+
+        The group was added before, unless `implicit`.
+        """
         ...
 
     async def end(
@@ -157,19 +167,27 @@ class RequestedTransactions:
         """See `TransactionCoordinator`."""
         held = {} if previous is None else {"producer_id": previous.producer_id, "producer_epoch": previous.epoch}
         build = init_producer_id(self._id, transaction_timeout_ms=self._timeout_ms, **held)
-        answer = await self._transactional(build, "InitProducerId", _single, deadline)
+        answer = await self._asking().ask(build, f"{self._id}: InitProducerId", _single, deadline)
         return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
 
     async def add_partitions(
         self, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> None:
+    ) -> bool:
         """See `TransactionCoordinator`."""
         build = add_partitions_to_transaction(self._id, identity.producer_id, identity.epoch, partitions)
-        await self._transactional(
-            build, "AddPartitionsToTxn", lambda answer: _worst(read_added_partitions(answer)), deadline
-        )
+        asking = self._asking()
+        doing = f"{self._id}: AddPartitionsToTxn"
+        await asking.ask(build, doing, lambda answer: _worst(read_added_partitions(answer)), deadline)
+        return asking.uncertain
 
-    async def add_offsets(
+    async def add_group(self, identity: ProducerIdentity, group_id: str, deadline: Deadline) -> bool:
+        """See `TransactionCoordinator`."""
+        build = add_offsets_to_transaction(self._id, identity.producer_id, identity.epoch, group_id)
+        asking = self._asking()
+        await asking.ask(build, f"{self._id}: AddOffsetsToTxn of {group_id}", _single, deadline)
+        return asking.uncertain
+
+    async def commit_offsets(
         self,
         identity: ProducerIdentity,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -177,16 +195,12 @@ class RequestedTransactions:
         *,
         implicit: bool,
         deadline: Deadline,
-    ) -> None:
+    ) -> bool:
         """See `TransactionCoordinator`."""
-        producer_id, epoch = identity.producer_id, identity.epoch
-        if not implicit:
-            build = add_offsets_to_transaction(self._id, producer_id, epoch, member.group_id)
-            await self._transactional(build, f"AddOffsetsToTxn of {member.group_id}", _single, deadline)
         commit = transaction_offset_commit(
             self._id,
-            producer_id,
-            epoch,
+            identity.producer_id,
+            identity.epoch,
             member.group_id,
             [
                 CommittedOffset(partition.topic, partition.partition, each.offset, each.leader_epoch, each.metadata)
@@ -200,6 +214,7 @@ class RequestedTransactions:
         asking = _Asking(self._client, self._settings, member.group_id, CoordinatorKind.group, lambda _: None)
         doing = f"{self._id}: TxnOffsetCommit of {member.group_id}"
         await asking.ask(commit, doing, lambda answer: _worst(read_transaction_offsets(answer)), deadline)
+        return asking.uncertain
 
     async def end(
         self, identity: ProducerIdentity, *, commit: bool, implicit: bool, deadline: Deadline
@@ -218,11 +233,6 @@ class RequestedTransactions:
         if implicit and answer.producer_id >= 0:
             following = ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
         return EndedTransaction(following, asking.uncertain)
-
-    async def _transactional(
-        self, build: Build, doing: str, read: Callable[[Any], tuple[ErrorCode, str]], deadline: Deadline
-    ) -> Any:
-        return await self._asking().ask(build, f"{self._id}: {doing}", read, deadline)
 
     def _asking(self) -> _Asking:
         return _Asking(self._client, self._settings, self._id, CoordinatorKind.transaction, self._learn)

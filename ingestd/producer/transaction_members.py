@@ -10,8 +10,9 @@ from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.producer.identity import ProducerIdentity
     from ingestd.producer.settings import ProducerSettings
     from ingestd.producer.transaction_coordinator import TransactionCoordinator
@@ -73,13 +74,17 @@ class TransactionMembers:
         self.identity: ProducerIdentity | None = None
         self.implicit = False
         self.hole = False
-        self.groups = 0
-        """Questions about offsets of groups."""
+        self.sent = False
+        """Whether a batch of the transaction was sent."""
+        self.started = False
+        """Whether the coordinator has the transaction, for certain: of some part of it there was a good answer."""
+        self._groups: dict[str, None] = {}
 
     @property
     def empty(self) -> bool:
         """Whether the coordinator has heard nothing of this transaction: there is nothing to end."""
-        return not self._members and not self.groups
+        asked = self.sent if self.implicit else bool(self._members)
+        return not asked and not self._groups
 
     @property
     def highest_produce(self) -> int:
@@ -114,7 +119,9 @@ class TransactionMembers:
             while self._wanted:
                 asked, self._wanted = self._wanted, []
                 partitions = [TopicPartition(member.topic, member.partition) for member in asked]
-                await self._coordinator.add_partitions(identity, partitions, deadline)
+                if await self._coordinator.add_partitions(identity, partitions, deadline):
+                    self.hole = True
+                self.started = True
                 for member in asked:
                     member.added(identity)
         except IngestdError as error:
@@ -134,10 +141,48 @@ class TransactionMembers:
             self.hole = True
             self._adding.cancel()
 
+    async def add_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMember, deadline: Deadline
+    ) -> None:
+        """Make offsets of a group part of the transaction. Raises as the coordinator does."""
+        identity = self.identity
+        assert identity is not None
+        repeated = False
+        new = member.group_id not in self._groups
+        self._groups[member.group_id] = None
+        try:
+            if new and not self.implicit:
+                repeated = await self._coordinator.add_group(identity, member.group_id, deadline)
+                self.started = True
+            repeated |= await self._coordinator.commit_offsets(
+                identity, offsets, member, implicit=self.implicit, deadline=deadline
+            )
+        except BaseException:
+            self.hole = True
+            raise
+        self.started = True
+        self.hole = self.hole or repeated
+
+    async def make_sure_of_start(self, deadline: Deadline) -> None:
+        """Before an abort: have the coordinator know the transaction, if it may know it and may not.
+
+        Where partitions add themselves, the markers of the transaction before may still be on their way, and then an
+        abort of one that the coordinator has not heard of is answered as a fenced producer's.
+        """
+        if self.started or not self.implicit:
+            return
+        assert self.identity is not None
+        if self._members:
+            partitions = [TopicPartition(member.topic, member.partition) for member in self._members]
+            await self._coordinator.add_partitions(self.identity, partitions, deadline)
+        else:
+            await self._coordinator.add_group(self.identity, next(iter(self._groups)), deadline)
+        self.started = True
+
     def close(self) -> None:
         """The transaction has ended."""
         members = self._members | self._doomed
-        self._members, self._doomed = {}, {}
-        self.groups = 0
+        self._members, self._doomed, self._groups = {}, {}, {}
+        self.sent = self.started = False
         for member in members:
             member.leave()

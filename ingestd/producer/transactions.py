@@ -177,23 +177,16 @@ class Transactions:
             self.require_open("add_offsets")
             if not offsets:
                 return
-            members = self.members
-            assert members.identity is not None
-            members.groups += 1
             try:
-                await self._coordinator.add_offsets(
-                    members.identity, offsets, member, implicit=members.implicit, deadline=deadline
-                )
+                await self.members.add_offsets(offsets, member, deadline)
             except IngestdError as error:
                 # The member may be fenced (a static one's successor is there) without the producer being so.
                 if isinstance(error, KafkaError) and error.code is ErrorCode.fenced_instance_id:
                     self._doom(error)
                 else:
                     self.failed(error)
-                members.hole = members.hole or is_retriable(error)
                 raise
             except BaseException:
-                members.hole = True
                 self._doom(TransactionFailed("add_offsets was cancelled"))
                 raise
 
@@ -277,6 +270,7 @@ class Transactions:
             self._close(members.identity)
             return
         try:
+            await members.make_sure_of_start(deadline)
             await self._end(commit=False, deadline=deadline)
         except KafkaError as error:
             if error.code in _NOTHING_OPEN:
