@@ -1,6 +1,7 @@
 """Logs: one event a line on standard error, text on a terminal and JSON otherwise, of ours and of the libraries alike.
 
-Every room logs with `structlog.get_logger(__name__)`: an event in plain words, and what it is about as keywords.
+Every room of the daemon logs with `get_logger(__name__)`, which is structlog's: an event in plain words, and what it is
+about as keywords.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import orjson
 
 from ingestd.imports import without
 
-# structlog prints tracebacks with rich where there is one. We have it print plain ones, and save every process rich.
+# structlog prints tracebacks with rich where there is one. We have it print plain ones, and save every process rich;
+# which holds as long as nobody imports structlog before this module does.
 with without("rich"):
     import structlog
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
     Event: TypeAlias = MutableMapping[str, Any]
 
-__all__ = ["configure_logs"]
+__all__ = ["configure_logs", "get_logger"]
+
+get_logger = structlog.get_logger
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|sasl_", re.IGNORECASE)

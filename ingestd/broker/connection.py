@@ -11,10 +11,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
-
 from ingestd.broker.request import Answer, Request, read_request
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
+from ingestd.logs import get_logger
 from ingestd.records.loops import allocate
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _LARGEST_PIPELINE: Final = 32
 _FRAME_TIMEOUT: Final = 60.0
 """Seconds without a byte after which a half-sent frame ends its connection: its buffer is other clients' room."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class _Slot:

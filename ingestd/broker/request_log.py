@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import orjson
-import structlog
 
 from ingestd.broker.log.files import FILE_MODE
+from ingestd.logs import get_logger
 from ingestd.wire.apis import api_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["RequestLog"]
 
 _DISTINCT: Final = 10_000
 _OTHERS: Final = ("others", "")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RequestLog:

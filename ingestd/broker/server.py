@@ -7,12 +7,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-import structlog
-
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.broker import Broker
 from ingestd.broker.connection import Connection
 from ingestd.errors import ConfigurationError
+from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ __all__ = ["BrokerServer", "serve"]
 
 _BACKLOG: Final = 1024
 _SWEEP_INTERVAL: Final = 10.0
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class BrokerServer:

@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from ingestd.broker.log.files import (
     DirectoryLock,
     OpenFiles,
@@ -28,6 +26,7 @@ from ingestd.broker.producer_ids import ProducerIds
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.broker.topics import Topic, TopicStore, check_topic_name
 from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,7 +48,7 @@ _DESCRIPTORS_FOR_OTHERS: Final = 512
 MAX_PARTITIONS: Final = 10_000
 """Of one topic; more is taken for a mistake."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class NewTopic:

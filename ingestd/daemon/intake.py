@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Intake:
         self.taken = 0
         self._finder = route.finder(stored, once=once)
         self._news = news
-        self._log = structlog.get_logger("ingestd.supervisor").bind(route=route.name)
+        self._log = get_logger("ingestd.supervisor").bind(route=route.name)
 
     async def scan(self) -> None:
         """One complete pass."""

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-import structlog
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Notifier"]
 
-_logger = structlog.get_logger(__name__)
+_logger = get_logger(__name__)
 
 
 class Notifier:

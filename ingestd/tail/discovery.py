@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from ingestd.daemon.source import Found
 from ingestd.errors import DeadlineExceeded
+from ingestd.logs import get_logger
 from ingestd.retry import Deadline
 from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable
 from ingestd.tail.claims import CLAIMS
@@ -66,7 +65,7 @@ _DONE_KEPT: Final = 10_000
 _READ_TO: Final = re.compile(r"read to (\d+)$")
 _COPY: Final = re.compile(r"truncated, its copy (.*), read to \d+$", re.DOTALL)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

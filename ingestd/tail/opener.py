@@ -10,8 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-import structlog
-
+from ingestd.logs import get_logger
 from ingestd.tail.identity import Identity, find_again
 from ingestd.tail.source import TailSource
 from ingestd.tail.watch import FILE_EVENTS, WRITTEN, Inotify, WatchLimit
@@ -37,7 +36,7 @@ _OPENED_BETWEEN_RELEASES: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DESCRIPTORS_GONE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class TailOpener:

@@ -15,3 +15,10 @@ def test_the_client_imports_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print(sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["ingestd.daemon.worker", "ingestd.daemon.supervisor", "ingestd.cli.run"])
+def test_no_process_of_a_daemon_imports_rich_unless_it_shows_something(module: str) -> None:
+    program = f"import sys, {module}; print(sorted({{'rich', 'pygments', 'hypothesis'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from ingestd.broker.fetch_sessions import NO_SESSION
 from ingestd.broker.messages import messages
 from ingestd.broker.request import Answer
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
+from ingestd.logs import get_logger
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import array_length, string, uuid_bytes
 
@@ -40,7 +39,7 @@ _INT64: Final = Struct(">q")
 _ERROR_AND_SESSION: Final = Struct(">hi")
 _PARTITION_START: Final = Struct(">ihqq")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import ErrorCode
+from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 API: Final = Api.init_producer_id
 VERSIONS: Final = range(6)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def handle(broker: Broker, request: Request) -> Answer:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
+from ingestd.logs import get_logger
 from ingestd.records.decode import decode_records
 from ingestd.wire.apis import Api
 
@@ -30,7 +29,7 @@ _LATEST_TIERED: Final = -5
 _EARLIEST_NOT_TIERED: Final = -6
 """Of tiered storage (KIP-405) there is none: all is local."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import orjson
-import structlog
 
 from ingestd.broker.log.files import write_replaceable
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LeaderEpochs"]
 
 _FILE: Final = "leader-epochs.json"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LeaderEpochs:

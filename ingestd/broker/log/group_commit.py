@@ -6,9 +6,8 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupCommit"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class GroupCommit:

@@ -12,13 +12,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from ingestd.broker.log.epochs import LeaderEpochs
 from ingestd.broker.log.files import make_directory, write_atomically
 from ingestd.broker.log.producer_state import ProducerStates
 from ingestd.broker.log.segment import LOG_SUFFIX, Segment
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
+from ingestd.logs import get_logger
 from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ __all__ = ["Appended", "LogSlice", "PartitionLog"]
 
 _LOG_START_FILE: Final = "log-start-offset"
 _PRODUCERS_SUFFIX: Final = ".producers"
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
