@@ -64,7 +64,8 @@ def cluster_access(brokers: Sequence[str], configuration: Path | None, cluster: 
             known = ", ".join(loaded.clusters) or "none"
             raise ConfigurationError(f"{configuration}: expected --cluster NAME, one of its clusters: {known}")
         (cluster,) = loaded.clusters
-    return ClusterAccess(loaded.bootstrap(cluster))
+    loaded.check_security(cluster)
+    return ClusterAccess(loaded.bootstrap(cluster), loaded.cluster(cluster).connection("ingestd"))
 
 
 def _addresses(brokers: Sequence[str]) -> tuple[str, ...]:

@@ -25,4 +25,10 @@ def run_configured(configuration: Configuration, name: str) -> PipelineResult:
         if error.name is not None and error.name.partition(".")[0] in {"pyspark", "pyarrow"}:
             raise ConfigurationError(f"pipelines need {error.name}: pip install 'ingestd[spark]'") from error
         raise
-    return run(settings, configuration.bootstrap(settings.source.cluster))
+    cluster = configuration.cluster(settings.source.cluster)
+    if cluster.tls is not None or cluster.sasl is not None:
+        raise ConfigurationError(
+            f"{configuration.file}: pipelines.{name}.source.cluster = {cluster.name!r}: expected a cluster without tls "
+            "and sasl: the Spark source can not do either yet"
+        )
+    return run(settings, configuration.bootstrap(cluster.name))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from ingestd.errors import Closed, ConnectionLost, IngestdError
+from ingestd.errors import AuthenticationFailed, Closed, ConfigurationError, ConnectionLost, IngestdError
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 from ingestd.wire.connection import Connection
@@ -80,7 +80,8 @@ class Broker:
     async def connection(self, timeout: float) -> Connection:
         """The connection, opened if need be within `timeout` seconds.
 
-        Raises `ConnectionLost` as soon as an attempt failed, `DeadlineExceeded`, `ProtocolError`, `Closed`.
+        Raises `ConnectionLost` as soon as an attempt failed, `AuthenticationFailed`, `ConfigurationError` (a secret can
+        not be read), `DeadlineExceeded`, `ProtocolError`, `Closed`.
         """
         existing = self._connection
         if existing is not None and not existing.closed:
@@ -150,7 +151,7 @@ class Broker:
             self._not_before = time.monotonic() + self._backoff.next_delay()
             expected = isinstance(error, IngestdError)
             if not opening.done():
-                opening.set_exception(error if expected else ConnectionLost(f"{self._name}: {error!r}"))
+                opening.set_exception(self._told(error))
             if expected:
                 return
             raise
@@ -169,3 +170,11 @@ class Broker:
             opening.set_exception(connection.error)
         else:
             opening.set_result(connection)
+
+    def _told(self, error: BaseException) -> IngestdError:
+        """What those who wait for a connection are told of an attempt that failed."""
+        if not isinstance(error, IngestdError):
+            return ConnectionLost(f"{self._name}: {error!r}")
+        if self._settings.retry_authentication and isinstance(error, (AuthenticationFailed, ConfigurationError)):
+            return ConnectionLost(str(error))
+        return error

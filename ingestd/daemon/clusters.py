@@ -17,7 +17,6 @@ from ingestd.errors import IngestdError, KafkaError, is_retriable
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
-from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -185,7 +184,9 @@ class ClusterSession:
             await self._broker.start()
             bootstrap = [self._broker.address]
         settings = ClientSettings(
-            ConnectionSettings(client_id="ingestd-supervisor"), allow_auto_topic_creation=self.settings.create_topics
+            self.settings.connection("ingestd-supervisor"),
+            allow_auto_topic_creation=self.settings.create_topics,
+            retry_authentication=True,
         )
         self.client = Client(bootstrap, settings)
         self.client.metadata.listen(self._changed)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.daemon.arena import PAGE_BYTES
+from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
+from ingestd.wire.connection import ConnectionSettings
+from ingestd.wire.secret import Secret
+from ingestd.wire.tls import TlsSettings, client_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ingestd.daemon.source import Route
 
@@ -136,6 +141,10 @@ class ClusterSettings:
     """Run the cluster's broker as a process of the daemon."""
     bootstrap: tuple[str, ...] = ()
     """Addresses (`HOST:PORT`) to ask first for the cluster's brokers."""
+    tls: TlsSettings | None = None
+    """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts."""
+    sasl: SaslSettings | None = None
+    """Who this host is for the cluster's brokers, with keys as below."""
     create_topics: bool = True
     """Whether a topic that is not there may be created by writing to it."""
     listen: str = "127.0.0.1:0"
@@ -152,6 +161,19 @@ class ClusterSettings:
             _require_address("bootstrap", address)
         _require_address("listen", self.listen)
         _require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)
+        self.connection("")
+
+    def connection(self, client_id: str) -> ConnectionSettings:
+        """How connections to the cluster's brokers are made. Made once in a process: it keeps tokens."""
+        sasl = None if self.sasl is None else self.sasl.as_mechanism()
+        return ConnectionSettings(client_id=client_id, tls=self.tls, sasl=sasl)
+
+    def secrets(self) -> dict[str, Secret]:
+        """Where its secrets are, by key."""
+        found = {} if self.tls is None else {"tls.key_password": self.tls.key_password}
+        if self.sasl is not None:
+            found |= {"sasl.password": self.sasl.password, "sasl.client_secret": self.sasl.client_secret}
+        return {key: secret for key, secret in found.items() if isinstance(secret, Secret)}
 
     @property
     def _has_a_broker(self) -> bool:
@@ -205,15 +227,34 @@ class Configuration:
     routes: tuple[Route, ...] = ()
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
 
+    def cluster(self, name: str) -> ClusterSettings:
+        """One of the clusters. Raises `ConfigurationError` where it is not configured."""
+        settings = self.clusters.get(name)
+        if settings is None:
+            known = ", ".join(self.clusters) or "none is configured"
+            raise ConfigurationError(f"{self.file}: no such [clusters.NAME]: {name} ({known})")
+        return settings
+
+    def check_security(self, cluster: str) -> None:
+        """Read what a cluster's security names, files and variables. Raises `ConfigurationError`, naming the key."""
+        settings = self.cluster(cluster)
+        checks: dict[str, Callable[[], object]] = {key: each.read for key, each in settings.secrets().items()}
+        if settings.tls is not None:
+            checks["tls"] = partial(client_context, settings.tls)
+        if settings.sasl is not None and settings.sasl.token_ca_file is not None:
+            checks["sasl.token_ca_file"] = partial(client_context, TlsSettings(ca_file=settings.sasl.token_ca_file))
+        for key, check in checks.items():
+            try:
+                check()
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{self.file}: clusters.{cluster}.{key}: {error}") from error
+
     def bootstrap(self, cluster: str) -> tuple[str, ...]:
         """Addresses of a cluster's brokers, for a program beside the daemon; a running daemon publishes those it runs.
 
         Raises `ConfigurationError` for a cluster that is not configured, and for an embedded one that does not run.
         """
-        settings = self.clusters.get(cluster)
-        if settings is None:
-            known = ", ".join(self.clusters) or "none is configured"
-            raise ConfigurationError(f"{self.file}: no such [clusters.NAME]: {cluster} ({known})")
+        settings = self.cluster(cluster)
         if not settings.embedded:
             return settings.bootstrap
         published = self.daemon.state / "clusters" / f"{cluster}.address"

@@ -11,7 +11,8 @@ import difflib
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -24,11 +25,13 @@ from ingestd.daemon.configuration import (
     PipelineSettings,
     WrongSetting,
 )
+from ingestd.daemon.security import SaslSettings
 from ingestd.errors import IngestdError
+from ingestd.wire.secret import Secret, warn_if_others_can_read
+from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
@@ -44,10 +47,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|private|sasl|auth", re.IGNORECASE)
+_OPEN_KEYS: Final = frozenset(
+    {each.name for kind in (TlsSettings, SaslSettings, Secret) for each in dataclasses.fields(kind)}
+    - {"key_password", "password", "client_secret", "extensions", "value"}
+)
+"""Of a cluster's `tls` and `sasl`: the keys whose values may be shown. Others may be secrets with a slip in the key."""
 _SECRET_IN_URL: Final = re.compile(r"://[^/\s]*@")
 _LONGEST_VALUE: Final = 120
 _NOT_BUILT_TABLES: Final = {"mirrors": "mirrors from topic to topic"}
-_NOT_BUILT_CLUSTER_KEYS: Final = {"tls": "TLS", "sasl": "SASL"}
 
 
 def read_configuration(path: Path, kinds: Mapping[str, type[Route]]) -> Configuration:
@@ -129,10 +136,23 @@ class _Reading:
             return value
         return None
 
-    def _invalid(self, kind: type, key: Key, errors: Iterable[ErrorDetails]) -> None:
+    def _is_other_form(self, place: Key, errors: Sequence[ErrorDetails], key: Key) -> bool:
+        """Whether a table stands where a string could too: then what is wrong in it is what matters."""
+        _, value = self.look_up(place)
+        if not isinstance(value, dict):
+            return False
+        others = ((self._written(key, error["loc"][1:]), error["type"]) for error in errors)
+        return any(
+            other[: len(place)] == place and (len(other) > len(place) or kind != "string_type")
+            for other, kind in others
+        )
+
+    def _invalid(self, kind: type, key: Key, errors: Sequence[ErrorDetails]) -> None:
         expected: dict[Key, list[str]] = {}
         for error in errors:
             place = self._written(key, error["loc"][1:])
+            if error["type"] == "string_type" and self._is_other_form(place, errors, key):
+                continue
             match error["type"]:
                 case "unexpected_keyword_argument":
                     self._unknown_key(place, _kind_at(kind, place[len(key) : -1]))
@@ -160,9 +180,8 @@ class _Reading:
         """The part of pydantic's location that is in the file: it also names the branches of a union."""
         for step in location:
             found, _ = self.look_up((*key, step))
-            if not found:
-                break
-            key = (*key, step)
+            if found:
+                key = (*key, step)
         return key
 
     def look_up(self, key: Key) -> tuple[bool, Any]:
@@ -219,22 +238,20 @@ def _daemon(reading: _Reading) -> DaemonSettings:
 def _clusters(reading: _Reading) -> dict[str, ClusterSettings]:
     clusters = {}
     for name, table in reading.tables("clusters").items():
-        built = {}
-        for key, value in table.items():
-            if key in _NOT_BUILT_CLUSTER_KEYS:
-                problem = f"{_NOT_BUILT_CLUSTER_KEYS[key]} is not built yet"
-                reading.fault(("clusters", name, key), problem, show=False)
-            else:
-                built[key] = value
-        settings = reading.construct(ClusterSettings, built, ("clusters", name), name)
+        settings = reading.construct(ClusterSettings, table, ("clusters", name), name)
         if settings is not None:
             clusters[name] = settings
             _check_embedded_keys(reading, settings)
+            if any(secret.value is not None for secret in settings.secrets().values()):
+                warn_if_others_can_read(Path(reading.file))
     return clusters
 
 
 def _check_embedded_keys(reading: _Reading, settings: ClusterSettings) -> None:
     if settings.embedded:
+        for key in ("tls", "sasl"):
+            if key in reading.document["clusters"][settings.name]:
+                reading.fault(("clusters", settings.name, key), "an embedded cluster has no such key", show=False)
         return
     for key in ("listen", "data", "partitions"):
         if key in reading.document["clusters"][settings.name]:
@@ -306,6 +323,9 @@ def _kind_at(kind: Any, location: Sequence[str | int]) -> type | None:
     """The dataclass that the field at `location` holds, to name its keys; None where it is not plainly one."""
     for step in location:
         kind = get_type_hints(kind).get(str(step))
+        alternatives = [each for each in get_args(kind) if dataclasses.is_dataclass(each)]
+        if len(alternatives) == 1:
+            kind = alternatives[0]
         if not dataclasses.is_dataclass(kind):
             return None
     return kind if isinstance(kind, type) else None
@@ -318,6 +338,8 @@ def _no_date(value: object) -> dict[str, str]:
 
 def _expectation(error: ErrorDetails) -> str:
     """Pydantic's message as what comes after "expected"."""
+    if error["type"] == "dataclass_type":
+        return "a table"
     message = error["msg"]
     for opening in ("Input should be an instance of ", "Input should be "):
         if message.startswith(opening):
@@ -341,9 +363,16 @@ def _dotted(key: Key) -> str:
     return text
 
 
+def _may_be_secret(key: Key, value: Any) -> bool:
+    steps = [step for step in key if isinstance(step, str)]
+    if steps[0] == "clusters" and len(steps) > 2 and steps[2] in ("tls", "sasl"):
+        return steps[-1] not in _OPEN_KEYS or isinstance(value, (dict, list))
+    return any(_SECRET_KEY.search(step) for step in steps)
+
+
 def _shown(key: Key, value: Any) -> str:
     """A value as a person wrote it, on one line; hidden where its key, or a key in it, says that it is a secret."""
-    if any(isinstance(step, str) and _SECRET_KEY.search(step) for step in key):
+    if _may_be_secret(key, value):
         return "(hidden)"
     text = json.dumps(value, default=str, ensure_ascii=False)
     if _SECRET_IN_URL.search(text) or (isinstance(value, (dict, list)) and _SECRET_KEY.search(text)):

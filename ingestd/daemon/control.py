@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ingestd.client.metadata import ClusterMetadata
+    from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.source import Assignment, Route
     from ingestd.daemon.statistics import WorkerStatistics
     from ingestd.errors import ErrorCode
@@ -53,11 +54,12 @@ LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """First message: who the worker is, and all routes, in the order by which peers name them."""
+    """First message: who the worker is, all routes in the order by which peers name them, and their clusters."""
 
     slot: int
     incarnation: int
     routes: tuple[Route, ...]
+    clusters: Mapping[str, ClusterSettings]
     log_level: LogLevel
     log_format: LogFormat
     statistics_interval: float

@@ -130,6 +130,7 @@ class Supervisor:
         self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
+            configuration.clusters,
             configuration.routes,
             received=self._received,
             started=self._worker_started,
@@ -166,6 +167,8 @@ class Supervisor:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
+        for name in self._clusters:
+            self._configuration.check_security(name)
             loop.add_signal_handler(number, self._signalled, number)
         if self._configuration.daemon.http:
             from ingestd.daemon.http import serve  # noqa: PLC0415 - aiohttp is a third of a start, and may be switched off

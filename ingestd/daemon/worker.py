@@ -53,7 +53,6 @@ from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
-from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -115,8 +114,8 @@ class _Cluster:
                 LeaderHinted(name, topic, partition, leader, epoch)
             ),
         )
-        connection = ConnectionSettings(client_id=f"ingestd-worker-{worker.configure.slot}")
-        self.client = Client([], ClientSettings(connection), metadata=self.metadata)
+        connection = worker.configure.clusters[name].connection(f"ingestd-worker-{worker.configure.slot}")
+        self.client = Client([], ClientSettings(connection, retry_authentication=True), metadata=self.metadata)
         topics: dict[str, list[RouteCounters]] = {}
         for route, counters in routes:
             topics.setdefault(route.topic, []).append(counters)

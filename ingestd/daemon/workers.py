@@ -15,9 +15,9 @@ from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from ingestd.daemon.configuration import DaemonSettings
+    from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
     from ingestd.daemon.source import Route
 
 __all__ = ["Workers"]
@@ -42,6 +42,7 @@ class Workers:
     def __init__(
         self,
         settings: DaemonSettings,
+        clusters: Mapping[str, ClusterSettings],
         routes: tuple[Route, ...],
         *,
         received: Callable[[int, Any], None],
@@ -51,6 +52,7 @@ class Workers:
         self.count = settings.worker_count
         self.restarts = [0] * self.count
         self._settings = settings
+        self._clusters = {route.cluster: clusters[route.cluster] for route in routes}
         self._routes = routes
         self._received = received
         self._started = started
@@ -127,6 +129,7 @@ class Workers:
         configure = Configure(
             slot=slot,
             incarnation=self._incarnations[slot],
+            clusters=self._clusters,
             routes=self._routes,
             log_level=self._settings.log_level,
             log_format=self._settings.log_format,

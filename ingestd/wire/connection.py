@@ -72,9 +72,7 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         if self.tls is None and self.sasl is not None and self.sasl.needs_tls:
-            raise WrongSetting(
-                "tls", f"TLS, since {self.sasl.name} sends a secret as it is; or cleartext = true for it"
-            )
+            raise WrongSetting("tls", f"TLS, since {self.sasl.name} sends a secret as it is, or `cleartext` for that")
 
 
 class _Pending:

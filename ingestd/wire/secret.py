@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Final
 from ingestd.errors import ConfigurationError, WrongSetting
 
 __all__ = ["Secret", "warn_if_others_can_read"]
+
+_log = logging.getLogger(__name__)
 
 _LARGEST: Final = 64 * 1024
 
@@ -78,8 +81,4 @@ def warn_if_others_can_read(path: Path) -> None:
     except OSError:
         return  # gone since it was read
     if mode & stat.S_IROTH:
-        import structlog  # noqa: PLC0415 - a wire without secrets does without
-
-        structlog.get_logger(__name__).warning(
-            "every user of this machine can read a file with a secret", file=str(path), mode=stat.filemode(mode)
-        )
+        _log.warning("%s (%s): every user of this machine can read the secret in it", path, stat.filemode(mode))

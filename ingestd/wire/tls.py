@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +13,8 @@ from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdErro
 from ingestd.wire.secret import Secret, warn_if_others_can_read
 
 __all__ = ["TlsSettings", "client_context", "handshake_error"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ def _context(settings: TlsSettings, _files: tuple[object, ...]) -> ssl.SSLContex
     context.minimum_version = _VERSIONS[settings.minimum_version]
     if settings.verify != "full":
         context.check_hostname = False
-        _warn(settings)
+        unchecked = "name" if settings.verify == "certificate" else "certificate"
+        _log.warning("TLS without a look at the brokers' %s: anybody on the way can pretend to be one", unchecked)
     if settings.verify == "none":
         context.verify_mode = ssl.CERT_NONE
     elif settings.ca_file is None:
@@ -114,16 +118,6 @@ def _load_certificate(
         raise ConfigurationError(f"{certificate_file}, {holder}: can not be read: {error.strerror}") from error
     if password is None:
         warn_if_others_can_read(holder)
-
-
-def _warn(settings: TlsSettings) -> None:
-    import structlog  # noqa: PLC0415 - only where there is something to say
-
-    unchecked = "name" if settings.verify == "certificate" else "certificate"
-    structlog.get_logger(__name__).warning(
-        f"TLS without checking the broker's {unchecked}: anybody on the way can pretend to be the broker",
-        verify=settings.verify,
-    )
 
 
 def handshake_error(error: BaseException, broker: str) -> IngestdError | None:

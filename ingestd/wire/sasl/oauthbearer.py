@@ -33,7 +33,7 @@ class OAuthBearer:
     """
 
     token: TokenProvider
-    extensions: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
     cleartext: bool = False
 
     def __post_init__(self) -> None:

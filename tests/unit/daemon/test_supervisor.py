@@ -49,7 +49,7 @@ class FakeWorkers:
 
     stuck = False
 
-    def __init__(self, settings, routes, *, received, started, died):
+    def __init__(self, settings, routes, clusters, *, received, started, died):
         self.count, self.restarts, self.told, self.received = 1, [0], [], received
         self.draining, self.abandoned = asyncio.Event(), asyncio.Event()
 

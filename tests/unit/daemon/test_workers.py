@@ -83,6 +83,7 @@ def slots():
     made = Workers(
         settings,
         (),
+        {},
         received=lambda *_: None,
         started=lambda slot: events.append(("started", slot)),
         died=lambda slot: events.append(("died", slot)),
