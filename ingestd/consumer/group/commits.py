@@ -103,7 +103,6 @@ class Commits:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
         """See `CoordinatorSession.commit`."""
-        self.run_callbacks()
         if not offsets:
             return
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
@@ -144,23 +143,22 @@ class Commits:
         """See `CoordinatorSession.committed`. Offsets that an open transaction may still change are waited for."""
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        if not partitions:
+            return found
         missing: Collection[TopicPartition] = partitions
         last: IngestdError | None = None
         async for _ in Backoff().attempts_until(deadline):
-            if not missing:
-                return found
             try:
                 last = await self._fetch(missing, found, deadline)
             except IngestdError as error:
                 last = error
                 if self._coordinator.action(FETCH, error) is Action.fail:
                     raise
+            if last is None:
+                return found
             missing = [key for key in missing if key not in found]
-            if last is not None:
-                self._events.retried(self._coordinator.group_id, "fetch committed offsets", last)
-        if missing:
-            raise DeadlineExceeded(f"committed offsets: not found within {deadline.seconds:g} s ({last})") from last
-        return found
+            self._events.retried(self._coordinator.group_id, "fetch committed offsets", last)
+        raise DeadlineExceeded(f"committed offsets: not found within {deadline.seconds:g} s ({last})") from last
 
     async def _fetch(
         self,

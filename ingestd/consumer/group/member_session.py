@@ -115,7 +115,7 @@ class MemberSession(ABC):
     @property
     def end(self) -> SessionEnd | None:
         """See `CoordinatorSession`."""
-        return self._end
+        return self._end or self._ending
 
     def start(self, topics: Topics) -> None:
         """See `CoordinatorSession`."""
@@ -222,6 +222,7 @@ class MemberSession(ABC):
         end = self._ending or SessionEnd(EndReason.closed)
         if error is not None:
             end = self._failure("what was told of an assignment failed", error)
+        self._ending = end
         try:
             if end.reason is EndReason.closed and self._is_member():
                 await self._revoke(self._assignment)

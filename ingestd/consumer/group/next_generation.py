@@ -272,7 +272,7 @@ class NextGenerationSession(MemberSession):
         try:
             unknown = await self._names.find(topic_ids, self._settings.request_timeout)
         except IngestdError as error:
-            if not is_retriable(error):
+            if not is_retriable(error) and not isinstance(error, KafkaError):
                 raise
             self._events.retried(self._group_id, "topic names", error)
             return False

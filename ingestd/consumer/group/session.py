@@ -72,7 +72,8 @@ class SessionEnd:
 class PartitionOwner(Protocol):
     """Whoever works on the partitions of a session. Its methods are called one at a time, from a task of the session.
 
-    What they raise ends the session (`EndReason.failed`).
+    What they raise ends the session (`EndReason.failed`). A call may be cancelled when the session is closed: what is
+    still assigned is revoked then, by a call of its own.
     """
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -114,7 +115,7 @@ class CoordinatorSession(Protocol):
 
     @property
     def end(self) -> SessionEnd | None:
-        """Why it ended; None while it lives."""
+        """Why it ends or has ended; None while it lives. Known before the last partitions are revoked or lost."""
         ...
 
     def start(self, topics: Topics) -> None:
@@ -130,7 +131,10 @@ class CoordinatorSession(Protocol):
         ...
 
     def rejoin(self, reason: str) -> None:
-        """Have the group share its partitions anew."""
+        """Take part anew, and have the group share its partitions where that changes anything.
+
+        Afterwards the owner is told what is `assigned`, with no partitions where nothing is new.
+        """
         ...
 
     def progressed(self) -> None:
@@ -138,7 +142,7 @@ class CoordinatorSession(Protocol):
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
-        """Commit now. Tried again while errors pass. Runs the finished callbacks first.
+        """Commit now. Tried again while errors pass.
 
         Raises `KafkaError` (a member or generation that ended among others), `DeadlineExceeded`, `Closed`.
         """
@@ -149,7 +153,7 @@ class CoordinatorSession(Protocol):
         ...
 
     def run_callbacks(self) -> None:
-        """Call what finished commits wait to have called, in the caller's context."""
+        """Call what finished commits wait to have called, in the caller's context: do so before anything else."""
         ...
 
     async def committed(

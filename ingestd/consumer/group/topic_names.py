@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingestd.errors import ErrorCode
+from ingestd.errors import ErrorCode, raise_for_code
 from ingestd.wire import requests
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ class TopicNames:
     async def find(self, topic_ids: Collection[UUID], timeout: float) -> set[UUID]:
         """Ask a broker for those not known yet; the ones that it does not know either, or not yet.
 
-        Raises `ConnectionLost`, `DeadlineExceeded`, `UnsupportedVersion`, `Closed`.
+        Raises `ConnectionLost`, `DeadlineExceeded`, `KafkaError`, `UnsupportedVersion`, `Closed`.
         """
         missing = set(topic_ids) - self._names.keys()
         if missing:
             broker = await self._client.any()
             answer = await broker.request(requests.metadata((), topic_ids=sorted(missing)), timeout)
+            raise_for_code(getattr(answer, "error_code", ErrorCode.none), "Metadata")
             for topic in answer.topics:
                 if topic.error_code is not ErrorCode.unknown_topic_id and topic.name and topic.topic_id is not None:
                     self._names[topic.topic_id] = topic.name

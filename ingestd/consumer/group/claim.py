@@ -1,0 +1,166 @@
+"""Claim: one partition in the hands of one handler. Hands out what is fetched; knows how far the handler says it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.client.group import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.fetched import FetchedBatch
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.records.columns import Columns
+    from ingestd.records.decode import Record
+
+__all__ = ["Claim"]
+
+
+class Claim:
+    """Made by a `ConsumerGroupSession`. Iterate it from one task: records one by one, `chunks`, `batches`, `columns`.
+
+    Invariants
+        What is handed out is in order of offset. Once the claim has ended nothing is, and iteration ends.
+        Marks only grow, but by `reset_offset`; they count until the handler's end was waited for.
+    """
+
+    def __init__(self, consumer: PartitionConsumer, run_callbacks: Callable[[], None]) -> None:
+        self.key: TopicPartition = consumer.key
+        self.initial_offset = consumer.next_offset
+        """The offset that the claim began at."""
+        self._consumer = consumer
+        self._run_callbacks = run_callbacks
+        self._stopped = False
+        self._released = False
+        self._seen = -1
+        self._marked = -1
+        self._metadata = ""
+        self._committed: tuple[int, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.key} at {self.next_offset}{' ended' if self._stopped else ''}>"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.key.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.key.partition
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset after the last fully replicated record, as of the last answer; -1 before the first."""
+        return self._consumer.high_watermark
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after what was handed out last."""
+        return self._consumer.next_offset
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets between what was handed out and the end of the log, as of the last answer; None before the first."""
+        return self._consumer.lag
+
+    @property
+    def ended(self) -> bool:
+        """Whether the partition goes to another member, or the session ends: nothing more is handed out."""
+        return self._stopped
+
+    @property
+    def paused(self) -> bool:
+        """Whether fetching is paused."""
+        return self._consumer.paused
+
+    def pause(self) -> None:
+        """Fetch no more until `resume`; what is fetched is still handed out. The group does not rebalance for it."""
+        self._consumer.pause()
+
+    def resume(self) -> None:
+        """Fetch again."""
+        self._consumer.resume()
+
+    # Reading: see `PartitionConsumer`, also for what is raised
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """Records, one by one."""
+        return aiter(self._consumer)
+
+    def chunks(self) -> AsyncIterator[list[Record]]:
+        """Lists of records, none empty: the least work for each of many."""
+        return self._consumer.chunks()
+
+    def batches(self) -> AsyncIterator[FetchedBatch]:
+        """Whole record batches as the broker keeps them, not decoded."""
+        return self._consumer.batches()
+
+    def columns(self) -> AsyncIterator[Columns]:
+        """Records as columns, one value for each record batch."""
+        return self._consumer.columns()
+
+    # How far the handler is
+
+    def mark(self, record: Record, metadata: str = "") -> None:
+        """Say that `record` and all before it are processed: they are committed with the next commit.
+
+        This, as the other ways to mark, first calls what finished commits wait to have called.
+        """
+        self.mark_offset(record.offset + 1, metadata)
+
+    def mark_all(self, metadata: str = "") -> None:
+        """Say that everything that was handed out is processed: after a chunk, a batch, columns."""
+        self.mark_offset(self._consumer.next_offset, metadata)
+
+    def mark_offset(self, offset: int, metadata: str = "") -> None:
+        """Say that everything before `offset` is processed."""
+        self._run_callbacks()
+        if offset > self._marked and not self._released:
+            self._marked = offset
+            self._metadata = metadata
+
+    def reset_offset(self, offset: int, metadata: str = "") -> None:
+        """Mark `offset` although that may go back: the next session begins there. This one reads on where it is."""
+        self._run_callbacks()
+        if not self._released:
+            self._marked = offset
+            self._metadata = metadata
+
+    # What the session does with it
+
+    @property
+    def uncommitted(self) -> OffsetAndMetadata | None:
+        """What is marked and not committed; None: nothing.
+
+        Its leader epoch is of what was handed out last, which may be of a later leader than what is marked: a log that
+        was cut in between is then found when it is read, not when the next session begins.
+        """
+        if self._marked < 0 or (self._marked, self._metadata) == self._committed:
+            return None
+        epoch = self._consumer.committable.leader_epoch if self._marked > self.initial_offset else -1
+        return OffsetAndMetadata(self._marked, epoch, self._metadata)
+
+    def committed(self, offset: OffsetAndMetadata) -> None:
+        """This much is committed."""
+        self._committed = (offset.offset, offset.metadata)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the handler has asked for nothing more since this was asked last, and does not wait for records."""
+        now = self._consumer.next_offset
+        same, self._seen = now == self._seen, now
+        return same and not self._consumer.awaited
+
+    def stop(self) -> None:
+        """Fetch and hand out nothing more. Marks still count, until `release`."""
+        self._stopped = True
+        self._consumer.abandon()
+
+    def release(self) -> None:
+        """The partition is not ours any more: marks do not count."""
+        self.stop()
+        self._released = True

@@ -1,0 +1,249 @@
+"""Consumer group: a member that processes what it is assigned, one handler's turn for each partition."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Self
+
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
+from ingestd.consumer.group.events import NoGroupEvents
+from ingestd.consumer.group.next_generation import NextGenerationSession
+from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.settings import GroupProtocol, GroupSettings
+from ingestd.consumer.settings import OutOfRange
+from ingestd.errors import Closed, IngestdError
+from ingestd.retry import Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from ingestd.client.client import Client
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.events import ConsumerEvents
+    from ingestd.consumer.group.claim import Claim
+    from ingestd.consumer.group.events import GroupEvents
+    from ingestd.consumer.group.handler import ConsumerGroupHandler
+    from ingestd.consumer.group.member_session import MemberSession
+    from ingestd.consumer.group.session import CoordinatorSession, SessionEnd, Topics
+
+__all__ = ["ConsumerGroup"]
+
+_log = logging.getLogger(__name__)
+
+_SESSIONS: Final[Mapping[GroupProtocol, type[MemberSession]]] = {
+    GroupProtocol.classic: ClassicSession,
+    GroupProtocol.consumer: NextGenerationSession,
+}
+_LOOKS_PER_POLL_INTERVAL: Final = 10
+"""How often, in each `max_poll_interval`, handlers are looked at for progress."""
+_ENDED_BY_US: Final = frozenset({EndReason.claim_returned, EndReason.claim_failed, EndReason.cancelled})
+"""The group knows nothing of these ends: consuming again joins anew."""
+_MEMBER_SHARE: Final = 0.5
+"""Of the time to close in; the rest is for the claims' end."""
+
+
+class ConsumerGroup:
+    """A member of one group. Async context manager; shares the client, and does not close it.
+
+    `await group.consume(topics, handler)`, in a loop: each turn is one `ConsumerGroupSession`. Between turns, and while
+    handlers are slow, the member stays in the group, up to `max_poll_interval`.
+
+    Invariants
+        One session at a time; the member outlives it.
+        After `close` no task of the group is left, whatever state the brokers are in.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        settings: GroupSettings | None = None,
+        *,
+        events: GroupEvents | None = None,
+        consumer_events: ConsumerEvents | None = None,
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._settings = settings or GroupSettings()
+        self._events = events or NoGroupEvents()
+        out_of_range = OutOfRange(self._settings.no_offset.value)
+        self._consumer = Consumer(
+            client, replace(self._settings.consumer, out_of_range=out_of_range), events=consumer_events
+        )
+        self._tasks = TaskOwner()
+        self._member: CoordinatorSession | None = None
+        self._partitions = _Partitions()
+        self._last_end: EndReason | None = None
+        self._paused: set[TopicPartition] = set()
+        self._closed = False
+
+    async def consume(self, topics: Topics, handler: ConsumerGroupHandler) -> SessionEnd:
+        """Join (again), and have `handler` process the partitions that come, until the session ends.
+
+        Returns why it ended, where consuming again is the thing to do: a rebalance, a handler that returned, partitions
+        that were lost, `close`. Raises what a handler raised; `PollIntervalExceeded`; `KafkaError` for what trying
+        again does not mend; `Closed`. Cancelling it ends the session, with cleanup and final commit.
+        """
+        if self._closed:
+            raise Closed(f"group {self._group_id} is closed")
+        if self._partitions.session is not None:
+            raise IngestdError(f"group {self._group_id} is consuming already; expected one call at a time")
+        member = await self._joined(topics)
+        session = self._partitions.session = ConsumerGroupSession(
+            member, self._consumer, handler, self._settings, self._events, self._paused
+        )
+        watching = self._tasks.start(self._watch(member, session), f"progress in {self._group_id}")
+        try:
+            member.run_callbacks()
+            return await session.run(self._partitions.first)
+        finally:
+            watching.cancel()
+            self._partitions.session = None
+            self._last_end = session.end_reason
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""
+        self._paused.update(partitions)
+        for claim in self._claims_of(partitions):
+            claim.pause()
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these again."""
+        self._paused.difference_update(partitions)
+        for claim in self._claims_of(partitions):
+            claim.resume()
+
+    def pause_all(self) -> None:
+        """Pause every partition that is claimed now."""
+        if self._partitions.session is not None:
+            self.pause(list(self._partitions.session.claims))
+
+    def resume_all(self) -> None:
+        """Resume every partition that is paused."""
+        self.resume(list(self._paused))
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused, claimed now or not."""
+        return frozenset(self._paused)
+
+    @property
+    def session(self) -> ConsumerGroupSession | None:
+        """The session of the `consume` that runs now."""
+        return self._partitions.session
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """End the session with cleanup and final commit, leave the group (static members stay) and end.
+
+        Ends within `timeout` seconds with all brokers down, too. Safe to call twice. Not from within a handler.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = Deadline.after(timeout)
+        if self._partitions.session is not None:
+            self._partitions.session.end(EndReason.closed, within=timeout * (1 - _MEMBER_SHARE))
+        if self._member is not None:
+            await self._member.close(deadline.remaining, leave=self._settings.group_instance_id is None)
+            self._member.run_callbacks()
+        await self._tasks.close()
+        await self._consumer.close(max(0.1, deadline.remaining))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Membership
+
+    async def _joined(self, topics: Topics) -> CoordinatorSession:
+        """The member: of before, if it is one still, or a new one."""
+        member = self._member
+        if member is not None and member.end is not None:
+            await member.close(self._settings.request_timeout)
+            member = None
+        if member is None:
+            self._partitions.begin()
+            session_type = _SESSIONS[self._settings.protocol]
+            member = self._member = session_type(
+                self._client, self._group_id, self._settings, self._partitions, events=self._events
+            )
+            member.start(topics)
+            self._tasks.start(self._follow(member), f"end of the member of {self._group_id}")
+            return member
+        member.progressed()
+        member.subscribe(topics)
+        if self._last_end in _ENDED_BY_US:
+            self._partitions.known.clear()
+            member.rejoin(f"consumes again after: {self._last_end.value}")
+        return member
+
+    async def _follow(self, member: CoordinatorSession) -> None:
+        end = await member.wait_ended()
+        if self._partitions.session is not None:
+            self._partitions.session.end(end.reason, end.error)
+        elif end.error is not None:
+            _log.warning("%s", end.error)
+        self._partitions.known.set()
+
+    async def _watch(self, member: CoordinatorSession, session: ConsumerGroupSession) -> None:
+        while True:
+            await asyncio.sleep(self._settings.max_poll_interval / _LOOKS_PER_POLL_INTERVAL)
+            if session.progresses:
+                member.progressed()
+
+    def _claims_of(self, partitions: Collection[TopicPartition]) -> list[Claim]:
+        session = self._partitions.session
+        return [] if session is None else [session.claims[key] for key in partitions if key in session.claims]
+
+
+class _Partitions:
+    """What the member owns, handed on to the session of now, and kept for the next one. See `PartitionOwner`."""
+
+    def __init__(self) -> None:
+        self.session: ConsumerGroupSession | None = None
+        self.known = asyncio.Event()
+        """There is an assignment, or there will be none."""
+        self._owned: set[TopicPartition] = set()
+
+    def begin(self) -> None:
+        """Of a new member."""
+        self.known.clear()
+        self._owned.clear()
+
+    async def first(self) -> Sequence[TopicPartition]:
+        """Wait until it is known what there is to begin with."""
+        await self.known.wait()
+        return sorted(self._owned)
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        self._owned.update(partitions)
+        self.known.set()
+        if self.session is not None:
+            self.session.assigned(partitions)
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        self._owned.difference_update(partitions)
+        if not self._owned:
+            self.known.clear()
+        if self.session is not None:
+            await self.session.revoked(partitions)
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        self._owned.difference_update(partitions)
+        if not self._owned:
+            self.known.clear()
+        if self.session is not None:
+            await self.session.lost(partitions)

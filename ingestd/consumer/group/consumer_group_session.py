@@ -1,0 +1,374 @@
+"""Consumer group session: from the first assignment to the end of all claims. What a handler sees of its group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingestd.consumer.group.claim import Claim
+from ingestd.consumer.group.session import EndReason, SessionEnd
+from ingestd.consumer.group.settings import NoOffset
+from ingestd.consumer.settings import Edge
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.retry import Backoff, Deadline
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from ingestd.client.group import OffsetAndMetadata
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.consumer import Consumer
+    from ingestd.consumer.group.events import GroupEvents
+    from ingestd.consumer.group.handler import ConsumerGroupHandler
+    from ingestd.consumer.group.session import CommitDone, CoordinatorSession
+    from ingestd.consumer.group.settings import GroupSettings
+    from ingestd.consumer.settings import Start
+
+__all__ = ["ConsumerGroupSession"]
+
+_log = logging.getLogger(__name__)
+
+_GRACE: Final = 0.5
+"""Of the time that ending may take: for handlers to return by themselves. Half of what is left is for them to be
+cancelled in, half of what is then left for each hook, and the rest for the final commit."""
+_NO_COMMIT: Final = frozenset({EndReason.lost, EndReason.poll_interval, EndReason.failed})
+"""After these nothing can be committed: the coordinator does not take us for a member."""
+
+
+class ConsumerGroupSession:
+    """Made by `ConsumerGroup.consume`. With the cooperative protocol it outlives rebalances that leave it a partition.
+
+    Invariants
+        A claim exists from the moment that its start is known until its partition is revoked or lost; its handler runs
+        in one task, which has ended before the partition is given up.
+        `setup` comes before every claim, `cleanup` after all; the final commit is sent after the handlers' end and
+        before the partition is given up.
+    """
+
+    def __init__(
+        self,
+        member: CoordinatorSession,
+        consumer: Consumer,
+        handler: ConsumerGroupHandler,
+        settings: GroupSettings,
+        events: GroupEvents,
+        paused: Collection[TopicPartition],
+    ) -> None:
+        self._member = member
+        self._consumer = consumer
+        self._handler = handler
+        self._settings = settings
+        self._events = events
+        self._paused = paused
+        self._tasks = TaskOwner(self._fail)
+        self._wanted: set[TopicPartition] = set()
+        self._openers: dict[asyncio.Task[None], frozenset[TopicPartition]] = {}
+        self._claims: dict[TopicPartition, Claim] = {}
+        self._working: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._set_up = False
+        self._open = False
+        self._hooks = 0
+        self._end: SessionEnd | None = None
+        self._failure: BaseException | None = None
+        self._time_to_end = settings.rebalance_timeout
+        self._ending = asyncio.Event()
+        self._finished = asyncio.Event()
+
+    # What a handler sees
+
+    @property
+    def member_id(self) -> str:
+        """As the coordinator knows this member."""
+        return self._member.member.member_id
+
+    @property
+    def generation(self) -> int:
+        """The group's generation, which grows while cooperative rebalances pass."""
+        return self._member.member.generation
+
+    @property
+    def claims(self) -> Mapping[TopicPartition, Claim]:
+        """The claims that there are now."""
+        return self._claims
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """Why the session ends; None while it does not."""
+        return None if self._end is None else self._end.reason
+
+    async def wait_ending(self) -> SessionEnd:
+        """Wait until the session ends, and why; for handlers that wait for something else than records."""
+        await self._ending.wait()
+        assert self._end is not None
+        return self._end
+
+    def mark_offset(self, topic_partition: TopicPartition, offset: int, metadata: str = "") -> None:
+        """See `Claim.mark_offset`. Without effect where there is no such claim (any more)."""
+        if (claim := self._claims.get(topic_partition)) is not None:
+            claim.mark_offset(offset, metadata)
+
+    def reset_offset(self, topic_partition: TopicPartition, offset: int, metadata: str = "") -> None:
+        """See `Claim.reset_offset`. Without effect where there is no such claim (any more)."""
+        if (claim := self._claims.get(topic_partition)) is not None:
+            claim.reset_offset(offset, metadata)
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Commit what is marked, and wait for it; runs the callbacks of finished commits first.
+
+        Raises `KafkaError`, `DeadlineExceeded`, `Closed`.
+        """
+        self._member.run_callbacks()
+        await self._commit(self._claims.values(), timeout)
+
+    def commit_later(self, done: CommitDone | None = None) -> None:
+        """Commit what is marked without waiting.
+
+        `done` is called by a handler's next turn: when it asks for more records or commits. By default errors are
+        logged.
+        """
+        claims = dict(self._claims)
+
+        def committed(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: IngestdError | None) -> None:
+            if error is None:
+                for key, offset in offsets.items():
+                    claims[key].committed(offset)
+            elif done is None:
+                _log.warning("offsets of %d partitions were not committed: %s", len(offsets), error)
+            if done is not None:
+                done(offsets, error)
+
+        self._member.commit_later(_uncommitted(claims.values()), committed)
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """See `Claim.lag`, of every claim."""
+        return {key: claim.lag for key, claim in self._claims.items()}
+
+    # Its life, as `ConsumerGroup` has it
+
+    @property
+    def progresses(self) -> bool:
+        """Whether no handler has been busy with the same thing since this was asked last."""
+        stuck = [claim.key for claim in self._claims.values() if claim.stuck]
+        return not stuck and not self._hooks
+
+    async def run(self, first_assignment: Callable[[], Awaitable[Sequence[TopicPartition]]]) -> SessionEnd:
+        """Live until something ends it. Raises what a handler raised, or the error that ended the membership."""
+        try:
+            self.assigned(await first_assignment())
+            if self._end is None:
+                self._set_up = True
+                await self._hook(self._handler.setup(self))
+            if self._end is None:
+                self._open = True
+                self._start_claims(sorted(self._wanted))
+                if self._settings.auto_commit_interval is not None:
+                    self._tasks.start(self._auto_commit(self._settings.auto_commit_interval), "commit marked offsets")
+            await self._ending.wait()
+        except asyncio.CancelledError:
+            self.end(EndReason.cancelled)
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            await self._finish()
+        if self._failure is not None:
+            raise self._failure
+        assert self._end is not None
+        if self._end.error is not None:
+            raise self._end.error
+        return self._end
+
+    def end(self, reason: EndReason, error: IngestdError | None = None, *, within: float | None = None) -> None:
+        """End it, the first reason counts; `within` seconds, else within the rebalance timeout."""
+        if within is not None:
+            self._time_to_end = min(self._time_to_end, within)
+        if self._end is None:
+            self._end = SessionEnd(reason, error)
+            self._ending.set()
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These came: their claims begin as soon as their offsets are known."""
+        self._wanted.update(partitions)
+        if self._open and self._end is None:
+            self._start_claims(partitions)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """End these claims and commit what they marked. With none left the session ends."""
+        if self._wanted.issubset(partitions):
+            self.end(EndReason.rebalance)
+            await self._finished.wait()
+            return
+        if not self._open:  # nothing was begun
+            self._wanted.difference_update(partitions)
+            return
+        deadline = Deadline.after(self._settings.rebalance_timeout)
+        claims = await self._take_away(partitions)
+        await self._end_handlers(claims, deadline)
+        await self._hook(self._handler.revoked(self, sorted(partitions)))
+        await self._final_commit(claims, deadline)
+        self._release(claims)
+
+    async def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """End these claims at once. With none left the session ends, for the member's reason where that has ended."""
+        if self._wanted.issubset(partitions):
+            end = self._member.end or SessionEnd(EndReason.lost)
+            self.end(end.reason, end.error)
+            await self._finished.wait()
+            return
+        claims = await self._take_away(partitions)
+        await self._end_handlers(claims, Deadline.after(0.0))
+        self._release(claims)
+        await self._hook(self._handler.lost(self, sorted(partitions)))
+
+    # Claims
+
+    def _start_claims(self, partitions: Sequence[TopicPartition], *, told: bool = False) -> None:
+        if partitions:
+            opener = self._tasks.start(self._open_claims(partitions, told=told), f"open {len(partitions)} claims")
+            self._openers[opener] = frozenset(partitions)
+            opener.add_done_callback(lambda done: self._openers.pop(done, None))
+
+    async def _open_claims(self, partitions: Sequence[TopicPartition], *, told: bool) -> None:
+        """Start a handler for each partition; asked again for as long as errors pass. Others end the session."""
+        if not told:
+            await self._hook(self._handler.assigned(self, partitions))
+        backoff = Backoff()
+        while True:
+            try:
+                consumers = await self._consumer.consume_partitions(await self._starts(partitions))
+                break
+            except IngestdError as error:
+                if not is_retriable(error):
+                    raise
+                self._events.retried(self._member.member.group_id, "start of claims", error)
+            await asyncio.sleep(backoff.next_delay())
+        for key, consumer in consumers.items():
+            if key in self._paused:
+                consumer.pause()
+            claim = self._claims[key] = Claim(consumer, self._member.run_callbacks)
+            self._working[key] = self._tasks.start(self._work(claim), f"claim of {key}")
+
+    async def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
+        policy = self._settings.no_offset
+        edge = Edge.oldest if policy is NoOffset.oldest else Edge.newest
+        starts: dict[TopicPartition, Start] = {}
+        for key, committed in (await self._member.committed(partitions)).items():
+            if committed is None and policy is NoOffset.error:
+                raise KafkaError(ErrorCode.offset_out_of_range, f"{key}: the group has committed no offset")
+            starts[key] = committed or edge
+        return starts
+
+    async def _work(self, claim: Claim) -> None:
+        await self._handler.consume_claim(self, claim)
+        if not claim.ended:
+            self.end(EndReason.claim_returned)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        else:
+            _log.error("another failure while the session ends: %r", error)
+        self.end(EndReason.claim_failed)
+
+    async def _take_away(self, partitions: Iterable[TopicPartition]) -> list[Claim]:
+        """These are wanted no more: end what still opens them, and give their claims."""
+        gone = set(partitions)
+        self._wanted -= gone
+        for opener, opening in list(self._openers.items()):
+            if opening & gone:
+                opener.cancel()
+                await asyncio.wait([opener])
+                if rest := sorted(opening & self._wanted - self._claims.keys()):
+                    self._start_claims(rest, told=True)
+        return [self._claims[key] for key in gone if key in self._claims]
+
+    async def _end_handlers(self, claims: Collection[Claim], deadline: Deadline) -> None:
+        for claim in claims:
+            claim.stop()
+        working = {self._working.pop(claim.key) for claim in claims if claim.key in self._working}
+        working.discard(asyncio.current_task())
+        if working and deadline.remaining:
+            _, working = await asyncio.wait(working, timeout=deadline.remaining * _GRACE)
+        for task in working:
+            _log.warning("%s has not returned and is cancelled", task.get_name())
+            task.cancel()
+        if working:
+            await asyncio.wait(working, timeout=max(1.0, deadline.remaining * _GRACE))
+
+    def _release(self, claims: Collection[Claim]) -> None:
+        for claim in claims:
+            claim.release()
+            self._claims.pop(claim.key, None)
+
+    # Commits
+
+    async def _commit(self, claims: Iterable[Claim], timeout: float | None) -> None:
+        by_key = {claim.key: claim for claim in claims}
+        offsets = _uncommitted(by_key.values())
+        if offsets:
+            await self._member.commit(offsets, timeout)
+        for key, offset in offsets.items():
+            by_key[key].committed(offset)
+
+    async def _auto_commit(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await self._commit(self._claims.values(), None)
+            except IngestdError as error:
+                self._events.retried(self._member.member.group_id, "auto commit", error)
+
+    async def _final_commit(self, claims: Collection[Claim], deadline: Deadline) -> None:
+        if self._settings.auto_commit_interval is None:
+            return
+        try:
+            await self._commit(claims, min(self._settings.commit_timeout, deadline.remaining))
+        except IngestdError as error:
+            _log.warning("the final commit failed, records since the last one will be processed again: %s", error)
+
+    # The end
+
+    async def _finish(self) -> None:
+        assert self._end is not None
+        reason = self._end.reason
+        at_once = reason in (EndReason.lost, EndReason.poll_interval)
+        deadline = Deadline.after(self._time_to_end)
+        partitions = sorted(self._wanted)
+        try:
+            claims = await self._take_away(partitions)
+            await self._end_handlers(claims, Deadline.after(0.0) if at_once else deadline)
+            if reason in _NO_COMMIT:
+                self._release(claims)
+            if self._open and partitions:
+                hook = self._handler.lost if reason in _NO_COMMIT else self._handler.revoked
+                await self._last_hook(hook(self, partitions), deadline)
+            if self._set_up:
+                await self._last_hook(self._handler.cleanup(self), deadline)
+            if reason not in _NO_COMMIT:
+                await self._final_commit(claims, deadline)
+            self._release(claims)
+        finally:
+            self._release(list(self._claims.values()))
+            await self._tasks.close()
+            self._finished.set()
+
+    async def _hook(self, hook: Awaitable[None]) -> None:
+        self._hooks += 1
+        try:
+            await hook
+        finally:
+            self._hooks -= 1
+
+    async def _last_hook(self, hook: Awaitable[None], deadline: Deadline) -> None:
+        """A hook of the end: it may fail, and take its time, without keeping the rest of the end from coming."""
+        try:
+            await Deadline.after(deadline.remaining * _GRACE).wait_for(self._hook(hook), "a hook of the handler")
+        except Exception as error:  # noqa: BLE001 - the handler's own; raised when the session has ended
+            self._fail(error)
+
+
+def _uncommitted(claims: Iterable[Claim]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {claim.key: offset for claim in claims if (offset := claim.uncommitted) is not None}
