@@ -36,6 +36,19 @@ def test_every_contender_delivers_every_line_and_is_metered(tmp_path: Path) -> N
     assert set(found["settings"]) >= {"acks", "linger_ms", "levels", "delivery", "fsync", "input_bytes"}
 
 
+@pytest.mark.peers
+def test_every_client_delivers_every_record_it_was_called_for(tmp_path: Path) -> None:
+    found = run("produce", tmp_path / "results", "--size", "1MB", "--runs", "1", "--directory", str(tmp_path))
+    figures = found["figures"]
+    assert {row["case"] for row in figures["summary"]} == {
+        "lz4", "lz4, keys", "lz4, headers", "lz4, callbacks", "none", "zstd",
+    }  # fmt: skip
+    first = {row["contender"] for row in figures["summary"] if row["case"] == "lz4"}
+    assert first == {"ingestd", "ingestd, send_many", "kcat", "confluent-kafka-python", "aiokafka"}
+    assert {row["delivered"] for row in figures["summary"]} == {found["settings"]["lines"]}
+    assert len(figures["verdicts"]) == 3
+
+
 def test_one_worker_and_two_reach_the_sink_with_every_line(tmp_path: Path) -> None:
     found = run("scaling", tmp_path / "results", "--size", "20MB", "--runs", "1", "--directory", str(tmp_path))
     assert found["figures"]["gain"] > 0
