@@ -15,7 +15,10 @@ from ingestd.daemon.configuration import (
     PipelineSink,
     PipelineSource,
 )
+from ingestd.daemon.security import SaslSettings
 from ingestd.tail.route import TailRoute
+from ingestd.wire.secret import Secret
+from ingestd.wire.tls import TlsSettings
 
 __all__ = ["PAGE", "keys_of", "render"]
 
@@ -23,6 +26,17 @@ PAGE = Path(__file__).resolve().parents[2] / "config" / "REFERENCE.md"
 TABLES: tuple[tuple[str, type, str], ...] = (
     ("[daemon]", DaemonSettings, "The processes, their state, how they show themselves."),
     ("[clusters.NAME]", ClusterSettings, "A Kafka cluster (`bootstrap`), or one that the daemon runs (`embedded`)."),
+    (
+        "[clusters.NAME] tls",
+        TlsSettings,
+        "TLS with a cluster's brokers. What is read from files is read anew when they change.",
+    ),
+    ("[clusters.NAME] sasl", SaslSettings, "Who this host is for a cluster's brokers."),
+    (
+        "A secret",
+        Secret,
+        "A table with one of these keys, so that the secret is not in the configuration; or, less well, a string.",
+    ),
     ("[tails.NAME]", TailRoute, "Files, line by line, into a topic."),
     ("[pipelines.NAME]", PipelineSettings, "Topics, through SQL, to files, on Spark."),
     ("[pipelines.NAME] source", PipelineSource, "What a pipeline reads."),
@@ -68,7 +82,14 @@ def _takes(annotation: ast.expr) -> str:
     if text.startswith("Literal["):
         return ", ".join(f"`{choice}`" for choice in ast.literal_eval(text.removeprefix("Literal").replace("'", '"')))
     plain = text.replace(" | None", "")
-    named = {"str": "string", "Path": "path", "int": "integer", "float": "seconds", "bool": "boolean"}
+    named = {
+        "str": "string",
+        "Path": "path",
+        "int": "integer",
+        "float": "seconds",
+        "bool": "boolean",
+        "Secret | str": "secret",
+    }
     return named.get(plain, "strings" if plain.startswith("tuple[str") else "table")
 
 
@@ -76,8 +97,10 @@ def _as_toml(written: ast.expr) -> str:
     if isinstance(written, ast.BinOp):
         return f"{eval(compile(ast.Expression(written), 'default', 'eval')):,}".replace(",", "_")
     text = ast.unparse(written)
-    if text == "None":
+    if text == "None" or text.startswith("field(default=None"):
         return ""
+    if text.startswith("field(default_factory=dict"):
+        return "{}"
     if text.startswith("Path("):
         text = text.removeprefix("Path(").removesuffix(")")
     if text.startswith("("):
