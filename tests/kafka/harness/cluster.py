@@ -157,6 +157,8 @@ class KafkaCluster:
             # A dead or frozen node must be noticed within a test's patience.
             "broker.heartbeat.interval.ms": "300",
             "broker.session.timeout.ms": "2000",
+            # A dead member must be noticed within a test's patience.
+            "group.min.session.timeout.ms": "500",
             "replica.lag.time.max.ms": "3000",
             "controller.quorum.election.timeout.ms": "500",
             "controller.quorum.fetch.timeout.ms": "1000",
