@@ -1,4 +1,4 @@
-"""Broker consumer: one per broker. One fetch at a time for all partitions that this broker leads and that have room."""
+"""Broker consumer: one per broker. One fetch at a time for all partitions that it serves and that have room."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ingestd.client.metadata import Node
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
 from ingestd.consumer.settings import Isolation, TopicPartition
@@ -14,6 +15,7 @@ from ingestd.errors import ConnectionLost, CorruptBatch, DeadlineExceeded, Error
 from ingestd.retry import Backoff
 from ingestd.wire.apis import Api
 from ingestd.wire.fetch import (
+    FIRST_WITH_TOPIC_ID,
     FIRST_WITH_WHOLE_BATCHES,
     HIGHEST,
     HIGHEST_BY_NAME,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from ingestd.wire.codec import Buffer
     from ingestd.wire.fetch import FetchAnswer, FetchedPartition
 
-__all__ = ["BrokerConsumer", "Refusal"]
+__all__ = ["BrokerConsumer", "Place", "Refusal"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,12 +60,27 @@ _PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition is fetched: a node's id, and what was known of the partition's leader when that was chosen."""
+
+    node: int
+    leader: PartitionMetadata
+
+    @property
+    def follower(self) -> bool:
+        """Whether that is not the leader, but a replica closer to us (KIP-392)."""
+        return self.node != self.leader.leader
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a broker does not serve a partition, and who does where the answer says so (-1 where it does not)."""
 
     error: IngestdError
     leader: int = -1
     leader_epoch: int = -1
+    node: Node | None = None
+    """Where that leader is."""
 
 
 class _Reminder:
@@ -102,6 +119,7 @@ class BrokerConsumer:
         events: ConsumerEvents,
         *,
         refused: Callable[[PartitionConsumer, Refusal], None],
+        preferred: Callable[[PartitionConsumer, int], None],
     ) -> None:
         self._client = client
         self._node_id = node_id
@@ -109,18 +127,19 @@ class BrokerConsumer:
         self._tasks = tasks
         self._events = events
         self._refused = refused
+        self._preferred = preferred
         self._partitions: dict[TopicPartition, PartitionConsumer] = {}
-        self._leader_epochs: dict[TopicPartition, int] = {}
+        self._places: dict[TopicPartition, Place] = {}
         self._session = FetchSession()
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
         self._under_way = False
         self._loop: asyncio.Task[None] | None = None
 
-    def add(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
+    def add(self, consumer: PartitionConsumer, place: Place) -> None:
         """Fetch this partition from here, from now on."""
         self._partitions[consumer.key] = consumer
-        self._leader_epochs[consumer.key] = leader.leader_epoch
+        self._places[consumer.key] = place
         self._wait = _FIRST_WAIT
         self.wake()
 
@@ -128,7 +147,7 @@ class BrokerConsumer:
         """Fetch it no more."""
         if self._partitions.get(consumer.key) is consumer:
             del self._partitions[consumer.key]
-            del self._leader_epochs[consumer.key]
+            del self._places[consumer.key]
 
     def wake(self) -> None:
         """A partition may have become fetchable: see to it that the loop runs."""
@@ -144,7 +163,7 @@ class BrokerConsumer:
             if broker.connected:
                 connection = await broker.connection(deadline.remaining)
                 version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST)
-                body = self._request(version, self._session.final_fetch(), 0.0)
+                body = self._request(version, self._session.final_fetch(), 0.0, rack="")
                 await connection.send(Api.fetch, version, body, timeout=min(_GIVE_BACK_TIMEOUT, deadline.remaining))
         except IngestdError as error:
             _log.debug("broker %d keeps a fetch session until it expires: %s", self._node_id, error)
@@ -159,20 +178,30 @@ class BrokerConsumer:
                 await self._wait_after(error, ready)
             except IngestdError as error:  # no retry mends a version or a framing that we do not share
                 self._session.lost()
-                for one in ready.values():
-                    one.fail(error)
+                self._fail(ready, error)
 
     async def _wait_after(self, error: IngestdError, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
+        followed = [key for key in ready if key in self._places and self._places[key].follower]
+        for key in followed:
+            self._refused(ready[key], Refusal(error))
+        ready = {key: one for key, one in ready.items() if key not in followed}
+        if not ready:
+            return
         for one in ready.values():
-            self._events.retried(one.topic, one.partition, error)
+            self._events.retried(*one.key, error)
+            one.report(error)
         self._client.metadata.wanted(
             {one.topic for one in ready.values()}, f"fetch from broker {self._node_id}: {error}"
         )
         if isinstance(error, KafkaError) and not error.retriable and error.code not in _PASSING:
-            for one in ready.values():
-                one.fail(error)
+            self._fail(ready, error)
             return
         await asyncio.sleep(self._backoff.next_delay())
+
+    def _fail(self, ready: Mapping[TopicPartition, PartitionConsumer], error: IngestdError) -> None:
+        for one in ready.values():
+            self._events.failed(*one.key, error)
+            one.fail(error)
 
     async def _fetch(self, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
         settings = self._settings
@@ -183,11 +212,18 @@ class BrokerConsumer:
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if by_id else HIGHEST_BY_NAME)
         fetch = self._session.next_fetch(wanted)
         wait = min(self._wait, settings.fetch_max_wait)
+        # A leader that is told where we are serves nothing that a closer replica has.
+        rack = settings.rack if all(one.follows for one in ready.values()) else ""
+        for one in ready.values():
+            one.fetched_by_id = by_id and version >= FIRST_WITH_TOPIC_ID
         self._under_way = True
         reminder = self._remind_later(wanted)
         try:
             body = await connection.send(
-                Api.fetch, version, self._request(version, fetch, wait), timeout=settings.request_timeout + wait
+                Api.fetch,
+                version,
+                self._request(version, fetch, wait, rack),
+                timeout=settings.request_timeout + wait,
             )
         finally:
             reminder.cancel()
@@ -211,15 +247,14 @@ class BrokerConsumer:
         return _Reminder(lambda: self._client.metadata.wanted(topics, reason))
 
     def _asked(self, consumer: PartitionConsumer) -> PartitionFetch:
-        topic = self._client.metadata.snapshot.topics.get(consumer.topic)
         return PartitionFetch(
-            topic_id=None if topic is None else topic.topic_id,
+            topic_id=consumer.topic_id,
             offset=consumer.position,
-            leader_epoch=self._leader_epochs[consumer.key],
+            leader_epoch=self._places[consumer.key].leader.leader_epoch,
             max_bytes=min(self._settings.partition_max_bytes, consumer.room),
         )
 
-    def _request(self, version: int, fetch: SessionFetch, wait: float) -> list[Buffer]:
+    def _request(self, version: int, fetch: SessionFetch, wait: float, rack: str) -> list[Buffer]:
         settings = self._settings
         topics: dict[tuple[str, UUID | None], list[FetchPartition]] = {}
         for key, asked in fetch.named.items():
@@ -239,6 +274,7 @@ class BrokerConsumer:
             session_id=fetch.session_id,
             session_epoch=fetch.session_epoch,
             forgotten=[(*topic, partitions) for topic, partitions in forgotten.items()],
+            rack=rack,
         )
 
     def _take(
@@ -251,7 +287,9 @@ class BrokerConsumer:
         final: bool,
     ) -> None:
         names = {fetch.topic_id: key.topic for key, fetch in wanted.items()}
+        nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in answer.nodes}
         refused = set()
+        sent_away: list[tuple[PartitionConsumer, int]] = []
         anything = False
         for part in answer.partitions:
             anything = anything or len(part.records) > 0
@@ -261,15 +299,20 @@ class BrokerConsumer:
                 continue
             if part.error is not ErrorCode.none:
                 refused.add(key)
-                detail = f"{key}, offset {consumer.position}, broker {self._node_id}"
-                self._refused(consumer, Refusal(KafkaError(part.error, detail), part.leader_id, part.leader_epoch))
+                self._refused(consumer, self._refusal(key, consumer, part, nodes))
                 continue
             consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
+            self._events.answered(*key, consumer.next_offset, consumer.log_end)
+            if part.preferred_read_replica >= 0:
+                sent_away.append((consumer, part.preferred_read_replica))
+                continue
             if len(part.records):
                 self._offer(consumer, part, answer_bytes, final=final)
         served = [consumer for key, consumer in ready.items() if key not in refused]
         for consumer in served:
             consumer.served()
+        for consumer, node in sent_away:
+            self._preferred(consumer, node)
         if anything:
             self._wait = _FIRST_WAIT
             return
@@ -278,6 +321,13 @@ class BrokerConsumer:
             for consumer in served:
                 if self._still_asked(consumer, wanted[consumer.key]):
                     self._found_nothing(consumer)
+
+    def _refusal(
+        self, key: TopicPartition, consumer: PartitionConsumer, part: FetchedPartition, nodes: Mapping[int, Node]
+    ) -> Refusal:
+        detail = f"{key}, offset {consumer.position}, broker {self._node_id}"
+        error = KafkaError(part.error, detail)
+        return Refusal(error, part.leader_id, part.leader_epoch, nodes.get(part.leader_id))
 
     def _still_asked(self, consumer: PartitionConsumer, fetch: PartitionFetch) -> bool:
         if consumer.paused or not consumer.live:
@@ -295,13 +345,14 @@ class BrokerConsumer:
                 aborted=[(one.producer_id, one.first_offset) for one in part.aborted_transactions],
             )
         except IngestdError as error:
-            consumer.fail(type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
+            self._fail({consumer.key: consumer}, type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
             return
         if fetched.next_offset == consumer.position and final:
             size = len(part.records)
-            consumer.fail(CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes"))
+            torn = CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes")
+            self._fail({consumer.key: consumer}, torn)
             return
-        self._events.fetched(consumer.topic, consumer.partition, fetched.size)
+        self._events.fetched(*consumer.key, fetched.size)
         consumer.offer(fetched)
 
     def _found_nothing(self, consumer: PartitionConsumer) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ingestd.client.metadata import TopicPartition
 from ingestd.records.batch import check_crc as check_batch_crc
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 from ingestd.records.decode import decode_columns, decode_records
@@ -17,19 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["columns_of", "records_of", "slice_columns"]
 
+NOWHERE: Final = TopicPartition("", -1)
 
-def records_of(batch: FetchedBatch, *, check_crc: bool) -> list[Record]:
+
+def records_of(batch: FetchedBatch, key: TopicPartition = NOWHERE, *, check_crc: bool) -> list[Record]:
     """The records of a batch from its first wanted offset up to its end. Raises `CorruptBatch`, `UnsupportedCodec`."""
     if check_crc:
         check_batch_crc(batch.data)
-    records = decode_records(batch.data)
-    if batch.whole:
-        return records
-    return [
-        record
-        for record in records
-        if record.offset >= batch.first and (batch.end is None or record.offset < batch.end)
-    ]
+    return decode_records(batch.data, topic=key.topic, partition=key.partition, first=batch.first, end=batch.end)
 
 
 def columns_of(batch: FetchedBatch, *, check_crc: bool) -> Columns:

@@ -17,12 +17,24 @@ class ConsumerEvents(Protocol):
         """`size` bytes of record batches came for a partition."""
         ...
 
+    def answered(self, topic: str, partition: int, next_offset: int, end: int) -> None:
+        """A broker answered for a partition: what was handed out ends before `next_offset`, what there is at `end`."""
+        ...
+
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:
         """Fetching a partition met an error and is tried again."""
         ...
 
+    def failed(self, topic: str, partition: int, error: IngestdError) -> None:
+        """Fetching a partition ended with an error, which its reader gets."""
+        ...
+
     def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
-        """The asked offset is not in the log; reading goes on at `offset`, as the policy says."""
+        """What was asked for is not in the log; reading goes on at `offset`, as the policy says."""
+        ...
+
+    def placed(self, topic: str, partition: int, node: int, leader: int) -> None:
+        """A partition is fetched from `node` from now on; its leader is `leader`."""
         ...
 
 
@@ -32,8 +44,17 @@ class NoEvents:
     def fetched(self, topic: str, partition: int, size: int) -> None:
         """See `ConsumerEvents`."""
 
+    def answered(self, topic: str, partition: int, next_offset: int, end: int) -> None:
+        """See `ConsumerEvents`."""
+
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:
         """See `ConsumerEvents`."""
 
+    def failed(self, topic: str, partition: int, error: IngestdError) -> None:
+        """See `ConsumerEvents`."""
+
     def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
+        """See `ConsumerEvents`."""
+
+    def placed(self, topic: str, partition: int, node: int, leader: int) -> None:
         """See `ConsumerEvents`."""

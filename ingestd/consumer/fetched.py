@@ -49,11 +49,17 @@ class FetchedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The batches for the reader, their bytes in memory, and the offset after the last one (hidden ones included)."""
+    """The batches for the reader, their bytes in memory, and the offset after the last one (hidden ones included).
+
+    `leader_epoch` is of the leader that appended the last one, `epoch_start` the offset from which on it is known to
+    have appended; -1 where no batch came or batches do not say.
+    """
 
     batches: Sequence[FetchedBatch]
     size: int
     next_offset: int
+    leader_epoch: int = -1
+    epoch_start: int = -1
 
 
 def cut(
@@ -75,6 +81,7 @@ def cut(
     hidden = AbortedFilter(aborted if isolation is Isolation.read_committed else ())
     batches = []
     next_offset = position
+    leader_epoch = epoch_start = -1
     try:
         for data in batches_of(records):
             header = read_header(data)
@@ -82,10 +89,12 @@ def cut(
             if not hidden.hides(header, data) and wanted:
                 batches.append(FetchedBatch(header, data, position, end))
             next_offset = max(next_offset, header.last_offset + 1)
+            if header.leader_epoch != leader_epoch:
+                leader_epoch, epoch_start = header.leader_epoch, header.base_offset
     except IngestdError:
         if next_offset == position:
             raise
         # What came before is good; the next fetch begins with what is not, and says so.
     # Batches made of old messages are larger than what they were made of.
     size = max(len(records), sum(len(batch.data) for batch in batches))
-    return Fetched(batches, size, next_offset)
+    return Fetched(batches, size, next_offset, leader_epoch, epoch_start)

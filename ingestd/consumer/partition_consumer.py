@@ -3,68 +3,122 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.decoding import columns_of, records_of
-from ingestd.errors import IngestdError
+from ingestd.consumer.position import UNKNOWN_EPOCH, Position
+from ingestd.consumer.unread import MetErrors, Unread
+from ingestd.errors import Closed, IngestdError
 from ingestd.records.batch import check_crc
+from ingestd.records.loops import RecordStream
 from ingestd.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import Any
+    from uuid import UUID
 
     from ingestd.consumer.fetched import Fetched, FetchedBatch
-    from ingestd.consumer.settings import TopicPartition
+    from ingestd.consumer.settings import Start, TopicPartition
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
-__all__ = ["PartitionConsumer"]
+__all__ = ["Feeder", "PartitionConsumer"]
+
+_FAIR_BYTES: Final = 1024 * 1024
+"""A reader that never has to wait lets other tasks run after so much."""
+
+
+class Feeder(Protocol):
+    """What a partition consumer needs of the consumer that made it."""
+
+    def share(self) -> int:
+        """Bytes of memory for each partition."""
+        ...
+
+    def wake(self, consumer: PartitionConsumer) -> None:
+        """There is room for more."""
+        ...
+
+    def repositioned(self, consumer: PartitionConsumer) -> None:
+        """Fetch from another position, whatever became of the one before."""
+        ...
+
+    def release(self, consumer: PartitionConsumer) -> None:
+        """Fetch no more."""
+        ...
+
+    def told(self) -> None:
+        """A partition consumer has something to hand out, or has ended."""
+        ...
+
+    @property
+    def locate(self) -> Callable[[TopicPartition, Start], Awaitable[int]]:
+        """The offset that a start means now."""
+        ...
 
 
 class PartitionConsumer:
-    """Reads one partition in order of offset. Made by `Consumer.consume_partition`; iterate it from one task.
+    """Reads one partition in order of offset. Made by `Consumer.consume_partition`.
 
-    `async for record in partition_consumer` yields records; `batches()` and `columns()` yield the same in bulk. An
+    `async for record in partition_consumer` yields records and awaits nothing while there are any at hand; `chunks()`
+    yields lists of them, `columns()` and `batches()` yield the same in bulk. All go on where the last one was left. An
     iteration ends at the given end offset or after `close`; it raises what ended it otherwise, after what came before.
 
+    Belongs to the event loop of its consumer and is not thread-safe; to be read by one task at a time. From threads:
+    `BlockingConsumer`.
+
     Invariants
-        What is handed out is in order of offset, each record at most once, none before the start or from the end on.
-        Fetched and not yet taken: at most its share of the memory, or one batch where that is larger.
-        `position` only grows, but where the out-of-range policy goes back.
+        What is handed out is in order of offset, each record at most once, none before the start or from the end on,
+        but where `seek` or a policy goes back.
+        Fetched and not yet handed out: at most its share of the memory, or one batch where that is larger; and the
+        records of one batch.
     """
 
     def __init__(
         self,
         key: TopicPartition,
-        position: int,
+        position: Position,
         end: int | None,
+        feeder: Feeder,
         *,
-        check_crcs: bool,
-        share: Callable[[], int],
-        wake: Callable[[PartitionConsumer], None],
-        released: Callable[[PartitionConsumer], None],
+        topic_id: UUID | None = None,
+        committed: bool = False,
+        check_crcs: bool = True,
     ) -> None:
         self.key = key
         self.end = end
+        self.topic_id = topic_id
+        self.fetched_by_id = False
+        self.gone = False
+        self.checked_epoch = UNKNOWN_EPOCH
         self.backoff = Backoff()
         self.failing_since: float | None = None
         self.empty_answers = 0
+        self.errors = MetErrors()
+        """Every error as it is met, also those after which fetching is tried again; ends when this is closed.
+
+        For `async for`, by one task. What ends fetching is raised by iteration as well. The newest 100 are kept.
+        """
         self.refused_by: tuple[int, int] | None = None
         self._position = position
-        self._next_offset = position
+        self._feeder = feeder
+        self._committed = committed
         self._check_crcs = check_crcs
-        self._share = share
-        self._wake = wake
-        self._released = released
-        self._fetched: deque[Fetched] = deque()
-        self._taken: deque[FetchedBatch] = deque()
-        self._head_first: int | None = None
-        self._fetched_bytes = 0
+        self._next_offset = position.offset
+        self._next_epoch = position.leader_epoch
+        self._unread = Unread()
+        self._open: FetchedBatch | None = None
+        self._stream = RecordStream(self._more)
+        self._holder = self._stream
+        self._handed_out_bytes = 0
         self._high_watermark = -1
         self._last_stable_offset = -1
         self._log_start_offset = -1
+        self._leader_only_until = 0.0
         self._paused = False
         self._closed = False
         self._error: IngestdError | None = None
@@ -98,14 +152,43 @@ class PartitionConsumer:
         return self._log_start_offset
 
     @property
+    def log_end(self) -> int:
+        """The offset after the last record that this consumer's isolation lets it see; -1 before the first answer."""
+        return self._last_stable_offset if self._committed else self._high_watermark
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from `next_offset` to `log_end`; None before the first answer."""
+        return None if self.log_end < 0 else max(0, self.log_end - self.next_offset)
+
+    @property
     def next_offset(self) -> int:
         """The offset after what was handed out last: where a later reader goes on."""
-        return self._next_offset
+        if self._open is None or self._holder.next_offset < 0:
+            return self._next_offset
+        return self._holder.next_offset if self._holder.left else self._open.next_offset
+
+    @property
+    def committable(self) -> OffsetAndMetadata:
+        """`next_offset` and the leader epoch of the record before it (-1: not known), as a group commits them."""
+        begun = self._open is not None and self._holder.next_offset >= 0
+        epoch = self._open.header.leader_epoch if self._open is not None and begun else self._next_epoch
+        return OffsetAndMetadata(self.next_offset, epoch)
 
     @property
     def paused(self) -> bool:
         """Whether fetching is paused."""
         return self._paused
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its end was reached and handed out."""
+        return self._closed
+
+    @property
+    def error(self) -> IngestdError | None:
+        """What ended fetching; iteration raises it after what was fetched before."""
+        return self._error
 
     def pause(self) -> None:
         """Fetch no more until `resume`. What is already fetched can still be read."""
@@ -114,23 +197,62 @@ class PartitionConsumer:
     def resume(self) -> None:
         """Fetch again."""
         self._paused = False
-        self._wake(self)
+        self._feeder.wake(self)
+
+    async def seek(self, start: Start) -> int:
+        """Go on from another place, before or behind; what was fetched is dropped. The offset that it is.
+
+        An error that ended fetching is forgotten. Raises `Closed`, and for a start that is no literal offset what
+        `Consumer.offsets` raises. A literal offset is not checked here: the out-of-range policy decides.
+        """
+        offset = start if isinstance(start, int) else await self._feeder.locate(self.key, start)
+        if self._closed:
+            raise Closed(f"{self.key}: the partition consumer is closed")
+        epoch = start.leader_epoch if isinstance(start, OffsetAndMetadata) else UNKNOWN_EPOCH
+        self._reclaim_open()
+        self._unread.clear()
+        self._error = None
+        self._position = Position(offset, epoch)
+        self._next_offset, self._next_epoch = offset, epoch
+        self.checked_epoch = UNKNOWN_EPOCH
+        self._feeder.repositioned(self)
+        self._notify()
+        return offset
 
     def close(self) -> None:
         """Fetch no more. Iteration goes on to the end of what is fetched, then ends. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        self._released(self)
+        self._feeder.release(self)
+        self.errors.end()
         self._notify()
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records, one by one; a later iteration goes on behind the last one handed out. Raises what `take` raises."""
+    def abandon(self) -> None:
+        """Close, and drop what is fetched: iteration ends at once, with `next_offset` behind what was handed out."""
+        self._reclaim_open()
+        self._unread.clear()
+        self._position = Position(self._next_offset, self._next_epoch)
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """Records, one by one. Raises what `take` raises."""
+        return self._stream
+
+    async def chunks(self) -> AsyncIterator[list[Record]]:
+        """Lists of records, none empty: the least work for each of many. Raises what `take` raises."""
+        while (records := self._stream.rest() or await self._more()) is not None:
+            self._finish_open()
+            if records:
+                yield records
+
+    async def columns(self) -> AsyncIterator[Columns]:
+        """Records as columns, one value for each record batch. Raises what `take` raises."""
         while (batch := await self._head()) is not None:
-            for record in records_of(batch, check_crc=self._check_crcs):
-                self._next_offset = self._head_first = record.offset + 1
-                yield record
+            columns = columns_of(batch, check_crc=self._check_crcs)
             self._pop_head()
+            self._handed_out(batch)
+            yield columns
 
     async def batches(self) -> AsyncIterator[FetchedBatch]:
         """Whole record batches as the broker keeps them, not decoded. Raises what `take` raises."""
@@ -138,27 +260,70 @@ class PartitionConsumer:
             if self._check_crcs:
                 check_crc(batch.data)
             self._pop_head()
+            self._handed_out(batch)
             yield batch
-
-    async def columns(self) -> AsyncIterator[Columns]:
-        """Records as columns, one value for each record batch. Raises what `take` raises."""
-        while (batch := await self._head()) is not None:
-            columns = columns_of(batch, check_crc=self._check_crcs)
-            self._pop_head()
-            yield columns
 
     async def take(self) -> Fetched | None:
         """Wait for what one answer brought; None at the end offset or after `close`. Not to be mixed with iteration.
 
-        Raises `KafkaError` (offset out of range, authorization, unknown topic), `CorruptBatch`, `UnsupportedVersion`.
+        Raises `KafkaError` (offset out of range, authorization, unknown topic), `LogTruncated`, `TopicRecreated`,
+        `CorruptBatch`, `UnsupportedVersion`.
         """
-        while not self._fetched:
+        if not await self._some():
+            return None
+        fetched = self._unread.take()
+        self._feeder.wake(self)
+        return fetched
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its reader waits for something to be handed out."""
+        return self._reader is not None
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is something to hand out, an error or an end among it, without waiting for a broker."""
+        return bool(self._unread) or self._error is not None or self._closed or self.finished
+
+    async def lend(self, stream: RecordStream) -> list[Record] | None:
+        """The records of the next batch, which `stream` hands out now; None at the end. Raises what `take` raises."""
+        batch = await self._head()
+        if batch is None:
+            return None
+        records = records_of(batch, self.key, check_crc=self._check_crcs)
+        self._pop_head()
+        self._open, self._holder = batch, stream
+        return records
+
+    def status(self) -> dict[str, Any]:
+        """What it does now, for bug reports: values that JSON can hold."""
+        return {
+            "next_offset": self.next_offset,
+            "position": self.position,
+            "leader_epoch": self._position.leader_epoch,
+            "high_watermark": self._high_watermark,
+            "last_stable_offset": self._last_stable_offset,
+            "lag": self.lag,
+            "end": self.end,
+            "fetched_bytes": self.fetched_bytes,
+            "paused": self._paused,
+            "error": None if self._error is None else str(self._error),
+        }
+
+    # How it hands out
+
+    async def _more(self) -> list[Record] | None:
+        return await self.lend(self._stream)
+
+    async def _some(self) -> bool:
+        """Wait until something can be handed out; False at the end."""
+        while not self._unread:
             if self._error is not None:
                 raise self._error
             if self._closed or self.finished:
-                self._next_offset = self._position if self.end is None else min(self._position, self.end)
+                self._next_offset = self.position if self.end is None else min(self.position, self.end)
                 self.close()
-                return None
+                return False
             if self._reader is not None:
                 raise IngestdError(f"{self.key} is read by two tasks at once; expected one")
             self._reader = asyncio.get_running_loop().create_future()
@@ -166,36 +331,56 @@ class PartitionConsumer:
                 await self._reader
             finally:
                 self._reader = None
-        fetched = self._fetched.popleft()
-        self._fetched_bytes -= fetched.size
-        self._wake(self)
-        return fetched
+        return True
 
     async def _head(self) -> FetchedBatch | None:
         """The batch to hand out next, without what was handed out of it before."""
-        while not self._taken:
-            fetched = await self.take()
-            if fetched is None:
-                return None
-            self._taken.extend(fetched.batches)
-        batch = self._taken[0]
-        return batch if self._head_first is None else replace(batch, first=self._head_first)
+        self._reclaim_open()
+        if self._handed_out_bytes >= _FAIR_BYTES:
+            self._handed_out_bytes = 0
+            await asyncio.sleep(0)
+        return self._unread.head() if await self._some() else None
 
     def _pop_head(self) -> None:
-        self._next_offset = self._taken.popleft().next_offset
-        self._head_first = None
+        self._handed_out_bytes += len(self._unread.head().data)
+        self._unread.pop()
+        self._feeder.wake(self)
+
+    def _handed_out(self, batch: FetchedBatch) -> None:
+        self._next_offset, self._next_epoch = batch.next_offset, batch.header.leader_epoch
+
+    def _finish_open(self) -> None:
+        """All records of the open batch are handed out."""
+        if self._open is not None:
+            self._handed_out(self._open)
+            self._open = None
+
+    def _reclaim_open(self) -> None:
+        """What is left of the open batch is to be handed out again, in another form."""
+        if self._open is not None and self._holder.left:
+            committable = self.committable
+            self._next_offset, self._next_epoch = committable.offset, committable.leader_epoch
+            self._unread.put_back(replace(self._open, first=self._next_offset))
+            self._holder.clear()
+            self._open = None
+        self._finish_open()
 
     # What the broker consumer and the consumer do with it
 
     @property
     def position(self) -> int:
         """The offset to fetch next."""
+        return self._position.offset
+
+    @property
+    def place(self) -> Position:
+        """The same, with what is known of the log before it."""
         return self._position
 
     @property
     def finished(self) -> bool:
         """Whether everything up to the end offset is fetched."""
-        return self.end is not None and self._position >= self.end
+        return self.end is not None and self.position >= self.end
 
     @property
     def live(self) -> bool:
@@ -203,28 +388,37 @@ class PartitionConsumer:
         return not self._closed and self._error is None and not self.finished
 
     @property
+    def fetched_bytes(self) -> int:
+        """Bytes fetched and not yet handed out."""
+        return self._unread.size
+
+    @property
     def fetchable(self) -> bool:
         """Whether there is something to fetch and room for it now."""
-        return self.live and not self._paused and self._fetched_bytes * 2 < self._share()
+        return self.live and not self._paused and self.fetched_bytes * 2 < self._feeder.share()
 
     @property
     def room(self) -> int:
         """Most bytes of one answer, so that two answers fit into its share of the memory."""
-        return self._share() // 2
+        return self._feeder.share() // 2
+
+    def unchecked(self, leader_epoch: int) -> bool:
+        """Whether a leader of this epoch must be asked first if its log is the one that was read (KIP-320)."""
+        known = UNKNOWN_EPOCH not in (self._position.leader_epoch, leader_epoch)
+        return known and self.checked_epoch != leader_epoch
 
     def offer(self, fetched: Fetched) -> None:
         """Queue what an answer brought for `position`, and move on."""
-        self._position = fetched.next_offset
+        self._position = self._position.after(fetched)
         self.empty_answers = 0
-        if fetched.batches:
-            self._fetched.append(fetched)
-            self._fetched_bytes += fetched.size
+        self._unread.put(fetched)
         self._notify()
 
     def served(self) -> None:
         """A broker answered without an error for this partition."""
         self.failing_since = None
         self.refused_by = None
+        self.gone = False
         self.backoff.reset()
 
     def learned(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
@@ -233,17 +427,47 @@ class PartitionConsumer:
         self._last_stable_offset = last_stable_offset
         self._log_start_offset = log_start_offset
 
+    @property
+    def follows(self) -> bool:
+        """Whether it may be sent to a replica that is closer than its leader."""
+        return time.monotonic() >= self._leader_only_until
+
+    def stay_with_leader(self, seconds: float) -> None:
+        """Have it fetched from its leader alone for so long."""
+        self._leader_only_until = time.monotonic() + seconds
+
+    def begin_anew(self, topic_id: UUID | None) -> None:
+        """The topic is another one under the same name: nothing that was known of its log counts."""
+        self.topic_id = topic_id
+        self.checked_epoch = UNKNOWN_EPOCH
+        self.gone = False
+        self.failing_since = self.refused_by = None
+        self._position = Position(self.position)
+
     def move(self, offset: int) -> None:
         """Fetch from another offset: the out-of-range policy's, or the end where nothing is left before it."""
-        self._position = offset
+        self._position = Position(offset)
         self._notify()
+
+    def forget_from(self, offset: int) -> None:
+        """What was fetched from `offset` on is not in the log any more, nor what was handed out from there on."""
+        self._reclaim_open()
+        self._unread.forget_from(offset)
+        if self._next_offset > offset:
+            self._next_offset, self._next_epoch = offset, UNKNOWN_EPOCH
+
+    def report(self, error: IngestdError) -> None:
+        """An error was met; fetching is tried again."""
+        self.errors.put(error)
 
     def fail(self, error: IngestdError) -> None:
         """End the iteration with `error`, after what is already fetched. The first error stays."""
         if self._error is None:
             self._error = error
+            self.report(error)
             self._notify()
 
     def _notify(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+        self._feeder.told()

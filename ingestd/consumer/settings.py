@@ -94,7 +94,7 @@ class Recreation(Enum):
     error = "error"
     """Iteration raises `TopicRecreated`."""
     oldest = "oldest"
-    """Go on from the log start offset of the new one. A read with an end offset raises `TopicRecreated` all the same."""
+    """Go on from the log start offset of the new one. A read up to an end raises `TopicRecreated` all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ConsumerSettings:
     truncation: Truncation = Truncation.error
     recreation: Recreation = Recreation.error
     rack: str = ""
-    """Where this consumer is: brokers then name a replica of the same rack to read from, if they select any (KIP-392)."""
+    """Where this consumer is: leaders that are set up to name a replica in the same rack to read from (KIP-392)."""
     replica_lease: float = 300.0
     """Seconds that such a replica is read before the leader is asked again."""
     check_crcs: bool = True

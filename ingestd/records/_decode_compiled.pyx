@@ -659,6 +659,7 @@ cdef class RecordStream:
             self.records = records
             self.at = 0
             self.count = len(records)
+            self.next_offset = -1
         return self.take()
 
     def rest(self):

@@ -139,7 +139,8 @@ def make_records(
 class RecordStream:
     """Async iterator over records that come in lists: nothing is awaited for a record that is at hand.
 
-    `more` gives the next list, which may be empty, or None at the end. Belongs to one event loop; for one task at a
+    `more` gives the next list, which may be empty, or None at the end. `next_offset` is the offset after the last
+    record of a list that was handed out, -1 while none of it was. Belongs to one event loop; for one task at a
     time. Raises what `more` raises.
     """
 
@@ -164,6 +165,7 @@ class RecordStream:
             if records is None:
                 raise StopAsyncIteration
             self._records = records
+            self.next_offset = -1
         record = self._records[self._at]
         self._at += 1
         self.next_offset = record.offset + 1

@@ -133,7 +133,7 @@ async def test_many_partitions_are_read_by_one_loop_each_in_order(
             *(reader.consume_partition(name, number, Edge.oldest, Edge.newest) for number in range(8))
         )
         found = await asyncio.wait_for(asyncio.gather(*map(values_of, partitions)), 60)
-        (broker,) = reader._brokers.values()
+        (broker,) = reader._placement._brokers.values()
         assert broker._session.established
     assert found == [[b"%d/%d" % (number, index) for index in range(500)] for number in range(8)]
 
@@ -260,7 +260,7 @@ async def test_a_slow_reader_bounds_what_is_fetched(kafka: KafkaCluster, topic: 
         seen = 0
         async for _record in partition:
             seen += 1
-            assert partition._fetched_bytes <= limit
+            assert partition.fetched_bytes <= limit
         assert seen == 600
 
 

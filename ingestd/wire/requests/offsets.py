@@ -39,7 +39,7 @@ class OffsetAt:
 
 @dataclass(frozen=True, slots=True)
 class EpochEndOf:
-    """Asks where an epoch of a partition's log ends. `current_leader_epoch`: as known of the leader, which checks it."""
+    """Asks where an epoch of a partition's log ends. The leader checks `current_leader_epoch`, unless it is -1."""
 
     topic: str
     partition: int

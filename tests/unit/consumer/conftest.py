@@ -30,6 +30,7 @@ class MakeBatch(Protocol):
         keys: Sequence[bytes | None] | None = None,
         control: bool = False,
         codec: str = "none",
+        leader_epoch: int = 1,
     ) -> bytes: ...
 
 
@@ -44,6 +45,7 @@ def make_batch() -> MakeBatch:
         keys: Sequence[bytes | None] | None = None,
         control: bool = False,
         codec: str = "none",
+        leader_epoch: int = 1,
     ) -> bytes:
         builder = BatchBuilder(1 << 20)
         for index, value in enumerate(values):
@@ -55,7 +57,7 @@ def make_batch() -> MakeBatch:
             (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
             _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | _CONTROL)
             seal(batch)
-        patch_offset(batch, base_offset, 0)
+        patch_offset(batch, base_offset, leader_epoch)
         return bytes(batch)
 
     return make

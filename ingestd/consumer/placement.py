@@ -1,0 +1,378 @@
+"""Placement: finds each partition the broker to fetch from: its leader, or the follower that it names (KIP-392)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.consumer.broker_consumer import BrokerConsumer, Place, Refusal
+from ingestd.consumer.settings import Edge, OutOfRange, Recreation, Truncation
+from ingestd.consumer.truncation import TruncationChecks
+from ingestd.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    LogTruncated,
+    TopicRecreated,
+    is_retriable,
+)
+from ingestd.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+    from uuid import UUID
+
+    from ingestd.client.client import Client
+    from ingestd.client.metadata import ClusterMetadata, PartitionMetadata, TopicPartition
+    from ingestd.consumer.events import ConsumerEvents
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.settings import ConsumerSettings, Start
+    from ingestd.consumer.truncation import TruncationCheck
+    from ingestd.retry import Deadline
+
+__all__ = ["Placement"]
+
+_GONE: Final = frozenset(
+    {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
+)
+"""A topic that stays away for `metadata_timeout` is deleted: its reader is told."""
+
+_LEAST_SHARE: Final = 64 * 1024
+"""Bytes of memory for each partition, however many there are."""
+
+_REPLICA_PENALTY: Final = 10.0
+"""Seconds that a partition stays with its leader after a follower failed; by then the leader knows of it too."""
+
+
+@dataclass(slots=True)
+class _Placed:
+    """Where a partition is fetched, and what brings it back to its leader in time."""
+
+    place: Place
+    lease: asyncio.TimerHandle | None = None
+
+
+class Placement:
+    """The broker consumers of a consumer, and which partition is with which.
+
+    Invariants
+        A partition is at one broker consumer, or a leader is asked about its log, or it waits for a retry, or it is
+        finished.
+        Nothing is fetched from a new leader before it said that its log is the one that was read.
+        A follower that fails, lags out of the cluster or is not heard of any more costs a partition one retry: it
+        goes back to its leader.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ConsumerSettings,
+        events: ConsumerEvents,
+        *,
+        locate: Callable[[TopicPartition, Start], Awaitable[int]],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._events = events
+        self.locate = locate
+        self._tasks = TaskOwner(self._crashed)
+        self.consumers: dict[TopicPartition, PartitionConsumer] = {}
+        self._brokers: dict[int, BrokerConsumer] = {}
+        self._placed: dict[TopicPartition, _Placed] = {}
+        self._retries: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._checks = TruncationChecks(client, self._tasks, done=self._checked)
+        self._stop_listening = client.metadata.listen(self._metadata_changed, self._topics)
+        self._news: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def add(self, consumer: PartitionConsumer) -> None:
+        """Have this partition fetched from now on."""
+        self.consumers[consumer.key] = consumer
+        self._place(consumer)
+        self.told()
+
+    def release(self, consumer: PartitionConsumer) -> None:
+        """Fetch it no more."""
+        if self.consumers.get(consumer.key) is consumer:
+            self._take_away(consumer)
+            del self.consumers[consumer.key]
+            if (retry := self._retries.pop(consumer.key, None)) is not None:
+                retry.cancel()
+
+    def wake(self, consumer: PartitionConsumer) -> None:
+        """There is something to fetch for it, perhaps."""
+        placed = self._placed.get(consumer.key)
+        if placed is not None:
+            self._brokers[placed.place.node].wake()
+
+    def repositioned(self, consumer: PartitionConsumer) -> None:
+        """Its position is another now: begin anew."""
+        if self.consumers.get(consumer.key) is consumer:
+            self._take_away(consumer)
+            self._place(consumer)
+
+    def share(self) -> int:
+        """Bytes of memory for each partition."""
+        return max(_LEAST_SHARE, self._settings.prefetch_bytes // max(1, len(self.consumers)))
+
+    def told(self) -> None:
+        """A partition consumer has something to hand out, or has ended."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def news(self) -> None:
+        """Wait until a partition consumer has something to hand out, has ended, or is new. For one task."""
+        if self._news is not None:
+            raise IngestdError("the messages of a consumer are read by two tasks at once; expected one")
+        self._news = asyncio.get_running_loop().create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
+
+    def status(self, key: TopicPartition) -> dict[str, Any]:
+        """Where the partition is fetched, for bug reports; nothing while that is being found out."""
+        place = self.place_of(key)
+        return {"node": None, "leader": None} if place is None else {"node": place.node, "leader": place.leader.leader}
+
+    def place_of(self, key: TopicPartition) -> Place | None:
+        """Where the partition is fetched; None while that is being found out."""
+        placed = self._placed.get(key)
+        return None if placed is None else placed.place
+
+    async def close(self, deadline: Deadline) -> None:
+        """End every fetch, and give fetch sessions back before the deadline."""
+        self._closed = True
+        self._stop_listening()
+        for consumer in list(self.consumers.values()):
+            self.release(consumer)
+        await self._tasks.close()
+        await asyncio.gather(*(broker.give_back(deadline) for broker in self._brokers.values()))
+        self._brokers.clear()
+
+    # Where a partition goes
+
+    def _place(self, consumer: PartitionConsumer) -> None:
+        if self._closed or not consumer.live or self.consumers.get(consumer.key) is not consumer:
+            return
+        snapshot = self._client.metadata.snapshot
+        if self._is_recreated(consumer, snapshot):
+            self._recreated(consumer, snapshot.topics[consumer.topic].topic_id)
+            return
+        leader = snapshot.partition(*consumer.key)
+        if leader is None or leader.leader not in snapshot.nodes:
+            self._client.metadata.wanted({consumer.topic}, f"{consumer.key} has no known leader")
+            self._retry_later(consumer)
+            return
+        if (retry := self._retries.pop(consumer.key, None)) is not None:
+            retry.cancel()
+        if consumer.unchecked(leader.leader_epoch):
+            self._checks.ask(consumer, leader)
+            return
+        consumer.checked_epoch = leader.leader_epoch
+        self._put(consumer, Place(leader.leader, leader))
+
+    def _put(self, consumer: PartitionConsumer, place: Place) -> None:
+        broker = self._brokers.get(place.node)
+        if broker is None:
+            broker = self._brokers[place.node] = BrokerConsumer(
+                self._client,
+                place.node,
+                self._settings,
+                self._tasks,
+                self._events,
+                refused=self._refused,
+                preferred=self._preferred,
+            )
+        self._placed[consumer.key] = _Placed(place)
+        self._events.placed(consumer.topic, consumer.partition, place.node, place.leader.leader)
+        broker.add(consumer, place)
+
+    def _take_away(self, consumer: PartitionConsumer) -> Place | None:
+        placed = self._placed.pop(consumer.key, None)
+        if placed is None:
+            return None
+        if placed.lease is not None:
+            placed.lease.cancel()
+        self._brokers[placed.place.node].remove(consumer)
+        return placed.place
+
+    def _retry_later(self, consumer: PartitionConsumer) -> None:
+        if consumer.key in self._retries or self._closed:
+            return
+        delay = consumer.backoff.next_delay()
+        self._retries[consumer.key] = asyncio.get_running_loop().call_later(delay, self._retry, consumer)
+
+    def _retry(self, consumer: PartitionConsumer) -> None:
+        self._retries.pop(consumer.key, None)
+        if consumer.key not in self._placed:
+            self._place(consumer)
+
+    def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
+        for key, consumer in list(self.consumers.items()):
+            leader = snapshot.partition(*key)
+            if leader is None or leader.leader not in snapshot.nodes:
+                continue
+            place = self.place_of(key)
+            if place is None:
+                # The answer that sent it away may be newer than this snapshot: the retry's backoff stays in force
+                # unless the snapshot names another leader or term than the one that refused.
+                if consumer.refused_by != (leader.leader, leader.leader_epoch):
+                    self._place(consumer)
+            elif self._is_recreated(consumer, snapshot) or _is_outdated(place, leader, snapshot):
+                self.repositioned(consumer)
+
+    def _topics(self) -> set[str]:
+        return {key.topic for key in self.consumers}
+
+    # A replica that is closer than the leader
+
+    def _preferred(self, consumer: PartitionConsumer, node: int) -> None:
+        """The leader has nothing for this reader, since that replica is closer to it."""
+        placed = self._placed.get(consumer.key)
+        if placed is None or placed.place.follower or self.consumers.get(consumer.key) is not consumer:
+            return
+        if node not in self._client.metadata.snapshot.nodes:
+            consumer.stay_with_leader(_REPLICA_PENALTY)
+            self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its preferred replica {node} is not known")
+            return
+        self._take_away(consumer)
+        self._put(consumer, Place(node, placed.place.leader))
+        self._placed[consumer.key].lease = asyncio.get_running_loop().call_later(
+            self._settings.replica_lease, self.repositioned, consumer
+        )
+
+    # What a broker refused
+
+    def _refused(self, consumer: PartitionConsumer, refusal: Refusal) -> None:
+        error = refusal.error
+        place = self._take_away(consumer)
+        if place is not None and place.follower:  # whatever it is, the leader knows better
+            self._retried(consumer, error)
+            consumer.stay_with_leader(_REPLICA_PENALTY)
+            self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its replica {place.node}: {error}")
+            self._place(consumer)
+            return
+        if place is not None:
+            consumer.refused_by = (place.leader.leader, place.leader.leader_epoch)
+        if isinstance(error, KafkaError) and error.code is ErrorCode.offset_out_of_range:
+            self._out_of_range(consumer, error)
+            return
+        if not is_retriable(error):
+            self._fail(consumer, error)
+            return
+        self._retried(consumer, error)
+        now = time.monotonic()
+        if consumer.failing_since is None:
+            consumer.failing_since = now
+        consumer.gone = isinstance(error, KafkaError) and error.code in _GONE
+        if consumer.gone and now - consumer.failing_since > self._settings.metadata_timeout:
+            self._fail(consumer, error)
+            return
+        if refusal.leader >= 0:
+            self._client.metadata.hint(*consumer.key, refusal.leader, refusal.leader_epoch, refusal.node)
+        if consumer.key not in self._placed:  # the hint may have placed it already
+            self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: {error}")
+            self._retry_later(consumer)
+
+    def _out_of_range(self, consumer: PartitionConsumer, error: KafkaError) -> None:
+        policy = self._settings.out_of_range
+        if policy is OutOfRange.error:
+            self._fail(consumer, error)
+            return
+        self._go_on_from(consumer, Edge.oldest if policy is OutOfRange.oldest else Edge.newest)
+
+    def _go_on_from(self, consumer: PartitionConsumer, edge: Edge) -> None:
+        self._tasks.start(self._reposition(consumer, edge), f"new position of {consumer.key}")
+
+    async def _reposition(self, consumer: PartitionConsumer, edge: Edge) -> None:
+        asked = consumer.place
+        try:
+            offset = await self.locate(consumer.key, edge)
+        except DeadlineExceeded as error:
+            self._retried(consumer, error)
+            self._retry_later(consumer)
+            return
+        except IngestdError as error:
+            self._fail(consumer, error)
+            return
+        if consumer.place != asked:  # its reader went elsewhere meanwhile
+            return
+        self._events.moved(*consumer.key, asked.offset, offset)
+        consumer.move(offset)
+        self._retry_later(consumer)  # with its backoff: a log that shrinks faster than we ask must not keep us busy
+
+    # A log that is not the one that was read
+
+    def _checked(self, check: TruncationCheck, error: IngestdError | None) -> None:
+        consumer = check.consumer
+        if self.consumers.get(consumer.key) is not consumer or consumer.key in self._placed:
+            return
+        if error is not None:
+            self._refused(consumer, Refusal(error))
+            return
+        if check.outdated:
+            self._place(consumer)
+            return
+        consumer.checked_epoch = check.leader.leader_epoch
+        if check.diverged_at is not None:
+            self._truncated(consumer, check.diverged_at)
+        self._place(consumer)
+
+    def _truncated(self, consumer: PartitionConsumer, diverged_at: int) -> None:
+        read = consumer.place
+        consumer.forget_from(diverged_at)
+        if self._settings.truncation is Truncation.error:
+            self._fail(consumer, LogTruncated(*consumer.key, read.offset, read.leader_epoch, diverged_at))
+            return
+        self._events.moved(*consumer.key, read.offset, diverged_at)
+        consumer.move(diverged_at)
+
+    def _is_recreated(self, consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
+        """Whether the topic of that name is another now.
+
+        A broker that was away may still name the topic before; where fetches name the topic's id, it is believed only
+        once a fetch was refused for that id.
+        """
+        topic = snapshot.topics.get(consumer.topic)
+        if topic is None or topic.topic_id is None or consumer.topic_id is None or topic.topic_id == consumer.topic_id:
+            return False
+        return consumer.gone or not consumer.fetched_by_id
+
+    def _recreated(self, consumer: PartitionConsumer, topic_id: UUID | None) -> None:
+        self._take_away(consumer)
+        if self._settings.recreation is Recreation.error or consumer.end is not None:
+            was = f"{consumer.topic} was deleted and created again (id {topic_id}, was {consumer.topic_id})"
+            self._fail(consumer, TopicRecreated(f"{consumer.key} at offset {consumer.position}: {was}"))
+            return
+        consumer.begin_anew(topic_id)
+        self._go_on_from(consumer, Edge.oldest)
+
+    # Who is told
+
+    def _retried(self, consumer: PartitionConsumer, error: IngestdError) -> None:
+        self._events.retried(*consumer.key, error)
+        consumer.report(error)
+
+    def _fail(self, consumer: PartitionConsumer, error: IngestdError) -> None:
+        self._events.failed(*consumer.key, error)
+        consumer.fail(error)
+
+    def _crashed(self, error: BaseException) -> None:
+        # A defect in the fetch loop: every reader learns of it, none waits for ever.
+        failure = error if isinstance(error, IngestdError) else IngestdError(f"the consumer failed: {error!r}")
+        for consumer in self.consumers.values():
+            self._fail(consumer, failure)
+
+
+def _is_outdated(place: Place, leader: PartitionMetadata, snapshot: ClusterMetadata) -> bool:
+    """Whether the snapshot says that the partition should not be fetched there any more."""
+    if place.leader.leader_epoch < leader.leader_epoch:
+        return True
+    if place.follower:
+        return place.node not in snapshot.nodes or place.node in leader.offline_replicas
+    return place.node != leader.leader
