@@ -134,9 +134,13 @@ class NextGenerationSession(MemberSession):
             self._hurry.set()
 
     def rejoin(self, reason: str) -> None:
-        """See `CoordinatorSession`. The coordinator decides by itself when to share anew: it hears a heartbeat now."""
+        """See `CoordinatorSession`. The coordinator decides by itself when to share anew, and hears a heartbeat now.
+
+        The owner is told once more that what it has is assigned.
+        """
         self._events.rebalancing(self._group_id, reason)
         self._hurry.set()
+        self._news.set()
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
         """See `Committer`: what a refused commit says of the member."""
