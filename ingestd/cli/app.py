@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from ingestd import __version__
+from ingestd.cli.group_verbs import groups
+from ingestd.cli.options import Brokers, ConfigurationFile, OfCluster, OfConfiguration
+from ingestd.cli.topic_verbs import topics
 
 __all__ = ["app"]
 
@@ -19,26 +22,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-topics = typer.Typer(help="List, describe, create and delete topics.", no_args_is_help=True)
 pipeline = typer.Typer(help="Run pipelines on Spark.", no_args_is_help=True)
 app.add_typer(topics, name="topics")
+app.add_typer(groups, name="groups")
 app.add_typer(pipeline, name="pipeline")
 
-ConfigurationFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration file (TOML).")]
-TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
 OfTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC")]
-Brokers = Annotated[
-    list[str] | None,
-    typer.Option("--brokers", "-b", metavar="HOST:PORT[,…]", envvar="INGESTD_BROKERS", help="Brokers to ask first."),
-]
-OfConfiguration = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="CONFIG", help="Take brokers and security from a configuration."),
-]
-OfCluster = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="NAME", help="Which [clusters.NAME] of --config; needed if several."),
-]
 
 
 class Output(StrEnum):
@@ -46,9 +35,6 @@ class Output(StrEnum):
 
     raw = "raw"
     json = "json"
-
-
-AsJson = Annotated[Output, typer.Option(help="Text, or JSON.")]
 
 
 class Acks(StrEnum):
@@ -203,83 +189,6 @@ def consume(
     run_async(consume_topic(access, consumption, sys.stdout.buffer, rendering, settings))
 
 
-@topics.command("list")
-def list_topics(
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics as well.")] = False,
-    output: AsJson = Output.raw,
-) -> None:
-    """Name every topic, with its number of partitions."""
-    from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
-    from ingestd.cli.event_loop import run_async
-
-    found = run_async(verbs.list_topics(cluster_access(brokers or [], config, cluster), internal=internal))
-    if output is Output.json:
-        _print_json(found)
-        return
-    for name, partitions in found.items():
-        print(f"{name} {partitions}")
-
-
-@topics.command("describe")
-def describe_topics(
-    names: TopicNames,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    output: AsJson = Output.raw,
-) -> None:
-    """Show topics' partitions: leader, replicas, offsets; and what is configured for them."""
-    from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
-    from ingestd.cli.event_loop import run_async
-
-    described = run_async(verbs.describe_topics(cluster_access(brokers or [], config, cluster), names))
-    if output is Output.json:
-        _print_json(described)
-        return
-    for topic in described:
-        for line in topic.lines():
-            print(line)
-
-
-@topics.command("create")
-def create_topic(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's default.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
-    config_entry: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As in retention.ms=3600000.")
-    ] = None,
-) -> None:
-    """Create a topic."""
-    from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
-    from ingestd.cli.event_loop import run_async
-
-    entries = verbs.parse_configs(config_entry or [])
-    access = cluster_access(brokers or [], config, cluster)
-    run_async(verbs.create_topic(access, name, partitions, replication_factor, entries))
-
-
-@topics.command("delete")
-def delete_topics(
-    names: TopicNames, brokers: Brokers = None, config: OfConfiguration = None, cluster: OfCluster = None
-) -> None:
-    """Delete topics and all that is in them."""
-    from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
-    from ingestd.cli.event_loop import run_async
-
-    run_async(verbs.delete_topics(cluster_access(brokers or [], config, cluster), names))
-
-
 @pipeline.command("run")
 def run_pipeline(
     config: ConfigurationFile, name: Annotated[str, typer.Argument(metavar="NAME", help="[pipelines.NAME]")]
@@ -290,10 +199,3 @@ def run_pipeline(
 
     result = run_configured(load_configuration(config), name)
     print(f"{result.name}: {result.rows:,} rows to {result.path} in {result.seconds:.1f} s")
-
-
-def _print_json(value: object) -> None:
-    import orjson
-
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 from ingestd.client.admin import (
     EARLIEST,
     LATEST,
+    AlterOperation,
     ClusterAdmin,
+    ConfigChange,
     ConfigResource,
+    ConfigSource,
+    NewPartitions,
     NewTopic,
+    OffsetAt,
     ResourceType,
 )
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
-from ingestd.wire.requests import OffsetAt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PartitionDescription",
     "TopicDescription",
+    "add_partitions",
+    "alter_topic",
     "create_topic",
     "delete_topics",
     "describe_topics",
@@ -116,6 +122,29 @@ async def delete_topics(access: ClusterAccess, names: Sequence[str]) -> None:
         raise ExceptionGroup("topics not deleted", errors)
 
 
+async def alter_topic(access: ClusterAccess, name: str, configs: Mapping[str, str | None]) -> None:
+    """Change some of a topic's configurations; None: back to the default. Raises `KafkaError`."""
+    changes = [
+        ConfigChange(key, value, AlterOperation.delete if value is None else AlterOperation.set)
+        for key, value in configs.items()
+    ]
+    if not changes:
+        raise ConfigurationError("nothing to change: expected --config-entry NAME=VALUE or --default NAME")
+    async with access.client() as client:
+        topic = ConfigResource(ResourceType.topic, name)
+        for outcome in await ClusterAdmin(client).incremental_alter_configs({topic: changes}):
+            if outcome.error is not None:
+                raise outcome.error
+
+
+async def add_partitions(access: ClusterAccess, name: str, total: int) -> None:
+    """Give a topic more partitions, `total` altogether. Raises `KafkaError`."""
+    async with access.client() as client:
+        for outcome in await ClusterAdmin(client).create_partitions([NewPartitions(name, total)]):
+            if outcome.error is not None:
+                raise outcome.error
+
+
 def parse_configs(entries: Iterable[str]) -> dict[str, str]:
     """`NAME=VALUE` entries. Raises `ConfigurationError`."""
     configs = {}
@@ -138,7 +167,9 @@ async def _offsets(admin: ClusterAdmin, partitions: Sequence[tuple[str, int]]) -
 async def _configs(admin: ClusterAdmin, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
     described = await admin.describe_configs([ConfigResource(ResourceType.topic, name) for name in names])
     return {
-        one.resource.name: {entry.name: entry.value for entry in one.entries.values() if entry.source == 1}
+        one.resource.name: {
+            entry.name: entry.value for entry in one.entries.values() if entry.source == ConfigSource.topic
+        }
         for one in described
     }
 

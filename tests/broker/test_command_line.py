@@ -82,12 +82,13 @@ def test_reading_starts_and_ends_where_told(ingestd: Callable[..., str], new_top
 
 def test_topics_are_made_described_and_unmade(ingestd: Callable[..., str], new_topic: str) -> None:
     ingestd("topics", "create", new_topic, "-p", "3", "--config-entry", "retention.ms=3600000")
-    assert f"{new_topic} 3" in ingestd("topics", "list").splitlines()
+    listed = [line.split() for line in ingestd("topics", "list", "--output", "table").splitlines()]
+    assert [new_topic, "3"] in listed
     ingestd("produce", "-t", new_topic, "-p", "2", given="a\nb\n")
-    header, *partitions = ingestd("topics", "describe", new_topic).splitlines()
+    header, *partitions = ingestd("topics", "describe", new_topic, "--output", "table").splitlines()
     assert header == f"{new_topic}: 3 partitions; retention.ms=3600000"
     assert partitions[2] == "  2: offsets 0 to 2, leader 1, replicas 1, in sync 1"
-    (described,) = json.loads(ingestd("topics", "describe", new_topic, "--output", "json"))
+    (described,) = json.loads(ingestd("topics", "describe", new_topic))
     assert described["partitions"][2]["end_offset"] == 2
     assert described["configs"] == {"retention.ms": "3600000"}
     ingestd("topics", "delete", new_topic)

@@ -44,7 +44,7 @@ def test_the_module_is_the_command() -> None:
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for verb in ("run", "check", "broker", "topics", "produce", "consume", "pipeline"):
+    for verb in ("run", "check", "broker", "topics", "groups", "produce", "consume", "pipeline"):
         assert verb in shown
 
 

@@ -1,0 +1,256 @@
+"""`ingestd groups`: what groups there are, who is in them, how far they are behind, and where they go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin, OffsetAt
+from ingestd.client.metadata import TopicPartition
+from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ingestd.cli.configured import ClusterAccess
+    from ingestd.client.admin import GroupDescription, GroupListing
+
+__all__ = [
+    "OffsetReset",
+    "PartitionLag",
+    "ResetTo",
+    "Target",
+    "apply_resets",
+    "delete_groups",
+    "describe_groups",
+    "group_lag",
+    "list_groups",
+    "parse_scope",
+    "parse_time",
+    "plan_resets",
+]
+
+_INACTIVE = frozenset({"Empty", "Dead"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition, and which member reads it; None where nothing is known.
+
+    A group that has committed nothing in a partition that a member reads has no lag: it depends on that member where
+    it begins. The end is that of the log, transactions that are open included.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag: int | None
+    member_id: str | None = None
+    client_id: str | None = None
+    client_host: str | None = None
+
+
+class Target(Enum):
+    """Where offsets are reset to."""
+
+    earliest = "the first offset there is"
+    latest = "the end"
+    offset = "an offset"
+    time = "the first record at or after a time"
+    shift = "so many further on"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTo:
+    """A target; `value` is the offset, the milliseconds since 1970, or how many to shift by (back if negative)."""
+
+    target: Target
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """One partition's offset before (None: nothing committed) and after; or why it can not be reset.
+
+    What lies outside of the log is moved to its nearer end.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    before: int | None
+    after: int | None
+    error: str | None = None
+
+
+async def list_groups(
+    access: ClusterAccess, *, states: Collection[str] = (), types: Collection[str] = ()
+) -> list[GroupListing]:
+    """Every group, by name. Raises the error of a node that did not answer: its groups would be missing."""
+    async with access.client() as client:
+        listing = await ClusterAdmin(client).list_groups(states=states, types=types)
+    if listing.errors:
+        raise next(iter(listing.errors.values()))
+    return list(listing.items)
+
+
+async def describe_groups(access: ClusterAccess, names: Sequence[str]) -> list[GroupDescription]:
+    """Describe groups, in the order of `names`. Raises `KafkaError` for one that is not there."""
+    async with access.client() as client:
+        return await _described(ClusterAdmin(client), names)
+
+
+async def group_lag(access: ClusterAccess, names: Sequence[str]) -> list[PartitionLag]:
+    """The lag of groups in every partition that they have committed or read. Raises `KafkaError`."""
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        described = await _described(admin, names)
+        committed = {one.group_id: one for one in await admin.list_group_offsets(dict.fromkeys(names))}
+        lags: list[PartitionLag] = []
+        for group in described:
+            offsets = committed[group.group_id]
+            if offsets.error is not None:
+                raise offsets.error
+            readers = {partition: member for member in group.members for partition in member.assignment}
+            partitions = sorted({*offsets.offsets, *readers})
+            ends = await _edges(admin, partitions, LATEST)
+            for partition in partitions:
+                known = offsets.offsets.get(partition)
+                end, member = ends.get(partition), readers.get(partition)
+                lag = None if known is None or end is None else max(0, end - known.offset)
+                reader = (None, None, None) if member is None else (
+                    member.member_id, member.client_id, member.client_host
+                )  # fmt: skip
+                lags.append(
+                    PartitionLag(group.group_id, *partition, None if known is None else known.offset, end, lag, *reader)
+                )
+    return lags
+
+
+async def plan_resets(
+    access: ClusterAccess, group: str, to: ResetTo, scope: Mapping[str, Collection[int] | None] | None = None
+) -> list[OffsetReset]:
+    """What resetting a group's offsets would do, and does not do yet.
+
+    `scope` names partitions by topic, None standing for all of a topic's; without it: all that the group has committed.
+    Raises `KafkaError` for a group or topic that is not there.
+    """
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        (committed,) = await admin.list_group_offsets({group: None})
+        if committed.error is not None:
+            raise committed.error
+        partitions = sorted(committed.offsets) if scope is None else await _in_scope(admin, scope)
+        if not partitions:
+            raise KafkaError(ErrorCode.group_id_not_found, f"{group}: it has committed nothing; name topics")
+        first, end = await _edges(admin, partitions, EARLIEST), await _edges(admin, partitions, LATEST)
+        at_time = await _edges(admin, partitions, to.value) if to.target is Target.time else {}
+    resets = []
+    for partition in partitions:
+        known = committed.offsets.get(partition)
+        before = None if known is None else known.offset
+        if partition not in first or partition not in end:
+            resets.append(OffsetReset(group, *partition, before, None, "its leader does not say where it begins"))
+            continue
+        after = _target(to, before, first[partition], end[partition], at_time.get(partition, -1))
+        error = "nothing is committed to shift from" if after is None else None
+        resets.append(OffsetReset(group, *partition, before, after, error))
+    return resets
+
+
+async def apply_resets(access: ClusterAccess, group: str, resets: Sequence[OffsetReset]) -> list[OffsetReset]:
+    """Commit what was planned; gives it back with the errors of partitions that failed.
+
+    Raises `IngestdError` for a group that has members: they would go on where they are and commit over it.
+    """
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        (described,) = await admin.describe_groups([group])
+        if described.error is None and described.state not in _INACTIVE:
+            raise IngestdError(
+                f"{group} is {described.state} (members: {len(described.members)}): offsets can only be reset when it "
+                "has none"
+            )
+        wanted = {(one.topic, one.partition): one.after for one in resets if one.after is not None and not one.error}
+        outcomes = await admin.alter_group_offsets(group, wanted)
+    errors = {(one.topic, one.partition): str(one.error) for one in outcomes if one.error is not None}
+    return [
+        OffsetReset(
+            group, one.topic, one.partition, one.before, one.after, errors.get((one.topic, one.partition), one.error)
+        )
+        for one in resets
+    ]
+
+
+async def delete_groups(access: ClusterAccess, names: Sequence[str]) -> None:
+    """Delete groups and their offsets. Raises `KafkaError`, or a group of them; the other groups are deleted."""
+    async with access.client() as client:
+        outcomes = await ClusterAdmin(client).delete_groups(names)
+    errors: list[IngestdError] = [one.error for one in outcomes if one.error is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("groups not deleted", errors)
+
+
+def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
+    """Topics, each `TOPIC` or `TOPIC:0,2,5`, with the partitions meant; None: all. Raises `ConfigurationError`."""
+    scope: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        parts = numbers.split(",") if colon else []
+        if not topic or not all(part.isascii() and part.isdigit() for part in parts):
+            raise ConfigurationError(f"--topic {text!r}: expected TOPIC or TOPIC:0,2,5")
+        scope[topic] = sorted({int(part) for part in parts}) if colon else None
+    return scope
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970 from ISO 8601, local time if it names no zone. Raises `ConfigurationError`."""
+    try:
+        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError:
+        raise ConfigurationError(f"--to-datetime {text!r}: expected ISO 8601, as in 2026-01-31T12:00:00") from None
+
+
+def _target(to: ResetTo, before: int | None, first: int, end: int, at_time: int) -> int | None:
+    if to.target is Target.earliest:
+        return first
+    if to.target is Target.latest or (to.target is Target.time and at_time < 0):
+        return end  # no record is as late as the time asked for
+    if to.target is Target.time:
+        return at_time
+    if to.target is Target.offset:
+        return min(max(to.value, first), end)
+    return None if before is None else min(max(before + to.value, first), end)
+
+
+async def _described(admin: ClusterAdmin, names: Sequence[str]) -> list[GroupDescription]:
+    described = await admin.describe_groups(names)
+    for group in described:
+        if group.error is not None:
+            raise group.error
+    return described
+
+
+async def _in_scope(admin: ClusterAdmin, scope: Mapping[str, Collection[int] | None]) -> list[TopicPartition]:
+    described = await admin.describe_topics(scope)
+    partitions = []
+    for topic, numbers in scope.items():
+        found = described.get(topic)
+        if found is None or found.error is not ErrorCode.none:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition if found is None else found.error, topic)
+        for number in range(len(found.partitions)) if numbers is None else numbers:
+            if number >= len(found.partitions):
+                raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{number}")
+            partitions.append(TopicPartition(topic, number))
+    return partitions
+
+
+async def _edges(admin: ClusterAdmin, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    listed = await admin.list_offsets([OffsetAt(*partition, at) for partition in partitions])
+    return {TopicPartition(one.topic, one.partition): one.offset for one in listed if one.error is None}

@@ -1,0 +1,85 @@
+"""What people type about groups, and where offsets go."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_scope, parse_time
+from ingestd.cli.main import main
+from ingestd.cli.options import Shape, show
+from ingestd.cli.tables import table
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@pytest.mark.parametrize(
+    ("to", "before", "after"),
+    [
+        (ResetTo(Target.earliest), 50, 10),
+        (ResetTo(Target.latest), 50, 90),
+        (ResetTo(Target.offset, 33), None, 33),
+        (ResetTo(Target.offset, 5), None, 10),
+        (ResetTo(Target.offset, 500), None, 90),
+        (ResetTo(Target.shift, -7), 50, 43),
+        (ResetTo(Target.shift, -70), 50, 10),
+        (ResetTo(Target.shift, 70), 50, 90),
+        (ResetTo(Target.shift, 1), None, None),
+        (ResetTo(Target.time, 1000), 50, 77),
+    ],
+)
+def test_a_target_is_an_offset_within_the_log(to: ResetTo, before: int | None, after: int | None) -> None:
+    assert _target(to, before, 10, 90, 77) == after
+
+
+def test_a_time_after_the_last_record_is_the_end() -> None:
+    assert _target(ResetTo(Target.time, 1000), 50, 10, 90, -1) == 90
+
+
+def test_a_scope_is_topics_with_or_without_partitions() -> None:
+    assert parse_scope(["a", "b:0,2", "c.d:5"]) == {"a": None, "b": [0, 2], "c.d": [5]}
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:", "a:x", "a:1,,2", "a:-1"])
+def test_a_scope_that_names_no_partition_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected TOPIC"):
+        parse_scope([text])
+
+
+def test_times_are_iso_8601() -> None:
+    assert parse_time("2026-01-31T12:00:00+00:00") == 1769860800000
+    with pytest.raises(ConfigurationError, match="ISO 8601"):
+        parse_time("yesterday")
+
+
+@pytest.mark.parametrize("targets", [[], ["--to-earliest", "--to-latest"], ["--to-offset", "1", "--shift-by", "2"]])
+def test_a_reset_has_one_target(targets: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["groups", "reset-offsets", "g", "-b", "nowhere:1", *targets]) == 2
+    assert "expected one of --to-earliest" in capsys.readouterr().err
+
+
+def test_a_table_has_columns_as_wide_as_their_widest_cell_and_numbers_to_the_right() -> None:
+    lines = list(table(("TOPIC", "LAG", "HOST"), [("long name", 5, None), ("b", 12345, None), ("c", None, None)]))
+    assert lines == [
+        "TOPIC        LAG  HOST",
+        "long name      5  -",
+        "b          12345  -",
+        "c              -  -",
+    ]
+    assert list(table(("A", "B"), [])) == ["A  B"]
+
+
+def test_programs_get_json_and_people_a_table(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [OffsetReset("g", "t", 0, None, 5)]
+    show(found, ["line"], None)
+    assert json.loads(capfdbinary.readouterr().out) == [
+        {"group": "g", "topic": "t", "partition": 0, "before": None, "after": 5, "error": None}
+    ]
+    show(found, ["line"], Shape.table)
+    assert capfdbinary.readouterr().out == b"line\n"
