@@ -1,16 +1,18 @@
-"""Task ownership: whoever starts a task ends it. For objects whose life is longer than one `async with` block."""
+"""Ownership: whoever starts a task ends it; and what a process has opened stays with it when it forks."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
 
 from ingestd.errors import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["TaskOwner"]
+__all__ = ["Forkable", "TaskOwner", "tell_of_fork"]
 
 
 class TaskOwner:
@@ -67,3 +69,31 @@ class TaskOwner:
         tasks = [task for task in self._tasks if task is not current]
         if tasks:
             await asyncio.wait(tasks)
+
+
+class Forkable(Protocol):
+    """Something with connections or threads, which belong to the process that made them."""
+
+    def forked(self) -> None:
+        """This process is a child that `os.fork` made: refuse to be used from now on, and touch no socket and no lock.
+
+        Closing here what the parent shares would take its sockets out of its event loop.
+        """
+        ...
+
+
+_forkables: Final[WeakSet[Forkable]] = WeakSet()
+
+
+def tell_of_fork(owner: Forkable) -> None:
+    """Have `owner.forked` called in every child that `os.fork` makes while `owner` lives. Costs nothing otherwise."""
+    _forkables.add(owner)
+
+
+def _after_fork() -> None:
+    for owner in list(_forkables):
+        owner.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

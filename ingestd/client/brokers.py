@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.client.settings import ClientSettings
+    from ingestd.errors import IngestdError
 
 __all__ = ["CONTROL", "Brokers", "parse_address"]
 
@@ -52,6 +53,8 @@ class Brokers:
         self._brokers: dict[tuple[int, str], Broker] = {}
         self._tasks = TaskOwner()
         self._closed = False
+        self.refusal: IngestdError | None = None
+        """Why no broker is to be had any more, other than that the client was closed."""
 
     def broker(self, node_id: int, purpose: str = CONTROL) -> Broker:
         """The broker object of a known node. Raises `KafkaError` (BROKER_NOT_AVAILABLE), `Closed`."""
@@ -140,6 +143,8 @@ class Brokers:
         return not broker.connected, broker.failing, broker.in_flight
 
     def _of(self, node: Node, purpose: str) -> Broker:
+        if self.refusal is not None:
+            raise self.refusal
         if self._closed:
             raise Closed("the client is closed")
         key = node.id, purpose

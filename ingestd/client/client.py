@@ -12,8 +12,9 @@ from ingestd.client.metadata import NO_LEADER
 from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
 from ingestd.client.status import client_status
-from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork
 from ingestd.retry import Deadline
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -63,6 +64,7 @@ class Client:
         self._metadata_at: float | None = None
         self._sections: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._closed = False
+        tell_of_fork(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,7 +248,14 @@ class Client:
         self._metadata_at = time.monotonic()
         self._brokers.replace(snapshot)
 
+    def forked(self) -> None:
+        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
+        self._brokers.refusal = UsedAfterFork("the client was made before this process was forked; make one here")
+        self._closed = True
+
     def _deadline(self, timeout: float | None) -> Deadline:
+        if self._brokers.refusal is not None:
+            raise self._brokers.refusal
         if self._closed:
             raise Closed("the client is closed")
         return Deadline.after(self.settings.metadata_timeout if timeout is None else timeout)

@@ -8,7 +8,14 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from ingestd.client.group import OffsetAndMetadata
-from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, WrongTransactionState
+from ingestd.errors import (
+    BufferFull,
+    Closed,
+    DeadlineExceeded,
+    IngestdError,
+    UsedAfterFork,
+    WrongTransactionState,
+)
 from ingestd.producer.batch import Batch
 from ingestd.producer.dispatcher import Dispatcher
 from ingestd.producer.identity import FetchedIdentities
@@ -23,7 +30,7 @@ from ingestd.producer.transactions import TransactionEvents, Transactions
 from ingestd.records.batch import HEADER_BYTES
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,6 +106,8 @@ class AsyncProducer(RecordIntake):
             self._intakes if self._interceptors is None else {},
             self._transactions,
         )
+        self._forked: IngestdError | None = None
+        tell_of_fork(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,6 +190,7 @@ class AsyncProducer(RecordIntake):
 
     def _check_open(self, doing: str) -> None:
         """Raise why nothing is accepted now, unless it is."""
+        self._check_process()
         if self._closing:
             raise Closed("the producer is closed")
         if self._dispatcher.ended is not None:
@@ -193,7 +203,18 @@ class AsyncProducer(RecordIntake):
 
         Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent.
         """
+        self._check_process()
         await self._dispatcher.flush(Deadline.after(timeout), "flushing the producer")
+
+    def forked(self) -> None:
+        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
+        self._forked = UsedAfterFork("the producer was made before this process was forked; make one here")
+        self._closed = True
+        self._ledger.shut()
+
+    def _check_process(self) -> None:
+        if self._forked is not None:
+            raise self._forked
 
     # Transactions
 
@@ -272,6 +293,7 @@ class AsyncProducer(RecordIntake):
     def _transactional(self, doing: str) -> Transactions:
         if self._transactions is None:
             raise WrongTransactionState(f"{doing}: the producer has no transactional_id in its settings")
+        self._check_process()
         if self._closing:
             raise Closed("the producer is closed")
         return self._transactions

@@ -6,24 +6,31 @@ import asyncio
 import threading
 import warnings
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
-from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError
+from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
 from ingestd.producer.delivery import Delivery
 from ingestd.producer.message import OutgoingMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
+    from ingestd.client.metadata import TopicPartition
     from ingestd.producer.delivery import Delivered
+    from ingestd.producer.transaction_state import TransactionState
+    from ingestd.records.decode import Record
+
 
 __all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SyncProducer"]
 
@@ -32,6 +39,8 @@ T = TypeVar("T")
 _START_SECONDS: Final = 30.0
 _CLOSE_MARGIN: Final = 10.0
 """Seconds beyond the drain for connections and the loop to end; none of that waits for the network."""
+_TRANSACTION_SECONDS: Final = 60.0
+"""What a call about a transaction may take where the caller does not say."""
 
 
 class SentMessage(NamedTuple):
@@ -61,6 +70,10 @@ class SendFailed(IngestdError):
 class SyncProducer:
     """Sends and waits. Thread-safe: any number of threads share it, and their records share batches.
 
+    With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are sent
+    within `transaction` (or between `begin` and `commit` or `abort`). It has one transaction at a time: what any thread
+    sends belongs to it.
+
     Invariants
         Its thread, client and connections end with `close`; one that is dropped unclosed says so (ResourceWarning) and
         takes its thread down.
@@ -80,6 +93,7 @@ class SyncProducer:
         Without `settings` nothing lingers: who waits for each record gains nothing from it.
         """
         self._closed = False
+        self._forked = False
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         loop = self._loop
@@ -93,6 +107,7 @@ class SyncProducer:
             self._closed = True
             self._stop()
             raise
+        tell_of_fork(self)
 
     def __enter__(self) -> Self:
         return self
@@ -151,8 +166,86 @@ class SyncProducer:
         """Send at once what other threads have under way, and wait for it. Raises `DeadlineExceeded`, `Closed`."""
         self._call(self._producer.flush(timeout), timeout + _CLOSE_MARGIN, "flushing")
 
+    # Transactions; each call raises what `AsyncProducer`'s does
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the producer has a transactional id."""
+        return self._producer.is_transactional
+
+    @property
+    def transaction_state(self) -> TransactionState:
+        """Where a transactional producer stands. Raises `WrongTransactionState` for one that is not."""
+        return self._producer.transaction_state
+
+    def init_transactions(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Take the transactional id over: fence who had it, and abort what they left open."""
+        self._transact(self._producer.init_transactions(timeout), timeout, "init_transactions")
+
+    @contextmanager
+    def transaction(self, timeout: float = _TRANSACTION_SECONDS) -> Iterator[None]:
+        """`with producer.transaction():` commits at the end, and aborts on any exception, which goes on."""
+        transaction = self._producer.transaction(timeout)
+        self._transact(transaction.__aenter__(), timeout, "begin")
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self._transact(transaction.__aexit__(type(error), error, error.__traceback__), timeout, "abort")
+            except IngestdError as trouble:
+                error.add_note(f"the transaction was not aborted: {trouble}")
+            raise
+        # A commit that fails is followed by an abort.
+        self._transact(transaction.__aexit__(None, None, None), 2 * timeout, "commit")
+
+    def begin(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Open a transaction."""
+        self._transact(self._producer.begin(timeout), timeout, "begin")
+
+    def commit(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Wait until every record of the transaction is acknowledged, then commit."""
+        self._transact(self._producer.commit(timeout), timeout, "commit")
+
+    def abort(self, timeout: float = _TRANSACTION_SECONDS) -> None:
+        """Drop the transaction; records of it that are not acknowledged fail with `TransactionFailed`."""
+        self._transact(self._producer.abort(timeout), timeout, "abort")
+
+    def add_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMember,
+        timeout: float = _TRANSACTION_SECONDS,
+    ) -> None:
+        """Commit offsets of a group with the transaction: the next to read, not the last one read."""
+        self._transact(self._producer.add_offsets(offsets, member, timeout), timeout, "add_offsets")
+
+    def add_message(
+        self,
+        partition: TopicPartition,
+        record: Record,
+        member: GroupMember,
+        *,
+        metadata: str = "",
+        timeout: float = _TRANSACTION_SECONDS,
+    ) -> None:
+        """Mark a consumed record of `partition` as done, with the transaction."""
+        work = self._producer.add_message(partition, record, member, metadata=metadata, timeout=timeout)
+        self._transact(work, timeout, "add_message")
+
+    def _transact(self, work: Coroutine[Any, Any, object], timeout: float, doing: str) -> None:
+        self._call(work, timeout + _CLOSE_MARGIN, doing)
+
+    def forked(self) -> None:
+        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
+        self._forked = self._closed = True
+
     def close(self, timeout: float = 30.0) -> None:
-        """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice."""
+        """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice.
+
+        An open transaction is aborted.
+        """
+        if self._forked:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -164,6 +257,10 @@ class SyncProducer:
             self._stop()
 
     def _call(self, work: Coroutine[Any, Any, T], timeout: float | None, doing: str) -> T:
+        if self._forked:
+            # The lock may have been another thread's when this process was forked.
+            work.close()
+            raise UsedAfterFork("the producer was made before this process was forked; make one here")
         with self._lock:
             if self._closed:
                 work.close()

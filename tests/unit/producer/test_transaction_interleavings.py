@@ -75,8 +75,7 @@ class Run:
                 if source.random() < 0.5:
                     await transaction.add_offsets({SOURCE: OffsetAndMetadata(number)}, GroupMember("group"))
                     records.append((-1, b""))
-                if source.random() < 0.2:
-                    raise ChangedMindError
+                self.maybe_change_mind()
         except CommitOutcomeUnknown:
             self.unknown.append(number)
             await self.resolve(producer, number)
@@ -86,6 +85,11 @@ class Run:
             assert self.faults.rate > 0 or self.usurped
         else:
             self.committed.append(number)
+
+    def maybe_change_mind(self) -> None:
+        """Now and then the block raises."""
+        if self.source.random() < 0.2:
+            raise ChangedMindError
 
     async def resolve(self, producer: AsyncProducer, number: int) -> None:
         """Ask again what became of a commit, as the error says."""

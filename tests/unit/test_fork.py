@@ -1,0 +1,118 @@
+"""What was made before a fork is refused in the child, at once and by name, and the parent goes on undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulated_cluster import SimulatedCluster
+
+from ingestd.client.client import Client
+from ingestd.errors import UsedAfterFork
+from ingestd.producer.producer import AsyncProducer
+from ingestd.producer.sync import SyncProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def in_child(work: Callable[[], None]) -> str:
+    """Run `work` in a forked child; what it raised, by name, or "nothing". A child that hangs is killed by an alarm."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that this process has threads is the point
+        child = os.fork()
+    if child == 0:
+        import signal
+
+        signal.alarm(10)
+        said = "nothing"
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is the result
+            said = type(error).__name__
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def alone(work: Any) -> None:
+    """Drive a coroutine that must raise before it waits for anything: the parent's loop is not ours to run."""
+    try:
+        work.send(None)
+    finally:
+        work.close()
+
+
+def alone_ends(work: Any) -> None:
+    """Drive a coroutine that must end without waiting for anything."""
+    with pytest.raises(StopIteration):
+        work.send(None)
+
+
+def test_a_synchronous_producer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
+    made: list[SimulatedCluster] = []
+
+    def make() -> SimulatedCluster:
+        made.append(SimulatedCluster(1))
+        return made[0]
+
+    with SyncProducer([], make_client=make) as producer:  # type: ignore[arg-type]
+        producer.send("events", b"a", partition=0)
+        with producer._lock:  # as if another thread were in a call
+            assert in_child(lambda: producer.send("events", b"b")) == UsedAfterFork.__name__
+            assert in_child(lambda: producer.flush(1.0)) == UsedAfterFork.__name__
+            assert in_child(producer.close) == "nothing"
+        assert producer.send("events", b"c", partition=0).offset == 1
+    assert made[0].logs[0].values == [b"a", b"c"]
+
+
+async def test_a_producer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
+    cluster = SimulatedCluster(1)
+    async with AsyncProducer(cluster) as producer:  # type: ignore[arg-type]
+        for value in (b"a", b"b"):
+            producer.send("events", value, partition=0)
+        # The open batch would take another record the short way.
+        assert in_child(lambda: producer.send("events", b"c", partition=0)) == UsedAfterFork.__name__
+        assert in_child(lambda: alone(producer.flush(1.0))) == UsedAfterFork.__name__
+        producer.send("events", b"d", partition=0)
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"a", b"b", b"d"]
+
+
+async def test_a_client_is_refused_in_the_child() -> None:
+    async with Client(["127.0.0.1:1"]) as client:
+        for question in (
+            lambda: alone(client.any()),
+            lambda: alone(client.leader("t", 0)),
+            lambda: alone(client.controller()),
+            lambda: alone(client.partitions("t")),
+        ):
+            assert in_child(question) == UsedAfterFork.__name__
+        assert in_child(lambda: alone_ends(client.close())) == "nothing"
+
+
+def test_one_that_is_gone_is_not_told() -> None:
+    async def make() -> None:
+        async with Client(["127.0.0.1:1"]):
+            pass
+
+    asyncio.run(make())
+    assert in_child(lambda: None) == "nothing"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_made_in_the_child_works_there(times: int) -> None:
+    def work() -> None:
+        with SyncProducer([], make_client=lambda: SimulatedCluster(1)) as producer:  # type: ignore[arg-type,return-value]
+            for _ in range(times):
+                producer.send("events", b"a", partition=0)
+
+    assert in_child(work) == "nothing"
