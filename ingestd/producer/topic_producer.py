@@ -33,6 +33,9 @@ __all__ = ["OutgoingRecord", "TopicProducer"]
 UNKNOWN_PARTITION = -1
 """What a delivery says of a record that failed before it had a partition."""
 
+_HOLDING_BYTES = 256
+"""What a record that waits by itself takes beside its key and value: the objects that it consists of."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
@@ -243,7 +246,7 @@ class TopicProducer:
             self._collect(value, headers, timestamp_ms, done)
         else:
             self._close_undecided()
-            size = len(key or b"") + len(value or b"") + 64
+            size = len(key or b"") + len(value or b"") + _HOLDING_BYTES
             self._ledger.reserve(size)
             self._waiting.append(OutgoingRecord(key, value, headers, timestamp_ms, done, size, self._ledger.enter()))
         if self._timer is None:
