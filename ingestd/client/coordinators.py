@@ -69,11 +69,12 @@ class Coordinators:
         left = [key for key, node in found.items() if not isinstance(node, Node)]
         if not left:
             return found
-        async for _ in self._settings.retry_backoff().attempts_until(deadline):
+        async for attempt in self._settings.retry_backoff().attempts_until(deadline):
             for key, outcome in (await self._ask(left, kind, deadline)).items():
-                found[key] = outcome
                 if isinstance(outcome, Node):
-                    self._known[kind, key] = outcome
+                    self._known[kind, key] = found[key] = outcome
+                elif not attempt or not deadline.expired:  # what ends at the deadline is not why it came to that
+                    found[key] = outcome
             left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
             if not left:
                 break

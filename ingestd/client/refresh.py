@@ -279,8 +279,8 @@ class RefreshedMetadata:
 
     def _refresh_periodically(self) -> None:
         """Forget the topics that nobody uses any more, and ask for the others."""
-        self._track(self._snapshot.used(self._tracked))
         last = asyncio.get_running_loop().time() - self._settings.metadata_idle
+        self._track(self._snapshot.used(self._tracked))
         idle = {name for name, asked_at in self._tracked.items() if asked_at < last}
         for name in idle:
             del self._tracked[name]

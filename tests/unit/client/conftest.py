@@ -36,7 +36,7 @@ class ScriptedConnection:
     def __init__(self, cluster: ScriptedCluster, address: str) -> None:
         self.cluster = cluster
         self.address = address
-        self.versions = ApiVersions(dict.fromkeys(range(100), (0, 9)))
+        self.versions = ApiVersions(dict(cluster.ranges))
         self.closed = False
         self.error: IngestdError | None = None
         self.in_flight = 0
@@ -87,6 +87,9 @@ class ScriptedCluster:
         self.gate: asyncio.Event | None = None
         self.connecting: asyncio.Event | None = None
         self.coordinators: list[ErrorCode | int] = []
+        self.topic_ids: dict[str, Any] = {}
+        self.coordinator_of: dict[str, ErrorCode | int] = {}
+        self.ranges = dict.fromkeys(range(100), (0, 9))
         self.connections: list[ScriptedConnection] = []
         self.scripts: dict[str, Callable[[Any, int, Any], Any]] = {}
 
@@ -104,6 +107,10 @@ class ScriptedCluster:
     def node_at(self, address: str) -> int:
         """The id of the node at an address; -1 for a seed's."""
         return next((node for node, at in self.nodes.items() if at == address), -1)
+
+    def asked_of(self, name: str) -> list[Any]:
+        """The requests of one kind, in order."""
+        return [request for _, request in self.asked if type(request).__name__ == f"{name}Request"]
 
     def metadata_requests(self) -> list[tuple[str, list[str] | None]]:
         """Who was asked for which topics' metadata."""
@@ -147,6 +154,7 @@ class ScriptedCluster:
         return module.MetadataResponseTopic(
             error_code=ErrorCode.none if leaderless else error,
             name=name,
+            **({"topic_id": self.topic_ids.get(name)} if module.MetadataResponse.__version__ >= 10 else {}),
             is_internal=False,
             partitions=tuple(
                 module.MetadataResponsePartition(
@@ -163,13 +171,21 @@ class ScriptedCluster:
         )
 
     def _coordinator(self, module: Any, request: Any) -> Any:
-        outcome = self.coordinators.pop(0)
-        found = {"node_id": -1, "host": "", "port": -1, "error_code": outcome}
-        if not isinstance(outcome, ErrorCode):
-            host, port = self.nodes[outcome].split(":")
-            found = {"node_id": outcome, "host": host, "port": int(port), "error_code": ErrorCode.none}
-        coordinator = module.Coordinator(key=request.coordinator_keys[0], error_message=None, **found)
-        return module.FindCoordinatorResponse(throttle_time=dt.timedelta(0), coordinators=(coordinator,))
+        if not hasattr(request, "coordinator_keys"):
+            found = self._coordinator_of(request.key)
+            return module.FindCoordinatorResponse(throttle_time=dt.timedelta(0), error_message=None, **found)
+        coordinators = tuple(
+            module.Coordinator(key=key, error_message=None, **self._coordinator_of(key))
+            for key in request.coordinator_keys
+        )
+        return module.FindCoordinatorResponse(throttle_time=dt.timedelta(0), coordinators=coordinators)
+
+    def _coordinator_of(self, key: str) -> dict[str, Any]:
+        outcome = self.coordinator_of[key] if key in self.coordinator_of else self.coordinators.pop(0)
+        if isinstance(outcome, ErrorCode):
+            return {"node_id": -1, "host": "", "port": -1, "error_code": outcome}
+        host, port = self.nodes[outcome].split(":")
+        return {"node_id": outcome, "host": host, "port": int(port), "error_code": ErrorCode.none}
 
 
 @pytest.fixture
