@@ -153,12 +153,15 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": str(replicas),
             "share.coordinator.state.topic.min.isr": str(in_sync),
             "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "500",
             "log.cleaner.dedupe.buffer.size": "2097152",
             # A dead or frozen node must be noticed within a test's patience.
             "broker.heartbeat.interval.ms": "300",
             "broker.session.timeout.ms": "2000",
-            # A dead member must be noticed within a test's patience.
-            "group.min.session.timeout.ms": "500",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "300",
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": "6000",
             "replica.lag.time.max.ms": "3000",
             "controller.quorum.election.timeout.ms": "500",
             "controller.quorum.fetch.timeout.ms": "1000",
