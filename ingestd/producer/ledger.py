@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from ingestd.records.loops import Allowance
@@ -21,15 +21,18 @@ class Ledger:
         Every `enter` is followed by exactly one `leave` with the generation that it gave.
         `full` turns false again: bytes are given back by whoever reserved them.
         One who waits for room wakes the next, so n waiters cost n wake-ups and not n squared.
+        `_entries` has every generation from the oldest that has entries to the present one, so that the end of an entry
+        costs the same however many flushes wait.
     """
 
     def __init__(self, limit: int) -> None:
         self.allowance = Allowance(limit)
         """The bytes. Records that go the short way are reserved for there, without this class."""
-        self._generation = 0
+        self._oldest = self._generation = 0
         self._entries: dict[int, int] = {0: 0}
         self._rooms: deque[asyncio.Future[None]] = deque()
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._flushes: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        """Who waits, in the order of the generations that they wait for."""
 
     @property
     def full(self) -> bool:
@@ -67,7 +70,7 @@ class Ledger:
         """An entry ended."""
         left = self._entries[generation] - 1
         self._entries[generation] = left
-        if not left and (self._flushes or generation != self._generation):
+        if not left and generation == self._oldest:
             self._drained()
 
     def reserve(self, size: int) -> None:
@@ -114,21 +117,25 @@ class Ledger:
 
     async def drained(self, deadline: Deadline, doing: str) -> None:
         """Return when all entries made before this call have ended. Raises `DeadlineExceeded`."""
-        generation = self._generation
-        self._generation += 1
-        self._entries[self._generation] = 0
+        if self._entries[self._generation]:
+            self._generation += 1
+            self._entries[self._generation] = 0
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flushes.append((generation, waiter))
+        self._flushes[waiter] = self._generation - 1
         self._drained()
         try:
             await deadline.wait_for(waiter, doing)
         finally:
-            self._flushes = [flush for flush in self._flushes if flush[1] is not waiter]
+            self._flushes.pop(waiter, None)
 
     def _drained(self) -> None:
-        for generation in [g for g, count in self._entries.items() if not count and g != self._generation]:
-            del self._entries[generation]
-        oldest = min(self._entries)
-        for generation, waiter in self._flushes:
-            if generation < oldest and not waiter.done():
+        while self._oldest < self._generation and not self._entries[self._oldest]:
+            del self._entries[self._oldest]
+            self._oldest += 1
+        while self._flushes:
+            waiter, generation = next(iter(self._flushes.items()))
+            if generation >= self._oldest:
+                return
+            del self._flushes[waiter]
+            if not waiter.done():
                 waiter.set_result(None)
