@@ -11,7 +11,7 @@ from ingestd.client.metadata import Node
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
 from ingestd.consumer.settings import Isolation, TopicPartition
-from ingestd.errors import ConnectionLost, CorruptBatch, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.retry import Backoff
 from ingestd.wire.apis import Api
 from ingestd.wire.fetch import (
@@ -81,6 +81,11 @@ class Refusal:
     leader_epoch: int = -1
     node: Node | None = None
     """Where that leader is."""
+
+
+def _passes(error: IngestdError) -> bool:
+    """Whether a fetch that failed so may succeed later. No retry mends a version or a framing that we do not share."""
+    return is_retriable(error) or (isinstance(error, KafkaError) and error.code in _PASSING)
 
 
 class _Reminder:
@@ -173,29 +178,29 @@ class BrokerConsumer:
         while ready := {key: one for key, one in self._partitions.items() if one.fetchable}:
             try:
                 await self._fetch(ready)
-            except (ConnectionLost, DeadlineExceeded, KafkaError) as error:
+            except IngestdError as error:
                 self._session.lost()
-                await self._wait_after(error, ready)
-            except IngestdError as error:  # no retry mends a version or a framing that we do not share
-                self._session.lost()
-                self._fail(ready, error)
+                await self._failed(error, ready)
 
-    async def _wait_after(self, error: IngestdError, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
-        followed = [key for key in ready if key in self._places and self._places[key].follower]
-        for key in followed:
-            self._refused(ready[key], Refusal(error))
-        ready = {key: one for key, one in ready.items() if key not in followed}
-        if not ready:
+    async def _failed(self, error: IngestdError, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
+        """A fetch failed as a whole: hand back what has a leader to go to, and wait before the next one."""
+        led: dict[TopicPartition, PartitionConsumer] = {}
+        for key, one in ready.items():
+            if self._partitions.get(key) is not one:
+                continue
+            if self._places[key].follower:
+                self._refused(one, Refusal(error))
+            else:
+                led[key] = one
+        if not led:
             return
-        for one in ready.values():
+        if not _passes(error):
+            self._fail(led, error)
+            return
+        for one in led.values():
             self._events.retried(*one.key, error)
             one.report(error)
-        self._client.metadata.wanted(
-            {one.topic for one in ready.values()}, f"fetch from broker {self._node_id}: {error}"
-        )
-        if isinstance(error, KafkaError) and not error.retriable and error.code not in _PASSING:
-            self._fail(ready, error)
-            return
+        self._client.metadata.wanted({one.topic for one in led.values()}, f"fetch from broker {self._node_id}: {error}")
         await asyncio.sleep(self._backoff.next_delay())
 
     def _fail(self, ready: Mapping[TopicPartition, PartitionConsumer], error: IngestdError) -> None:
@@ -207,6 +212,9 @@ class BrokerConsumer:
         settings = self._settings
         broker = self._client.broker(self._node_id, PURPOSE)
         connection = await broker.connection(settings.request_timeout)
+        ready = {key: one for key, one in ready.items() if self._partitions.get(key) is one and one.fetchable}
+        if not ready:
+            return
         wanted = {key: self._asked(one) for key, one in ready.items()}
         by_id = all(fetch.topic_id is not None for fetch in wanted.values())
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if by_id else HIGHEST_BY_NAME)

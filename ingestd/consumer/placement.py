@@ -160,7 +160,8 @@ class Placement:
         if self._closed or not consumer.live or self.consumers.get(consumer.key) is not consumer:
             return
         snapshot = self._client.metadata.snapshot
-        if self._is_recreated(consumer, snapshot):
+        another = _is_another(consumer, snapshot)
+        if another and _is_believed(consumer):
             self._recreated(consumer, snapshot.topics[consumer.topic].topic_id)
             return
         leader = snapshot.partition(*consumer.key)
@@ -170,10 +171,11 @@ class Placement:
             return
         if (retry := self._retries.pop(consumer.key, None)) is not None:
             retry.cancel()
-        if consumer.unchecked(leader.leader_epoch):
-            self._checks.ask(consumer, leader)
-            return
-        consumer.checked_epoch = leader.leader_epoch
+        if not another:  # if it is, a fetch by the id that we know brings it to light
+            if consumer.unchecked(leader.leader_epoch):
+                self._checks.ask(consumer, leader)
+                return
+            consumer.checked_epoch = leader.leader_epoch
         self._put(consumer, Place(leader.leader, leader))
 
     def _put(self, consumer: PartitionConsumer, place: Place) -> None:
@@ -223,7 +225,7 @@ class Placement:
                 # unless the snapshot names another leader or term than the one that refused.
                 if consumer.refused_by != (leader.leader, leader.leader_epoch):
                     self._place(consumer)
-            elif self._is_recreated(consumer, snapshot) or _is_outdated(place, leader, snapshot):
+            elif _is_outdated(place, leader, snapshot) or (_is_another(consumer, snapshot) and _is_believed(consumer)):
                 self.repositioned(consumer)
 
     def _topics(self) -> set[str]:
@@ -332,17 +334,6 @@ class Placement:
         self._events.moved(*consumer.key, read.offset, diverged_at)
         consumer.move(diverged_at)
 
-    def _is_recreated(self, consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
-        """Whether the topic of that name is another now.
-
-        A broker that was away may still name the topic before; where fetches name the topic's id, it is believed only
-        once a fetch was refused for that id.
-        """
-        topic = snapshot.topics.get(consumer.topic)
-        if topic is None or topic.topic_id is None or consumer.topic_id is None or topic.topic_id == consumer.topic_id:
-            return False
-        return consumer.gone or not consumer.fetched_by_id
-
     def _recreated(self, consumer: PartitionConsumer, topic_id: UUID | None) -> None:
         self._take_away(consumer)
         if self._settings.recreation is Recreation.error or consumer.end is not None:
@@ -376,3 +367,20 @@ def _is_outdated(place: Place, leader: PartitionMetadata, snapshot: ClusterMetad
     if place.follower:
         return place.node not in snapshot.nodes or place.node in leader.offline_replicas
     return place.node != leader.leader
+
+
+def _is_another(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
+    """Whether the snapshot says that the topic of that name is another than the one that is read."""
+    topic = snapshot.topics.get(consumer.topic)
+    if topic is None or topic.topic_id is None or consumer.topic_id is None:
+        return False
+    return topic.topic_id != consumer.topic_id
+
+
+def _is_believed(consumer: PartitionConsumer) -> bool:
+    """Whether metadata is enough to say that the topic was made again.
+
+    A broker that was away may still name the topic before; where fetches name the topic's id, nothing wrong is read
+    meanwhile, and it is believed only once a fetch was refused for that id.
+    """
+    return consumer.gone or not consumer.fetched_by_id
