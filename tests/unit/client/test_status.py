@@ -25,16 +25,17 @@ async def test_the_status_says_who_is_connected_who_failed_and_what_is_known(clu
         await client.coordinator("g", CoordinatorKind.group, 5)
         cluster.down = {"three:3"}
         with pytest.raises(ConnectionLost):
-            await (await client.leader("t", 2, 5)).connection(5)
+            await (await client.leader("t", 2, 5, purpose="probe")).connection(5)
         with pytest.raises(KafkaError):
             await client.partitions("nix", 1)
         status = json.loads(json.dumps(client.status().as_dict()))
     brokers = {(broker["node_id"], broker["purpose"]): broker for broker in status["brokers"]}
-    failed = brokers[3, "control"]
+    failed = brokers[3, "probe"]
     assert (failed["address"], failed["connected"]) == ("three:3", False)
     assert failed["last_error"] == "ConnectionLost: three:3: refused"
     assert failed["backoff_seconds"] > 1
     connected = [broker for broker in status["brokers"] if broker["connected"]]
+    assert connected
     assert all(broker["api_versions"]["metadata"] == 9 and broker["last_error"] is None for broker in connected)
     metadata = status["metadata"]
     assert (metadata["topics"], metadata["partitions"], metadata["nodes"]) == (2, 3, 3)
