@@ -108,6 +108,7 @@ class Commits:
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._turn.acquire(), "commit: waiting for the commits before it")
         try:
+            await self._send_waiting(deadline)
             await self._commit(offsets, deadline)
         finally:
             self._turn.release()
@@ -118,7 +119,7 @@ class Commits:
             raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator")
         self._waiting.append(_Later(dict(offsets), done))
         if self._sender is None or self._sender.done():
-            self._sender = self._tasks.start(self._send_waiting(), f"commit offsets of {self._coordinator.group_id}")
+            self._sender = self._tasks.start(self._send_later(), f"commit offsets of {self._coordinator.group_id}")
 
     def run_callbacks(self) -> None:
         """Call what finished commits wait to have called. What a callback raises is the caller's to see."""
@@ -134,8 +135,8 @@ class Commits:
     def give_up(self) -> None:
         """Nothing is sent any more: what waits gets its callback with `Closed`."""
         waiting, self._waiting = self._waiting, []
-        for later in waiting:
-            self._finished.append((later, Closed("the group's session was closed before the commit")))
+        error = Closed("the group's session was closed before the commit")
+        self._finished.extend((later, error) for later in waiting)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
@@ -183,22 +184,25 @@ class Commits:
                 found[key] = None if one.offset < 0 else OffsetAndMetadata(one.offset, one.leader_epoch, one.metadata)
         return last
 
-    async def _send_waiting(self) -> None:
+    async def _send_later(self) -> None:
         while self._waiting:
             async with self._turn:
-                waiting, self._waiting = self._waiting, []
-                offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-                for later in waiting:
-                    offsets.update(later.offsets)
-                error: IngestdError | None = Closed("the group's session was closed during the commit")
-                try:
-                    await self._commit(offsets, Deadline.after(self._settings.commit_timeout))
-                    error = None
-                except IngestdError as failed:
-                    error = failed
-                finally:
-                    for later in waiting:
-                        self._finished.append((later, error))
+                await self._send_waiting(Deadline.after(self._settings.commit_timeout))
+
+    async def _send_waiting(self, deadline: Deadline) -> None:
+        waiting, self._waiting = self._waiting, []
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for later in waiting:
+            offsets.update(later.offsets)
+        error: IngestdError | None = Closed("the group's session was closed during the commit")
+        try:
+            if offsets:
+                await self._commit(offsets, deadline)
+            error = None
+        except IngestdError as failed:
+            error = failed
+        finally:
+            self._finished.extend((later, error) for later in waiting)
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
         started = time.monotonic()

@@ -1,0 +1,722 @@
+"""The session of the classic protocol against a coordinator in memory: every state, every error, every way to end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from group_coordinator import Groups
+from next_generation_coordinator import FAST, CutAfterwards, Silence
+
+from ingestd.client import broker as broker_module
+from ingestd.client.client import Client
+from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription
+from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
+from ingestd.consumer.group.settings import GroupSettings
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+SETTINGS = GroupSettings(
+    assignors=("range",), heartbeat_interval=0.02, session_timeout=5.0, rebalance_timeout=5.0, request_timeout=5.0
+)
+ALL = [TopicPartition("t", number) for number in range(4)]
+
+
+class Owner:
+    """Remembers what it is told; a test can hold each call up, or make it raise."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.failures: dict[str, Exception] = {}
+        self.cancelled: list[str] = []
+        self._changed = asyncio.Event()
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("assigned", partitions)
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("revoked", partitions)
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("lost", partitions)
+
+    async def _hear(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+        self.told.append((what, list(partitions)))
+        self._changed.set()
+        if what in self.failures:
+            raise self.failures[what]
+        if what in self.gates:
+            try:
+                await self.gates[what].wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(what)
+                raise
+
+    async def until(self, *told: tuple[str, list[TopicPartition]]) -> None:
+        """Wait until it was told this, in this order, after what was waited for before."""
+        async with asyncio.timeout(20):
+            for one in told:
+                while one not in self.told:
+                    self._changed.clear()
+                    await self._changed.wait()
+                del self.told[: self.told.index(one) + 1]
+
+    @property
+    def words(self) -> list[str]:
+        return [what for what, _ in self.told]
+
+
+class Events:
+    """Remembers what was tried again, and why the group rebalanced."""
+
+    def __init__(self) -> None:
+        self.retries: list[tuple[str, IngestdError]] = []
+        self.reasons: list[str] = []
+
+    def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
+        self.retries.append((doing, error))
+
+    def rebalancing(self, group_id: str, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Started:
+    """A session, its owner and what it reported."""
+
+    def __init__(self, client: Client, topics: Any, settings: GroupSettings) -> None:
+        self.owner = Owner()
+        self.events = Events()
+        self.session = ClassicSession(client, "g", settings, self.owner, events=self.events)
+        self.session.start(topics)
+
+    async def ended(self) -> Any:
+        async with asyncio.timeout(20):
+            return await self.session.wait_ended()
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    scripted = Groups()
+    monkeypatch.setattr(broker_module.Connection, "open", scripted.open)
+    return scripted
+
+
+@pytest.fixture
+async def join(groups: Groups) -> AsyncIterator[Callable[..., Started]]:
+    """`join(topics, **settings)`: a session that was started, with a client of its own."""
+    started: list[Started] = []
+    clients: list[Client] = []
+
+    def start(topics: Any = ("t",), **changes: Any) -> Started:
+        client = Client(["one:1"], replace(FAST, metadata_max_age=changes.pop("metadata_max_age", 300.0)))
+        clients.append(client)
+        started.append(Started(client, topics, replace(SETTINGS, **changes)))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for gate in one.owner.gates.values():
+            gate.set()
+        await one.session.close(5.0)
+    for client in clients:
+        await client.close()
+
+
+# Joining
+
+
+async def test_a_member_joins_with_the_id_it_is_given_and_is_told_its_partitions(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    assert [request.member_id for request in groups.requests("JoinGroup")] == ["", "m1"]
+    assert member.session.member.member_id == "m1"
+    assert member.session.member.generation == 1
+    assert member.session.assignment == set(ALL)
+    assert member.session.end is None
+
+
+PASSING = [
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    CutAfterwards,
+]
+FATAL = [
+    ErrorCode.group_authorization_failed,
+    ErrorCode.fenced_instance_id,
+    ErrorCode.inconsistent_group_protocol,
+    ErrorCode.unknown_server_error,
+]
+LOOKED_UP_AGAIN = {ErrorCode.coordinator_not_available, ErrorCode.not_coordinator, CutAfterwards}
+
+
+@pytest.mark.parametrize("error", [*PASSING, ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id])
+async def test_a_join_that_is_refused_for_now_is_repeated(
+    groups: Groups, join: Callable[..., Started], error: Any
+) -> None:
+    groups.script["JoinGroup"].extend([None, error])
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    assert member.owner.told == []
+    assert (groups.counts["FindCoordinator"] > 1) == (error in LOOKED_UP_AGAIN)
+    assert (member.session.member.member_id == "m1") == (error is not ErrorCode.unknown_member_id)
+
+
+@pytest.mark.parametrize(
+    "error", [*FATAL, ErrorCode.invalid_session_timeout, ErrorCode.group_max_size_reached, ErrorCode.invalid_group_id]
+)
+async def test_a_join_that_is_refused_for_good_ends_the_session(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    groups.script["JoinGroup"].append(error)
+    member = join()
+    end = await member.ended()
+    assert end.reason is EndReason.failed
+    assert isinstance(end.error, KafkaError)
+    assert end.error.code is error
+    assert groups.counts["JoinGroup"] == 1
+    assert member.owner.told == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*PASSING, ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id],
+)
+async def test_a_sync_that_is_refused_for_now_makes_the_member_join_again(
+    groups: Groups, join: Callable[..., Started], error: Any
+) -> None:
+    groups.script["SyncGroup"].append(error)
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    assert member.owner.told == []
+    joins = [request.member_id for request in groups.requests("JoinGroup")]
+    assert joins[2] == ("" if error is ErrorCode.unknown_member_id else "m1")
+
+
+@pytest.mark.parametrize("error", FATAL)
+async def test_a_sync_that_is_refused_for_good_ends_the_session(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    groups.script["SyncGroup"].append(error)
+    end = await join().ended()
+    assert end.reason is EndReason.failed
+    assert isinstance(end.error, KafkaError)
+    assert end.error.code is error
+
+
+async def test_no_broker_at_all_is_waited_out(groups: Groups, join: Callable[..., Started]) -> None:
+    groups.down = True
+    member = join(request_timeout=0.05)
+    async with asyncio.timeout(20):
+        while len(member.events.retries) < 3:
+            await asyncio.sleep(0.01)
+    groups.down = False
+    await member.owner.until(("assigned", ALL))
+
+
+async def test_a_group_that_chose_an_assignor_we_do_not_have_is_an_error(
+    groups: Groups, join: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = groups._joined
+
+    def joined(*arguments: Any, **options: Any) -> Any:
+        return replace(real(*arguments, **options), protocol_name="theirs")
+
+    monkeypatch.setattr(groups, "_joined", joined)
+    end = await join().ended()
+    assert isinstance(end.error, KafkaError)
+    assert end.error.code is ErrorCode.inconsistent_group_protocol
+
+
+# Rebalances
+
+
+async def test_with_the_eager_protocol_everything_is_revoked_before_the_join(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    first = join()
+    await first.owner.until(("assigned", ALL))
+    first.owner.gates["revoked"] = asyncio.Event()
+    second = join()
+    await first.owner.until(("revoked", ALL))
+    joins = groups.counts["JoinGroup"]
+    await groups.more("Heartbeat", 3)  # though the owner takes its time
+    assert groups.counts["JoinGroup"] == joins
+    first.owner.gates["revoked"].set()
+    await groups.stable(2)
+    await second.owner.until(("assigned", ALL[2:]))
+    await first.owner.until(("assigned", ALL[:2]))
+    assert groups.generation == 2
+    await groups.more("Heartbeat", 4)
+    assert groups.generation == 2  # what heartbeats said meanwhile causes no rebalance of its own
+
+
+async def test_with_the_cooperative_protocol_only_what_goes_is_revoked(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    first = join(assignors=("cooperative-sticky",))
+    await first.owner.until(("assigned", ALL))
+    second = join(assignors=("cooperative-sticky",))
+    await second.owner.until(("assigned", []), ("assigned", ALL[2:]))
+    assert first.session.assignment == set(ALL[:2])
+    assert first.owner.told[0] == ("revoked", ALL[2:])
+    assert {what for what, partitions in first.owner.told[1:] if partitions} == set()
+    subscription = decode_subscription(groups.requests("JoinGroup")[-1].protocols[0].metadata)
+    assert subscription.generation >= 1
+
+
+async def test_revoking_ends_at_the_rebalance_timeout(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join(rebalance_timeout=0.1)
+    await member.owner.until(("assigned", ALL))
+    member.owner.gates["revoked"] = asyncio.Event()
+    member.session.rejoin("the test wants it")
+    await member.owner.until(("revoked", ALL), ("assigned", ALL))
+    assert member.owner.cancelled == ["revoked"]
+    assert "the test wants it" in member.events.reasons
+    assert groups.requests("JoinGroup")[-1].reason == "the test wants it"
+
+
+async def test_a_subscription_that_changes_is_told_and_one_that_does_not_is_not(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    groups.topics["u"] = 1
+    member = join(assignors=("cooperative-sticky",))
+    await member.owner.until(("assigned", ALL))
+    member.session.subscribe(["t"])
+    await groups.more("Heartbeat", 2)
+    assert groups.counts["SyncGroup"] == 1
+    member.session.subscribe(["u"])
+    await member.owner.until(("revoked", ALL), ("assigned", [TopicPartition("u", 0)]))
+
+
+async def test_a_subscription_that_changes_during_a_rebalance_is_not_forgotten(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    groups.topics["u"] = 1
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    member.owner.gates["revoked"] = asyncio.Event()
+    member.session.rejoin("the test wants it")
+    await member.owner.until(("revoked", ALL))
+    member.session.subscribe(["u"])
+    member.owner.gates.pop("revoked").set()
+    await member.owner.until(("assigned", [TopicPartition("u", 0)]))
+
+
+async def test_the_leader_notices_partitions_that_are_added(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join(metadata_max_age=0.05)
+    await member.owner.until(("assigned", ALL))
+    groups.topics["t"] = 5
+    await member.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
+
+
+async def test_a_pattern_is_looked_up_before_the_first_join_and_now_and_then(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    groups.topics |= {"x": 1, "__t": 1, "tt": 1}
+    member = join(re.compile("t+|__.*"), pattern_interval=0.05)
+    await member.owner.until(("assigned", [*ALL, TopicPartition("tt", 0)]))
+    subscription = decode_subscription(groups.requests("JoinGroup")[0].protocols[0].metadata)
+    assert list(subscription.topics) == ["t", "tt"]  # internal topics are not matched
+    groups.topics["ttt"] = 1
+    await member.owner.until(("assigned", [*ALL, TopicPartition("tt", 0), TopicPartition("ttt", 0)]))
+
+
+async def test_a_static_member_that_restarts_causes_no_rebalance(groups: Groups, join: Callable[..., Started]) -> None:
+    other = join(group_instance_id="b")
+    first = join(group_instance_id="a")
+    await groups.stable(2)
+    await first.owner.until(("assigned", ALL[:2]))
+    generation = groups.generation
+    await first.session.close(5.0, leave=False)
+    assert groups.left == []
+    again = join(group_instance_id="a")
+    await again.owner.until(("assigned", ALL[:2]))
+    assert groups.generation == generation
+    assert other.session.assignment == set(ALL[2:])
+
+
+async def test_a_static_leader_that_restarts_still_watches_the_topics(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    first = join(group_instance_id="a")
+    await first.owner.until(("assigned", ALL))
+    await first.session.close(5.0, leave=False)
+    again = join(group_instance_id="a", metadata_max_age=0.05)
+    await again.owner.until(("assigned", ALL))
+    assert groups.generation == 1
+    groups.topics["t"] = 5
+    await again.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
+
+
+# Heartbeats
+
+
+@pytest.mark.parametrize("error", [*PASSING, ErrorCode.request_timed_out])
+async def test_a_heartbeat_that_fails_for_now_is_repeated_and_nothing_is_lost(
+    groups: Groups, join: Callable[..., Started], error: Any
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["Heartbeat"].extend([error, error])
+    await groups.more("Heartbeat", 4)
+    assert member.owner.told == []
+    assert groups.counts["SyncGroup"] == 1
+    assert "heartbeat" in [doing for doing, _ in member.events.retries]
+
+
+@pytest.mark.parametrize(
+    ("error", "joins_as"), [(ErrorCode.illegal_generation, "m1"), (ErrorCode.unknown_member_id, "")]
+)
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_a_member_that_the_coordinator_forgot_loses_its_partitions_and_joins_again(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode, joins_as: str, assignor: str
+) -> None:
+    member = join(assignors=(assignor,))
+    await member.owner.until(("assigned", ALL))
+    joins = groups.counts["JoinGroup"]
+    groups.script["Heartbeat"].append(error)
+    await member.owner.until(("lost", ALL), ("assigned", ALL))
+    again = groups.requests("JoinGroup")[joins]
+    assert again.member_id == joins_as
+    assert list(decode_subscription(again.protocols[0].metadata).owned) == []
+
+
+@pytest.mark.parametrize("error", FATAL)
+async def test_a_heartbeat_that_is_refused_for_good_ends_the_session(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["Heartbeat"].append(error)
+    end = await member.ended()
+    assert end.reason is EndReason.failed
+    assert isinstance(end.error, KafkaError)
+    assert end.error.code is error
+    assert member.owner.words == ["lost"]
+
+
+async def test_a_member_that_is_forgotten_while_it_revokes_loses_what_it_had(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(assignors=("cooperative-sticky",))
+    await member.owner.until(("assigned", ALL))
+    groups.topics["u"] = 1
+    member.owner.gates["revoked"] = asyncio.Event()
+    member.session.subscribe(["u"])
+    await member.owner.until(("revoked", ALL))
+    groups.script["Heartbeat"].append(ErrorCode.unknown_member_id)
+    async with asyncio.timeout(5):
+        while member.session.member.member_id:
+            await asyncio.sleep(0.001)
+    member.owner.gates.pop("revoked").set()
+    await member.owner.until(("assigned", [TopicPartition("u", 0)]))
+    assert member.session.member.member_id != "m1"
+
+
+# Commits
+
+ONE = {ALL[0]: OffsetAndMetadata(7, 3, "note")}
+
+
+async def test_offsets_are_committed_in_the_members_name_with_epoch_and_metadata(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    await member.session.commit(ONE)
+    request = groups.requests("OffsetCommit")[-1]
+    assert (request.member_id, request.generation_id_or_member_epoch) == ("m1", 1)
+    assert groups.offsets == {("t", 0): (7, 3, "note")}
+    found = await member.session.committed(ALL[:2])
+    assert found == {ALL[0]: OffsetAndMetadata(7, 3, "note"), ALL[1]: None}
+
+
+@pytest.mark.parametrize("error", [*PASSING, ErrorCode.request_timed_out, ErrorCode.unknown_topic_or_partition])
+async def test_a_commit_that_is_refused_for_now_is_repeated(
+    groups: Groups, join: Callable[..., Started], error: Any
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(error)
+    await member.session.commit(ONE)
+    assert groups.offsets == {("t", 0): (7, 3, "note")}
+    assert groups.counts["OffsetCommit"] == 2
+    assert member.owner.told == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.offset_metadata_too_large,
+        ErrorCode.invalid_commit_offset_size,
+    ],
+)
+async def test_a_commit_that_is_refused_for_good_is_an_error_and_the_session_lives(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(error)
+    with pytest.raises(KafkaError) as refused:
+        await member.session.commit(ONE)
+    assert refused.value.code is error
+    assert groups.counts["OffsetCommit"] == 1
+    await groups.more("Heartbeat", 2)
+    assert member.owner.told == []
+
+
+async def test_a_topic_that_stays_unknown_is_an_error_soon(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].extend([ErrorCode.unknown_topic_or_partition] * 10)
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
+        await member.session.commit(ONE)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.illegal_generation, ErrorCode.unknown_member_id])
+async def test_a_commit_of_a_generation_that_ended_is_an_error_and_the_member_joins_again(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(error)
+    with pytest.raises(KafkaError) as refused:
+        await member.session.commit(ONE)
+    assert refused.value.code is error
+    assert groups.counts["OffsetCommit"] == 1
+    await member.owner.until(("lost", ALL), ("assigned", ALL))
+
+
+async def test_a_commit_of_a_fenced_member_ends_the_session(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join(group_instance_id="a")
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(ErrorCode.fenced_instance_id)
+    with pytest.raises(KafkaError, match="FENCED"):
+        await member.session.commit(ONE)
+    assert (await member.ended()).reason is EndReason.failed
+    assert groups.left == []
+
+
+async def test_a_commit_that_meets_a_rebalance_waits_for_it_where_the_partition_stays_ours(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(assignors=("cooperative-sticky",))
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].extend([ErrorCode.rebalance_in_progress] * 2)
+    await member.session.commit(ONE)
+    assert groups.offsets == {("t", 0): (7, 3, "note")}
+    assert groups.requests("OffsetCommit")[-1].generation_id_or_member_epoch == groups.generation > 1
+
+
+async def test_a_commit_that_meets_a_rebalance_is_an_error_where_the_partition_goes(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(assignors=("cooperative-sticky",))
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].extend([ErrorCode.rebalance_in_progress] * 1000)
+    other = join(assignors=("cooperative-sticky",))
+    with pytest.raises(KafkaError, match="REBALANCE_IN_PROGRESS"):
+        await member.session.commit({ALL[3]: OffsetAndMetadata(7)})
+    assert ALL[3] not in member.session.assignment
+    await other.owner.until(("assigned", ALL[2:]))
+
+
+async def test_a_commit_without_an_answer_ends_at_its_deadline(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join(request_timeout=0.05)
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].extend([Silence] * 50)
+    with pytest.raises(DeadlineExceeded):
+        await member.session.commit(ONE, 0.3)
+
+
+async def test_commits_are_sent_in_order_and_those_that_wait_go_together(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(ErrorCode.coordinator_load_in_progress)
+    done: list[int] = []
+
+    def told(number: int) -> Callable[[Mapping[Any, Any], IngestdError | None], None]:
+        return lambda offsets, error: done.append(number if error is None else -1)
+
+    for number in range(1, 6):
+        member.session.commit_later({ALL[0]: OffsetAndMetadata(number)}, told(number))
+    await member.session.commit({ALL[1]: OffsetAndMetadata(9)})
+    assert groups.offsets == {("t", 0): (5, -1, ""), ("t", 1): (9, -1, "")}
+    assert groups.counts["OffsetCommit"] == 3  # refused, the five, the last
+    assert done == []
+    member.session.run_callbacks()
+    assert done == [1, 2, 3, 4, 5]
+
+
+async def test_callbacks_run_where_they_are_asked_for_and_a_failed_commit_without_one_is_logged(
+    groups: Groups, join: Callable[..., Started], caplog: pytest.LogCaptureFixture
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].extend([ErrorCode.offset_metadata_too_large] * 2)
+    member.session.commit_later(ONE)
+    heard: list[tuple[int, str]] = []
+    await groups.more("OffsetCommit")
+    member.session.commit_later(ONE, lambda _, error: heard.append((threading.get_ident(), str(error))))
+    await groups.until(lambda: groups.counts["OffsetCommit"] == 2)
+    async with asyncio.timeout(5):
+        while len(heard) == 0:
+            await asyncio.to_thread(member.session.run_callbacks)
+    assert "not committed" in caplog.text
+    assert heard[0][0] != threading.get_ident()
+    assert "OFFSET_METADATA_TOO_LARGE" in heard[0][1]
+
+
+async def test_commits_that_were_not_sent_are_told_so_at_the_end(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(Silence)
+    errors: list[IngestdError | None] = []
+    member.session.commit_later(ONE, lambda _, error: errors.append(error))
+    await groups.more("OffsetCommit")
+    member.session.commit_later(ONE, lambda _, error: errors.append(error))
+    await member.session.close(1.0)
+    member.session.run_callbacks()
+    assert [type(error) for error in errors] == [Closed, Closed]
+    with pytest.raises(Closed):
+        await member.session.commit(ONE)
+
+
+# Committed offsets
+
+
+@pytest.mark.parametrize("error", [*PASSING, ErrorCode.unstable_offset_commit])
+async def test_committed_offsets_are_asked_for_until_they_are_there(
+    groups: Groups, join: Callable[..., Started], error: Any
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetFetch"].append(error)
+    assert await member.session.committed(ALL) == dict.fromkeys(ALL)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed])
+async def test_committed_offsets_that_we_may_not_see_are_an_error(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetFetch"].append(error)
+    with pytest.raises(KafkaError) as refused:
+        await member.session.committed(ALL)
+    assert refused.value.code is error
+
+
+# The end
+
+
+async def test_closing_revokes_leaves_and_says_why(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    await member.session.close(5.0)
+    await member.session.close(5.0)
+    assert member.owner.told == [("revoked", ALL)]
+    assert groups.left == [("m1", None)]
+    assert member.session.end is not None
+    assert member.session.end.reason is EndReason.closed
+    assert member.session.assignment == frozenset()
+
+
+async def test_closing_while_a_join_waits_for_others_leaves_at_once(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    groups.window = 60.0
+    first = join()
+    await first.owner.until(("assigned", ALL))
+    first.owner.gates["revoked"] = asyncio.Event()
+    second = join()
+    await groups.until(lambda: len(groups.members) == 2)
+    await second.session.close(5.0)
+    assert groups.left == [("m2", None)]
+
+
+@pytest.mark.parametrize("how", ["silent", "down"])
+async def test_closing_ends_in_time_when_no_broker_answers(
+    groups: Groups, join: Callable[..., Started], how: str
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    for kind in ("Heartbeat", "LeaveGroup", "FindCoordinator"):
+        groups.script[kind].extend([Silence] * 1000 if how == "silent" else [])
+    if how == "down":
+        groups.down = True
+        groups.cut()
+    started = asyncio.get_running_loop().time()
+    await member.session.close(0.5)
+    assert asyncio.get_running_loop().time() - started < 2.0
+    assert member.owner.told == [("revoked", ALL)]
+
+
+async def test_closing_waits_for_the_owner_but_not_beyond_its_time(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    member.owner.gates["revoked"] = asyncio.Event()
+    await member.session.close(0.4)
+    assert member.owner.cancelled == ["revoked"]
+    assert groups.left == [("m1", None)]
+
+
+async def test_a_member_that_makes_no_progress_leaves_with_a_clear_error(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(max_poll_interval=0.3)
+    await member.owner.until(("assigned", ALL))
+    for _ in range(10):
+        await asyncio.sleep(0.05)
+        member.session.progressed()
+    assert member.session.end is None
+    end = await member.ended()
+    assert end.reason is EndReason.poll_interval
+    assert isinstance(end.error, PollIntervalExceeded)
+    assert "0.3 s" in str(end.error)
+    assert member.owner.told == [("lost", ALL)]
+    assert groups.left == [("m1", None)]
+
+
+@pytest.mark.parametrize("what", ["assigned", "revoked"])
+async def test_an_owner_that_raises_ends_the_session_and_the_member_leaves(
+    groups: Groups, join: Callable[..., Started], what: str
+) -> None:
+    member = join()
+    if what == "revoked":
+        await member.owner.until(("assigned", ALL))
+    member.owner.failures[what] = ValueError("broken")
+    member.session.rejoin("the test wants it")
+    end = await member.ended()
+    assert end.reason is EndReason.failed
+    assert "broken" in str(end.error)
+    assert member.owner.words[-1] == "lost"
+    assert groups.left == [("m1", None)]
+
+
+async def test_a_session_is_started_once(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join()
+    with pytest.raises(Closed):
+        member.session.start(["t"])
