@@ -154,6 +154,10 @@ class KafkaCluster:
             "share.coordinator.state.topic.min.isr": str(in_sync),
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
+            # Access can be controlled; the harness may do everything, and so may everybody where nothing is said.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
             "log.cleaner.dedupe.buffer.size": "2097152",
             # A dead or frozen node must be noticed within a test's patience.
             "broker.heartbeat.interval.ms": "300",
