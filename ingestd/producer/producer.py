@@ -332,3 +332,5 @@ class AsyncProducer(RecordIntake):
             await transactions.close(timeout)
         except IngestdError as error:
             _log.warning("%s: a transaction was left open: %s", self._settings.transactional_id, error)
+        finally:
+            transactions.end()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.errors import (
+    Closed,
     CommitOutcomeUnknown,
     DeadlineExceeded,
     ErrorCode,
@@ -65,7 +66,7 @@ class Transactions:
         Once a commit may have been sent, the transaction is never called aborted, and no abort is sent: what became of
         it is asked until it is known.
         Nothing of a next transaction is sent before the last one has ended and its successor's epoch is held.
-        One call at a time; those that come meanwhile wait for their turn.
+        One call at a time; those that come meanwhile wait for their turn. `end` ends them all.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class Transactions:
         self._identity: ProducerIdentity | None = None
         self._stale = False
         self._commit_sent = False
+        self._scope: asyncio.Timeout | None = None
+        self._closed = False
         self.members = TransactionMembers(coordinator, settings, tasks, self.failed)
         self.records: Records
 
@@ -316,6 +319,12 @@ class Transactions:
             elif self.state.open:
                 await self._abort(deadline)
 
+    def end(self) -> None:
+        """The producer is closed: end the call that is under way, and every later one, with `Closed`."""
+        self._closed = True
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
     # How it is done
 
     def _doom(self, error: IngestdError) -> None:
@@ -328,9 +337,21 @@ class Transactions:
     @asynccontextmanager
     async def _in_turn(self, doing: str, deadline: Deadline) -> AsyncIterator[None]:
         await deadline.wait_for(self._turn.acquire(), f"{doing}: waiting for another call of the same producer")
+        scope = asyncio.timeout(None)
         try:
-            yield
+            if self._closed:
+                raise Closed(f"{doing}: the producer was closed")
+            async with scope:
+                self._scope = scope
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if self._commit_sent:
+                raise CommitOutcomeUnknown("the producer was closed before the commit was answered") from None
+            raise Closed(f"{doing}: the producer was closed") from None
         finally:
+            self._scope = None
             self._turn.release()
 
 

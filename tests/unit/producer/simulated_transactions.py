@@ -39,8 +39,6 @@ MESSAGES[11] = (request_v11, response_v11)
 NONE = ErrorCode.none
 CONCURRENT = ErrorCode.concurrent_transactions
 ENDING = ("prepare commit", "prepare abort")
-MARKERS = 0.003
-"""Seconds from the decision until its markers are in the logs."""
 
 
 @dataclass
@@ -123,7 +121,7 @@ class SimulatedCoordinator:
         """InitProducerId."""
         if self.producer_id < 0:
             self.producer_id = 4000
-        held = int(request.producer_id), int(request.producer_epoch)
+        held = int(getattr(request, "producer_id", -1)), int(getattr(request, "producer_epoch", -1))
         if held[0] >= 0 and self.epoch >= 0 and held[0] != self.producer_id:
             return ErrorCode.producer_fenced, {}
         if self.state in ENDING:
@@ -270,7 +268,7 @@ class SimulatedCoordinator:
             self.last_epoch = self.epoch
             self.epoch += 1
         self.state = "prepare commit" if commit else "prepare abort"
-        asyncio.get_running_loop().call_later(MARKERS, self.complete, commit)
+        asyncio.get_running_loop().call_later(self.cluster.markers, self.complete, commit)
 
     def complete(self, commit: bool) -> None:
         """Write the markers."""
@@ -365,6 +363,8 @@ class TransactionalCluster(SimulatedCluster):
         self.random: Callable[[Any], CoordinatorFault] = lambda request: CoordinatorFault()
         self.lookup_errors: deque[ErrorCode] = deque()
         self.forgotten = 0
+        self.markers = 0.003
+        """Seconds from the decision until its markers are in the logs."""
         self.late_copies = 0
         self._coordinator_connection: CoordinatorConnection | None = None
 
