@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaView", "Run", "pages_for"]
+__all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaShare", "ArenaView", "Run", "pages_for"]
 
 PAGE_BYTES = 65536
 
@@ -137,3 +137,57 @@ class Arena(ArenaView):
             raise AssertionError(f"pages {page} to {page + pages - 1} were not all handed out")
         self._state[page : page + pages] = bytes(pages)
         self.used_pages -= pages
+
+
+class ArenaShare:
+    """What one route has of an arena.
+
+    Invariants
+        New work begins only where all its runs fit into the share, or nothing is held; what has begun may go beyond.
+    """
+
+    def __init__(self, arena: Arena, pages: int) -> None:
+        self._arena = arena
+        self._pages = pages
+        self._held = 0
+
+    def begin(self, first: int, second: int) -> tuple[Run, Run] | None:
+        """Two runs of at least so many bytes for new work; None, and neither of them, when there is no room."""
+        if self._held and self._held + pages_for(first) + pages_for(second) > self._pages:
+            return None
+        one = self._arena.allocate(first)
+        other = None if one is None else self._arena.allocate(second)
+        if one is None or other is None:
+            if one is not None:
+                self._arena.put_back(one)
+            return None
+        self._held += one.pages + other.pages
+        return one, other
+
+    def put_back(self, *runs: Run) -> None:
+        """Take back runs that were not used after all: no news, since there is no more room than before."""
+        for run in runs:
+            self._held -= run.pages
+            self._arena.put_back(run)
+
+    def go_on(self, size: int) -> Run | None:
+        """A run of at least `size` bytes for work that has begun, or None when the arena has none."""
+        run = self._arena.allocate(size)
+        if run is not None:
+            self._held += run.pages
+        return run
+
+    def view(self, run: Run, length: int) -> memoryview:
+        """The first `length` bytes of a run."""
+        return self._arena.view(run.page, length)
+
+    def trim(self, run: Run, size: int) -> Run:
+        """Keep the first `size` bytes of a run; the pages behind them are free at once."""
+        kept = self._arena.trim(run, size)
+        self._held -= run.pages - kept.pages
+        return kept
+
+    def release(self, run: Run) -> None:
+        """Take a run back. The caller vouches that nobody, no transport and no peer, holds it any more."""
+        self._held -= run.pages
+        self._arena.release(run)

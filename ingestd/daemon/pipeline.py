@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingestd.daemon.arena import PAGE_BYTES, pages_for
+from ingestd.daemon.arena import PAGE_BYTES, ArenaShare
 from ingestd.daemon.encode import EncodeJob, EncodingFailed
-from ingestd.daemon.lane import LaneQueue, OpenSource, Output, Slab
+from ingestd.daemon.lane import LaneQueue, OpenSource, Slab
+from ingestd.daemon.outbox import Outbox
 from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Lane
 from ingestd.daemon.source_reports import SourceReports
-from ingestd.daemon.statistics import LATENCY_BOUNDS
-from ingestd.errors import IngestdError, KafkaError
-from ingestd.producer.delivery import Delivery
 
 if TYPE_CHECKING:
     from ingestd.client.metadata import MetadataSource
-    from ingestd.daemon.arena import Arena, Run
+    from ingestd.daemon.arena import Arena
     from ingestd.daemon.control import Moved
     from ingestd.daemon.encode import EncodeStage
+    from ingestd.daemon.outbox import BatchSender
     from ingestd.daemon.progress import Span
-    from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Opener, Piece, Route
+    from ingestd.daemon.source import Assignment, Encoding, Opener, Piece, Route
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
-    from ingestd.producer.delivery import Delivered
 
-__all__ = ["BatchSender", "Pipeline", "PipelineNews"]
+__all__ = ["Pipeline", "PipelineNews"]
 
 LEAST_READ: Final = PAGE_BYTES
 """A source is never asked to read into less: a slab with less room is full."""
 
 SLABS_PER_PUMP: Final = 4
 """Slabs filled in one go before sockets get their turn."""
-
-
-class BatchSender(Protocol):
-    """What the pipeline needs of a producer."""
-
-    def send_batch(self, topic: str, partition: int, batch: memoryview, records: int, done: Delivered) -> None:
-        """See `ingestd.producer.AsyncProducer.send_batch`."""
-        ...
 
 
 class PipelineNews(Protocol):
@@ -93,11 +82,10 @@ class Pipeline:
     ) -> None:
         self.route = route
         self._number = number
-        self._arena = arena
-        self._share = share
+        self._pages = ArenaShare(arena, share)
         self._encoding = encoding
         self._metadata = metadata
-        self._producer = producer
+        self._outbox = Outbox(route.topic, self._pages, producer, counters, settled=self._settle, failed=self.stop)
         self._counters = counters
         self._news = news
         self._opener: Opener = route.opener(self._ready)
@@ -111,7 +99,6 @@ class Pipeline:
         self._interrupted: set[LaneQueue] = set()
         """Lanes whose first slab is encoded in part and waits for another output run."""
         self._loop = asyncio.get_running_loop()
-        self._pages = 0
         self._encoding_now = 0
         self._sticky = 0
         self._stopped = False
@@ -176,7 +163,7 @@ class Pipeline:
         self._queue(held)
 
     def _trouble(self, held: OpenSource, error: OSError) -> None:
-        self._count_error(type(error).__name__)
+        self._counters.count_error(type(error).__name__)
         self._news.troubled(held.assignment, str(error))
         again = self._open if held.source is None else self._queue
         held.retry = self._loop.call_later(held.backoff.next_delay(), again, held)
@@ -292,17 +279,12 @@ class Pipeline:
 
     def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
         size = self.route.batch_bytes
-        if self._pages and self._pages + pages_for(size) + pages_for(size + LEAST_READ) > self._share:
+        runs = self._pages.begin(size, size + LEAST_READ)
+        if runs is None:
             self._starved = True
             return None
-        raw = self._arena.allocate(size)
-        output = None if raw is None else self._arena.allocate(size + LEAST_READ)
-        if raw is None or output is None:
-            if raw is not None:
-                self._arena.put_back(raw)
-            self._starved = True
-            return None
-        view = self._arena.view(raw.page, size)
+        raw, output = runs
+        view = self._pages.view(raw, size)
         parts: list[tuple[OpenSource, Span]] = []
         filled = 0
         while queue.ready and size - filled >= LEAST_READ:
@@ -319,13 +301,11 @@ class Pipeline:
             self._counters.bytes_read += piece.end - piece.start
             self._counters.lines_shortened += piece.lines_shortened
         if not filled:
-            self._arena.put_back(raw)
-            self._arena.put_back(output)
+            self._pages.put_back(raw, output)
             return None
         queue.ready.rotate(-1)
-        raw = self._arena.trim(raw, filled)
-        output = self._arena.trim(output, filled + LEAST_READ)
-        self._pages += raw.pages + output.pages
+        raw = self._pages.trim(raw, filled)
+        output = self._pages.trim(output, filled + LEAST_READ)
         target = self._target(queue.lane, partitions)
         slab = Slab(queue, raw, filled, parts, int(time.time() * 1000), target, partitions)
         slab.output = output
@@ -392,79 +372,28 @@ class Pipeline:
         while queue.slabs and not self._stopped:
             slab = queue.slabs[0]
             if slab.encoding is not None:
-                self._send(slab, slab.encoding)
+                failure = self._outbox.send(slab, slab.encoding)
+                if failure is not None:
+                    self.stop(failure)
                 if not queue.slabs:
                     return  # stopped meanwhile
             if slab.sent:
                 queue.slabs.popleft()
-                self._release(slab.raw)
+                self._pages.release(slab.raw)
                 if not slab.unacknowledged:
                     self._settle(slab)
                 continue
             if slab.output is None:
                 # The output was full before the raw bytes were done: only the head of a lane asks for another run,
                 # so that what it has sent already can always come back as free pages.
-                slab.output = self._arena.allocate(slab.length - slab.offset + LEAST_READ)
+                slab.output = self._pages.go_on(slab.length - slab.offset + LEAST_READ)
                 if slab.output is None:
                     self._starved = True
                     self._interrupted.add(queue)
                     return
-                self._pages += slab.output.pages
                 self._encode(slab)
             return
         self._drop_unused(queue)
-
-    def _send(self, slab: Slab, encoding: Encoding) -> None:
-        assert slab.output is not None
-        slab.encoding = None
-        slab.offset += encoding.consumed
-        run, slab.output = slab.output, None
-        slab.sent = slab.offset >= slab.length
-        if not encoding.batches:
-            self._release(run)
-            if not encoding.consumed:
-                self.stop(f"{slab.length - slab.offset} bytes gave no record batch and were not consumed")
-            return
-        used = max(span.start + span.length for span in encoding.batches)
-        kept = self._arena.trim(run, used)
-        self._pages -= run.pages - kept.pages
-        view = self._arena.view(kept.page, used)
-        output = Output(kept, len(encoding.batches))
-        slab.unacknowledged += len(encoding.batches)
-        now = time.monotonic()
-        counters = self._counters
-        for span in encoding.batches:
-            counters.records += span.records
-            counters.batches += 1
-            counters.uncompressed_bytes += span.uncompressed
-            counters.compressed_bytes += span.length
-            self._send_batch(slab, output, span, view[span.start : span.start + span.length], now)
-
-    def _send_batch(self, slab: Slab, output: Output, span: BatchSpan, batch: memoryview, began: float) -> None:
-        def done(delivery: Delivery) -> None:
-            if delivery.error is not None:
-                self._undeliverable(slab, output, delivery)
-                return
-            elapsed = time.monotonic() - began
-            counters = self._counters
-            counters.records_acknowledged += span.records
-            counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
-            counters.latency_sum += elapsed
-            self._acknowledged(slab, output)
-
-        topic, partition, records = self.route.topic, span.partition, span.records
-        try:
-            self._producer.send_batch(topic, partition, batch, records, done)
-        except IngestdError as error:  # what has ended the producer, for this route and all others
-            done(Delivery(topic, partition, records, error=error))
-
-    def _acknowledged(self, slab: Slab, output: Output) -> None:
-        output.batches -= 1
-        if not output.batches:
-            self._release(output.run)
-        slab.unacknowledged -= 1
-        if slab.sent and not slab.unacknowledged:
-            self._settle(slab)
 
     def _settle(self, slab: Slab) -> None:
         for held, span in slab.parts:
@@ -476,27 +405,10 @@ class Pipeline:
         if self._draining:
             self._news.settled()
 
-    def _undeliverable(self, slab: Slab, output: Output, delivery: Delivery) -> None:
-        error = delivery.error
-        kind = error.code.name if isinstance(error, KafkaError) else type(error).__name__
-        self._count_error(kind)
-        where = ", ".join(sorted({held.assignment.found.source for held, _ in slab.parts}))
-        output.batches -= 1
-        if not output.batches:
-            self._release(output.run)
-        self.stop(
-            f"{delivery.records} records of {where} can not be delivered "
-            f"to {delivery.topic}-{delivery.partition}: {error}"
-        )
-
     def _abandon(self, slab: Slab) -> None:
-        self._release(slab.raw)
+        self._pages.release(slab.raw)
         if slab.output is not None:
-            self._release(slab.output)
-
-    def _release(self, run: Run) -> None:
-        self._pages -= run.pages
-        self._arena.release(run)
+            self._pages.release(slab.output)
 
     # The end.
 
@@ -569,6 +481,3 @@ class Pipeline:
     def _note_move(self, held: OpenSource) -> None:
         if not held.closed and self._reports.note_move(held):
             self._news.moved()
-
-    def _count_error(self, kind: str) -> None:
-        self._counters.errors[kind] = self._counters.errors.get(kind, 0) + 1

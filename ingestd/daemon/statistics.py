@@ -40,6 +40,10 @@ class RouteCounters:
     latency_sum: float = 0.0
     """Seconds, over all batches in `latency_counts`."""
 
+    def count_error(self, kind: str) -> None:
+        """Count one error of a kind, named as Kafka or Python names it."""
+        self.errors[kind] = self.errors.get(kind, 0) + 1
+
 
 @dataclass(slots=True)
 class SourceGauges:
