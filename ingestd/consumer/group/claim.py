@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ingestd.client.group import OffsetAndMetadata
@@ -31,10 +32,13 @@ class Claim:
         self.initial_offset = consumer.next_offset
         """The offset that the claim began at."""
         self._consumer = consumer
+        self.idle = False
+        """Set by a handler that waits for something else than records: it is not taken for stuck."""
         self._run_callbacks = run_callbacks
         self._stopped = False
+        self._end = asyncio.Event()
         self._released = False
-        self._seen = -1
+        self._seen = (-1, -1)
         self._marked = -1
         self._metadata = ""
         self._committed: tuple[int, str] | None = None
@@ -71,6 +75,10 @@ class Claim:
     def ended(self) -> bool:
         """Whether the partition goes to another member, or the session ends: nothing more is handed out."""
         return self._stopped
+
+    async def wait_ended(self) -> None:
+        """Wait until it has ended; for handlers that wait for something else than records."""
+        await self._end.wait()
 
     @property
     def paused(self) -> bool:
@@ -150,14 +158,15 @@ class Claim:
 
     @property
     def stuck(self) -> bool:
-        """Whether the handler has asked for nothing more since this was asked last, and does not wait for records."""
-        now = self._consumer.next_offset
+        """Whether the handler has neither marked nor asked for anything since this was asked last, and is not idle."""
+        now = (self._consumer.next_offset, self._marked)
         same, self._seen = now == self._seen, now
-        return same and not self._consumer.awaited
+        return same and not self._consumer.awaited and not self.idle
 
     def stop(self) -> None:
         """Fetch and hand out nothing more. Marks still count, until `release`."""
         self._stopped = True
+        self._end.set()
         self._consumer.abandon()
 
     def release(self) -> None:

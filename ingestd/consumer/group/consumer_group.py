@@ -11,9 +11,11 @@ from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.group.classic import ClassicSession
 from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
 from ingestd.consumer.group.events import NoGroupEvents
+from ingestd.consumer.group.manual import ManualSession
 from ingestd.consumer.group.next_generation import NextGenerationSession
 from ingestd.consumer.group.session import EndReason
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings
+from ingestd.consumer.group.subscription import Subscription
 from ingestd.consumer.settings import OutOfRange
 from ingestd.errors import Closed, IngestdError
 from ingestd.retry import Deadline
@@ -79,6 +81,8 @@ class ConsumerGroup:
         self._tasks = TaskOwner()
         self._member: CoordinatorSession | None = None
         self._partitions = _Partitions()
+        self._chosen: frozenset[TopicPartition] | None = None
+        self._consuming = False
         self._last_end: EndReason | None = None
         self._paused: set[TopicPartition] = set()
         self._closed = False
@@ -90,22 +94,20 @@ class ConsumerGroup:
         that were lost, `close`. Raises what a handler raised; `PollIntervalExceeded`; `KafkaError` for what trying
         again does not mend; `Closed`. Cancelling it ends the session, with cleanup and final commit.
         """
-        if self._closed:
-            raise Closed(f"group {self._group_id} is closed")
-        if self._partitions.session is not None:
-            raise IngestdError(f"group {self._group_id} is consuming already; expected one call at a time")
-        member = await self._joined(topics)
-        session = self._partitions.session = ConsumerGroupSession(
-            member, self._consumer, handler, self._settings, self._events, self._paused
-        )
-        watching = self._tasks.start(self._watch(member, session), f"progress in {self._group_id}")
-        try:
-            member.run_callbacks()
-            return await session.run(self._partitions.first)
-        finally:
-            watching.cancel()
-            self._partitions.session = None
-            self._last_end = session.end_reason
+        return await self._consume(topics, None, handler)
+
+    async def consume_assigned(
+        self, partitions: Collection[TopicPartition], handler: ConsumerGroupHandler
+    ) -> SessionEnd:
+        """The same for partitions of the caller's own choice: offsets are committed, but there is no membership."""
+        return await self._consume((), frozenset(partitions), handler)
+
+    def subscribe(self, topics: Topics) -> Subscription:
+        """The simple way: `async with group.subscribe(topics) as records: async for record in records: …`.
+
+        Each record is marked when the next one is asked for. Leaving the block closes the group.
+        """
+        return Subscription(self, topics)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""
@@ -165,18 +167,40 @@ class ConsumerGroup:
 
     # Membership
 
-    async def _joined(self, topics: Topics) -> CoordinatorSession:
+    async def _consume(
+        self, topics: Topics, chosen: frozenset[TopicPartition] | None, handler: ConsumerGroupHandler
+    ) -> SessionEnd:
+        if self._closed:
+            raise Closed(f"group {self._group_id} is closed")
+        if self._consuming:
+            raise IngestdError(f"group {self._group_id} is consuming already; expected one call at a time")
+        self._consuming = True
+        try:
+            member = await self._joined(topics, chosen)
+            session = self._partitions.session = ConsumerGroupSession(
+                member, self._consumer, handler, self._settings, self._events, self._paused
+            )
+            watching = self._tasks.start(self._watch(member, session), f"progress in {self._group_id}")
+            try:
+                member.run_callbacks()
+                return await session.run(self._partitions.first)
+            finally:
+                watching.cancel()
+                self._partitions.session = None
+                self._last_end = session.end_reason
+        finally:
+            self._consuming = False
+
+    async def _joined(self, topics: Topics, chosen: frozenset[TopicPartition] | None) -> CoordinatorSession:
         """The member: of before, if it is one still, or a new one."""
         member = self._member
-        if member is not None and member.end is not None:
+        if member is not None and (member.end is not None or chosen != self._chosen):
             await member.close(self._settings.request_timeout)
             member = None
         if member is None:
             self._partitions.begin()
-            session_type = _SESSIONS[self._settings.protocol]
-            member = self._member = session_type(
-                self._client, self._group_id, self._settings, self._partitions, events=self._events
-            )
+            self._chosen = chosen
+            member = self._member = self._make_member(chosen)
             member.start(topics)
             self._tasks.start(self._follow(member), f"end of the member of {self._group_id}")
             return member
@@ -186,6 +210,15 @@ class ConsumerGroup:
             self._partitions.known.clear()
             member.rejoin(f"consumes again after: {self._last_end.value}")
         return member
+
+    def _make_member(self, chosen: frozenset[TopicPartition] | None) -> CoordinatorSession:
+        client, settings = self._client, self._settings
+        if chosen is not None:
+            return ManualSession(
+                client, self._group_id, settings, self._partitions, partitions=chosen, events=self._events
+            )
+        session_type = _SESSIONS[settings.protocol]
+        return session_type(client, self._group_id, settings, self._partitions, events=self._events)
 
     async def _follow(self, member: CoordinatorSession) -> None:
         end = await member.wait_ended()
