@@ -101,6 +101,12 @@ class Brokers:
             if registered is broker:
                 self._drop(key, reason)
 
+    def release(self, broker: Broker) -> None:
+        """End a broker object, and its connection, that nobody needs any more."""
+        for key, registered in list(self._brokers.items()):
+            if registered is broker:
+                self._drop(key, "nobody needs it any more")
+
     def replace(self, metadata: ClusterMetadata) -> None:
         """Take the nodes of new metadata: moved ones get their new address, those that are gone are deregistered."""
         if not metadata.nodes or metadata.nodes is self._replaced_by:

@@ -83,6 +83,10 @@ class Client:
         """
         return self._brokers.broker(node_id, purpose)
 
+    def release(self, broker: Broker) -> None:
+        """End a broker object of a purpose that only the caller has, and its connection."""
+        self._brokers.release(broker)
+
     async def any(self, *, purpose: str = CONTROL) -> Broker:
         """A broker for what every broker can answer: a random seed until nodes are known, then a live one.
 

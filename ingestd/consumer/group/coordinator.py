@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -12,6 +13,7 @@ from ingestd.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ingestd.client.broker import Broker
     from ingestd.client.client import Client
     from ingestd.wire.requests import Build
 
@@ -36,6 +38,8 @@ class Action(Enum):
     fail = "fail"
     """Trying again does not mend it."""
 
+
+_numbers = itertools.count(1)
 
 Actions: TypeAlias = "Mapping[ErrorCode, Action]"
 
@@ -82,6 +86,9 @@ class GroupCoordinator:
         self.group_id = group_id
         self._client = client
         self._request_timeout = request_timeout
+        # Two members of one group may share a client: the join of one must not wait behind the other's.
+        self._held_purpose = f"member {next(_numbers)} of {group_id}"
+        self._held: Broker | None = None
 
     async def request(self, build: Build, timeout: float) -> Any:
         """Find the coordinator if need be, and give its answer (a kio entity), all within `timeout` seconds.
@@ -105,13 +112,22 @@ class GroupCoordinator:
         """
         deadline = Deadline.after(self._request_timeout)
         broker = await self._client.coordinator(
-            self.group_id, CoordinatorKind.group, deadline.remaining, purpose=f"join {self.group_id}"
+            self.group_id, CoordinatorKind.group, deadline.remaining, purpose=self._held_purpose
         )
+        if broker is not self._held:
+            self.release()
+            self._held = broker
         try:
             return await broker.request(build, deadline.remaining + wait)
         except IngestdError:
             self.forget()
             raise
+
+    def release(self) -> None:
+        """End the connection of requests that are held back; the next such request opens another."""
+        if self._held is not None:
+            self._client.release(self._held)
+            self._held = None
 
     def forget(self) -> None:
         """Have the coordinator looked up for the next request."""

@@ -236,6 +236,7 @@ class MemberSession(ABC):
         except IngestdError as failed:
             _log.debug("group %s: leaving it failed, its session timeout ends the member: %s", self._group_id, failed)
         finally:
+            self._coordinator.release()
             self._poll.stop()
             self._set_end(end)
 

@@ -107,11 +107,11 @@ class Coordinator:
         self.lookups = 0
         self.epoch = 1
         self._changed = asyncio.Event()
-        self._connections: list[Connection] = []
+        self.connections: list[Connection] = []
 
     async def open(self, host: str, port: int, **_: Any) -> Connection:
         connection = Connection(self)
-        self._connections.append(connection)
+        self.connections.append(connection)
         return connection
 
     def topic(self, name: str) -> uuid.UUID:
