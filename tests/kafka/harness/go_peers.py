@@ -46,7 +46,7 @@ class GoPeer:
 
 
 def build_go_peers(directory: Path) -> dict[str, GoPeer]:
-    """Build the programs into `directory`: `franz` and `sarama`. The modules are those of go.sum."""
+    """Build `franz`, `sarama` and `kfake` (see `harness.kfake`) into `directory`. The modules are those of go.sum."""
     directory.mkdir(parents=True, exist_ok=True)
     built = subprocess.run(
         [program("go"), "build", "-o", str(directory), "./..."],
@@ -54,4 +54,4 @@ def build_go_peers(directory: Path) -> dict[str, GoPeer]:
     )  # fmt: skip
     if built.returncode != 0:
         raise RuntimeError(f"the Go peers do not build:\n{built.stdout}{built.stderr}")
-    return {name: GoPeer(directory / name) for name in ("franz", "sarama")}
+    return {name: GoPeer(directory / name) for name in ("franz", "kfake", "sarama")}
