@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
     def has_room(self) -> bool:
         """Whether the kernel took everything sent so far, nothing is held back, and the in-flight window is not full.
 
-        With TLS "everything" is all but 64 KiB, which the transport below may still have.
+        With TLS it is true a little too often: the transport takes one more write before it says again that it is full.
         """
         limit = self._settings.in_flight_limit
         return not self._paused and self._held is None and (limit == 0 or len(self._pending) < limit)

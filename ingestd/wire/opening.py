@@ -50,7 +50,8 @@ async def begin(
             raise known from None
         if isinstance(error, IngestdError):
             raise
-        raise ConnectionLost(f"{_name(connection)}: {error}") from error
+        lost = str(error) or "the connection was closed during the TLS handshake"
+        raise ConnectionLost(f"{_name(connection)}: {lost}") from error
     except BaseException:
         connection.abort(ConnectionLost(f"{_name(connection)}: gave up while connecting"))
         raise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka.admin import (
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+
 from harness.certificates import Certificates
 from harness.cluster import KafkaCluster
 from harness.node import free_ports
@@ -46,7 +47,7 @@ class SecuredCluster(KafkaCluster):
     (every mechanism); RENEWED (as SASL_SSL, with sessions of `RENEWAL_MS`). The account is `USER` with `PASSWORD`.
     """
 
-    PROTOCOLS = {
+    PROTOCOLS: ClassVar[dict[str, str]] = {
         "TLS": "SSL",
         "MUTUAL": "SSL",
         "EXPIRED": "SSL",
