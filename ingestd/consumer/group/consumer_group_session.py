@@ -17,7 +17,7 @@ from ingestd.tasks import TaskOwner
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from ingestd.client.group import OffsetAndMetadata
+    from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.consumer import Consumer
     from ingestd.consumer.group.events import GroupEvents
@@ -77,6 +77,11 @@ class ConsumerGroupSession:
         self._finished = asyncio.Event()
 
     # What a handler sees
+
+    @property
+    def member(self) -> GroupMember:
+        """Who we are to the coordinator: what `AsyncProducer.add_offsets` wants beside offsets."""
+        return self._member.member
 
     @property
     def member_id(self) -> str:
