@@ -94,6 +94,11 @@ class ConsumerGroupSession:
         return self._member.member.generation
 
     @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions of this session; in `setup`, where no claim has begun yet, too."""
+        return frozenset(self._wanted)
+
+    @property
     def claims(self) -> Mapping[TopicPartition, Claim]:
         """The claims that there are now."""
         return self._claims
