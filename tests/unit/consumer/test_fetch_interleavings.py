@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_cluster import Asked, Cluster, part, snapshot
 
-from ingestd.consumer import broker_consumer, partition_consumer
+from ingestd.consumer import broker_consumer, partition_consumer, placement
 from ingestd.errors import ConnectionLost, ErrorCode
 from ingestd.retry import Backoff
 
@@ -26,7 +26,7 @@ END = BATCHES * PER_BATCH
 # "stale" comes late, from a broker that had what it serves before its partitions moved.
 FATES = ("serve", "one batch", "torn", "empty", "throttled", "lost", "no session", "wrong epoch", "not leader", "hint")
 ACTIONS = st.one_of(
-    st.sampled_from((*FATES, "hold", "answer late")),
+    st.sampled_from((*FATES, "prefer", "hold", "answer late")),
     st.tuples(st.sampled_from(("pause", "resume", "move")), st.integers(0, PARTITIONS - 1)),
 )
 
@@ -48,6 +48,7 @@ class Model:
         self.sessions: dict[int, dict[int, int]] = {1: {}, 2: {}}
         self.next_session = 100
         self.ids: dict[int, int] = {}
+        self.followed: set[tuple[int, int]] = set()
 
     def move(self, number: int) -> None:
         self.leaders[number] = 3 - self.leaders[number]
@@ -75,6 +76,8 @@ class Model:
         for number in asked.forgotten:
             del cached[number]  # a KeyError here: something was forgotten that was never named
         cached.update(asked.offsets)
+        if fate == "prefer" and not asked.request.rack_id:
+            fate = "serve"
         parts = [self._part(node, number, offset, fate) for number, offset in cached.items()]
         asked.answer(
             *(one for one in parts if one is not None),
@@ -84,6 +87,11 @@ class Model:
 
     def _part(self, node: int, number: int, offset: int, fate: str) -> Any:
         leader = self.leaders[number]
+        if fate == "prefer" and leader == node:
+            self.followed.add((3 - node, number))
+            return part(number, preferred=3 - node, high_watermark=END)
+        if (node, number) in self.followed and leader != node and fate in {"serve", "prefer"}:
+            fate = "stale"  # a follower has it all
         if (leader != node and fate != "stale") or fate in {"not leader", "hint"}:
             named = {"leader": leader, "leader_epoch": self.epoch} if fate == "hint" else {}
             return part(number, error=ErrorCode.not_leader_or_follower, **named)
@@ -101,7 +109,7 @@ async def run(model: Model, actions: list[Any]) -> list[list[bytes | None]]:
     async def read(partition: PartitionConsumer) -> list[bytes | None]:
         return [record.value async for record in partition]
 
-    async with model.cluster.consumer() as consumer:
+    async with model.cluster.consumer(rack="near", replica_lease=0.02) as consumer:
         partitions = [await consumer.consume_partition("t", number, 2, END) for number in range(PARTITIONS)]
         readings = asyncio.gather(*map(read, partitions))
         held: list[Asked] = []
@@ -137,6 +145,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     backoff = functools.partial(Backoff, initial=0.0005, maximum=0.002)
     monkeypatch.setattr(broker_consumer, "Backoff", backoff)
     monkeypatch.setattr(partition_consumer, "Backoff", backoff)
+    monkeypatch.setattr(placement, "_REPLICA_PENALTY", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
