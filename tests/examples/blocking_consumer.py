@@ -1,0 +1,20 @@
+"""Read a topic without an event loop: `python blocking_consumer.py BOOTSTRAP TOPIC`."""
+
+import sys
+
+from ingestd import BlockingConsumer, Edge
+
+
+def main(bootstrap: str, topic: str) -> None:
+    """Count records and their bytes, batch by batch, decoding nothing."""
+    with BlockingConsumer([bootstrap], patience=30) as consumer:
+        records = size = 0
+        for partition in consumer.partitions(topic):
+            for batch in consumer.batches(topic, partition, Edge.oldest, Edge.newest):
+                records += batch.header.records
+                size += len(batch.data)
+    print(f"{records} records, {size} bytes as the broker keeps them")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,27 @@
+"""Look after a cluster: `python cluster_admin.py BOOTSTRAP TOPIC` makes TOPIC, grows it and describes it."""
+
+import asyncio
+import sys
+
+from ingestd import Client, ClusterAdmin
+from ingestd.client.admin import NewPartitions, NewTopic
+
+
+async def main(bootstrap: str, topic: str) -> None:
+    """Each item of a call has an outcome of its own: one that fails hides no other."""
+    async with Client([bootstrap]) as client:
+        admin = ClusterAdmin(client)
+        for made in await admin.create_topics([NewTopic(topic, partitions=2), NewTopic("no such/name")]):
+            print(f"create {made.topic}: {made.error or 'done'}")
+        for grown in await admin.create_partitions([NewPartitions(topic, 4)]):
+            print(f"grow {grown.topic}: {grown.error or 'done'}")
+        described = (await admin.describe_topics([topic]))[topic]
+        print(f"{topic}: {len(described.partitions)} partitions")
+        cluster = await admin.describe_cluster()
+        print(f"{len(cluster.nodes)} nodes")
+        for group in (await admin.list_groups()).items:
+            print(f"group {group.group_id}: {group.state}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""The examples do what they say, as programs, on a real Kafka."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.cluster import KafkaCluster
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+COUNT = 200
+
+
+def run(example: str, *arguments: str) -> str:
+    """What an example prints; it must end well and in time, and warn of nothing."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / f"{example}.py", *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    return ran.stdout
+
+
+@pytest.fixture
+def filled(kafka: KafkaCluster, topic: Callable[..., str]) -> str:
+    """A topic with COUNT records in two partitions."""
+    name = topic(partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for number in range(COUNT):
+        producer.produce(name, b"value %d" % number, b"key %d" % number, number % 2)
+    assert producer.flush(30) == 0
+    return name
+
+
+def test_every_example_is_run_here() -> None:
+    mine = Path(__file__).read_text()
+    assert [path.stem for path in sorted(EXAMPLES.glob("*.py")) if f'run("{path.stem}"' not in mine] == []
+
+
+def test_async_producer(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
+    name = topic(partitions=3)
+    assert run("async_producer", kafka.servers, name) == "10000 delivered, 0 failed\n"
+    assert sum(map(len, kafka.read_back(name).values())) == 10_000
+
+
+def test_sync_producer(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
+    name = topic(partitions=2)
+    said = run("sync_producer", kafka.servers, name)
+    assert re.fullmatch(r"one is at partition [01], offset 0\n400 from four threads\n", said)
+    assert sum(map(len, kafka.read_back(name).values())) == 401
+
+
+def test_consumer(kafka: KafkaCluster, filled: str) -> None:
+    said = run("consumer", kafka.servers, filled).splitlines()
+    assert said[-1] == f"{COUNT} records in 2 partitions"
+    assert f"{filled}-1 offset {COUNT // 2 - 1}: b'value {COUNT - 1}', 0 behind it" in said
+
+
+def test_columns(kafka: KafkaCluster, filled: str) -> None:
+    assert run("columns", kafka.servers, filled) == f"{COUNT} records, the longest value has 9 bytes\n"
+
+
+def test_blocking_consumer(kafka: KafkaCluster, filled: str) -> None:
+    assert run("blocking_consumer", kafka.servers, filled).startswith(f"{COUNT} records, ")
+
+
+def test_consumer_group(kafka: KafkaCluster, filled: str) -> None:
+    said = run("consumer_group", kafka.servers, filled, f"group-{uuid.uuid4()}", str(COUNT))
+    assert f"['{filled}-0', '{filled}-1']" in said
+    assert said.endswith(f"the session ended: claim_returned\n{COUNT} records\n")
+
+
+def test_subscription(kafka: KafkaCluster, filled: str) -> None:
+    said = run("subscription", kafka.servers, filled, f"group-{uuid.uuid4()}", str(COUNT))
+    assert said.endswith(f"offset {COUNT // 2 - 1}\n{COUNT} records\n")
+
+
+def test_exactly_once(kafka: KafkaCluster, topic: Callable[..., str], filled: str) -> None:
+    target = topic(partitions=1)
+    assert run("exactly_once", kafka.servers, filled, target, str(COUNT)) == f"{COUNT} records\n"
+    there = kafka.read_back(target, isolation="read_committed")[0]
+    assert sorted(there) == sorted(b"VALUE %d" % number for number in range(COUNT))
+
+
+def test_cluster_admin(kafka: KafkaCluster) -> None:
+    name = f"admin-{uuid.uuid4().hex[:8]}"
+    said = run("cluster_admin", kafka.servers, name).splitlines()
+    assert f"create {name}: done" in said
+    assert any(line.startswith("create no such/name: INVALID_TOPIC_EXCEPTION") for line in said)
+    assert said[said.index(f"grow {name}: done") + 1] == f"{name}: 4 partitions"
+    assert "1 nodes" in said
+
+
+def test_client(kafka: KafkaCluster, filled: str) -> None:
+    said = run("client", kafka.servers, filled)
+    assert said.startswith(f"{filled}-0: leader 1, in sync [1]\n{filled}-1: leader 1, in sync [1]\n{{\n")
