@@ -30,6 +30,7 @@ lint: $(VENV)/.developing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy tests/examples
 	$(BIN)/lint-imports
 
 # BENCH="compare scaling" chooses, SIZE=200MB makes it smaller; results lie in load-tests/results. What is measured is
