@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import warnings
 from abc import ABC, abstractmethod
@@ -32,13 +33,24 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from harness.go_peers import GoPeer
     from harness.java_programs import JavaProgram
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.consumer.group.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
     from ingestd.consumer.group.session import CoordinatorSession
 
-__all__ = ["AioMember", "JavaMember", "LibrdkafkaMember", "Member", "OurMember", "Place", "PlainMember", "settled"]
+__all__ = [
+    "AioMember",
+    "GoMember",
+    "JavaMember",
+    "LibrdkafkaMember",
+    "Member",
+    "OurMember",
+    "Place",
+    "PlainMember",
+    "settled",
+]
 
 HEARTBEAT_MS = 200
 SESSION_MS = 6_000
@@ -337,6 +349,45 @@ class JavaMember(Member):
 
     async def _ask(self, message: Any) -> Any:
         return await asyncio.to_thread(self._java.ask, message)
+
+
+class GoMember(Member):
+    """franz-go, as a process."""
+
+    def __init__(self, place: Place, peer: GoPeer) -> None:
+        super().__init__(place)
+        self._peer = peer
+        self._process: asyncio.subprocess.Process | None = None
+        self._has: frozenset[TopicPartition] = frozenset()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        place = self.place
+        self._process = await asyncio.create_subprocess_exec(
+            str(self._peer.binary), "member", "-brokers", place.servers, "-topic", ",".join(place.topics),
+            "-group", place.group, "-balancer", place.assignor,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        self._reading = asyncio.create_task(self._read(self._process))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            self._has = frozenset(TopicPartition(*key) for key in json.loads(line)["partitions"])
+
+    async def has(self) -> frozenset[TopicPartition]:
+        assert self._process is not None
+        assert self._process.returncode is None, "franz ended"
+        return self._has
+
+    async def leave(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._reading is not None
+        self._process.stdin.close()
+        async with asyncio.timeout(30):
+            assert await self._process.wait() == 0
+            await self._reading
 
 
 async def settled(place: Place, members: Collection[Member]) -> list[frozenset[TopicPartition]]:

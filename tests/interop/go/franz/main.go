@@ -2,8 +2,9 @@
 //
 //	franz produce -brokers HOST:PORT -topic T [-partition N] [-codec lz4] [-acks all] [-transactional-id ID]
 //	franz consume -brokers HOST:PORT -topic T -count N [-isolation read_committed] [-group G]
+//	franz member -brokers HOST:PORT -topic T,U -group G -balancer range
 //
-// Both print one JSON object per record. Exit status 1 and a message when anything fails or the deadline passes.
+// The first two print one JSON object per record, the last one (member.go) each assignment. Exit status 1 and a message when anything fails or the deadline passes.
 package main
 
 import (
@@ -57,7 +58,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("produce or consume?")
+		return errors.New("produce, consume or member?")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "HOST:PORT,…")
@@ -69,6 +70,7 @@ func run(arguments []string) error {
 	count := flags.Int("count", 0, "records to read")
 	isolation := flags.String("isolation", "read_uncommitted", "or read_committed")
 	group := flags.String("group", "", "read as a member of this group, commit at the end")
+	balancer := flags.String("balancer", "", "how the group shares partitions")
 	timeout := flags.Duration("timeout", 30*time.Second, "for everything")
 	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
@@ -103,8 +105,10 @@ func run(arguments []string) error {
 			options = append(options, kgo.ConsumerGroup(*group), kgo.DisableAutoCommit())
 		}
 		return consume(deadline, options, *count, *group != "")
+	case "member":
+		return member(options, *topic, *group, *balancer)
 	}
-	return fmt.Errorf("produce or consume, not %q", arguments[0])
+	return fmt.Errorf("produce, consume or member, not %q", arguments[0])
 }
 
 func produce(deadline context.Context, options []kgo.Opt, partition int32, transactional bool) error {
