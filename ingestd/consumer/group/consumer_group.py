@@ -154,6 +154,7 @@ class ConsumerGroup:
         if self._member is not None:
             await self._member.close(deadline.remaining, leave=self._settings.group_instance_id is None)
             self._member.run_callbacks()
+        self._partitions.known.set()
         await self._tasks.close()
         await self._consumer.close(max(0.1, deadline.remaining))
 

@@ -207,12 +207,12 @@ class ConsumerGroupSession:
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """End these claims and commit what they marked. With none left the session ends."""
+        if not self._open:  # nothing was begun
+            self._wanted.difference_update(partitions)
+            return
         if self._wanted.issubset(partitions):
             self.end(EndReason.rebalance)
             await self._finished.wait()
-            return
-        if not self._open:  # nothing was begun
-            self._wanted.difference_update(partitions)
             return
         deadline = Deadline.after(self._settings.rebalance_timeout)
         claims = await self._take_away(partitions)
@@ -223,6 +223,9 @@ class ConsumerGroupSession:
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
         """End these claims at once. With none left the session ends, for the member's reason where that has ended."""
+        if not self._open:
+            self._wanted.difference_update(partitions)
+            return
         if self._wanted.issubset(partitions):
             end = self._member.end or SessionEnd(EndReason.lost)
             self.end(end.reason, end.error)
