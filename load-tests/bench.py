@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LOAD_TESTS = ("pieces", "compare", "produce", "scaling", "latency", "idle")
-SIZED = {"compare", "produce", "scaling"}
+LOAD_TESTS = ("pieces", "compare", "produce", "consume", "scaling", "latency", "idle")
+SIZED = {"compare", "consume", "produce", "scaling"}
 """Those whose input has a size to choose."""
 
 

@@ -7,31 +7,161 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
-from ingestd.consumer.decoding import columns_of
+from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.errors import Closed, DeadlineExceeded
+from ingestd.records.batch import check_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import End, Start, TopicPartition
     from ingestd.records.columns import Columns
+    from ingestd.records.decode import Record
 
-__all__ = ["BlockingConsumer", "read_range"]
+__all__ = ["BlockingConsumer", "BlockingPartition", "read_range"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _CLOSE_TIMEOUT = 10.0
 """Seconds for the loop's thread to end."""
+
+
+class _Call(Protocol):
+    """Runs a coroutine on the consumer's loop and waits for it."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], doing: str) -> T: ...
+
+
+class BlockingPartition:
+    """Reads one partition from plain threads. Made by `BlockingConsumer.consume_partition`; context manager, closes.
+
+    One thread at a time may iterate it, in whatever form: each goes on where the last one was left. The other methods
+    may be called by any thread meanwhile. Every wait ends after the consumer's `patience`.
+    """
+
+    def __init__(self, consumer: PartitionConsumer, call: _Call, *, check_crcs: bool) -> None:
+        self._consumer = consumer
+        self._call = call
+        self._check_crcs = check_crcs
+        self._batches: deque[FetchedBatch] = deque()
+        self._next_offset = consumer.next_offset
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._consumer.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._consumer.partition
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after what was handed out last."""
+        return self._next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """See `PartitionConsumer.high_watermark`."""
+        return self._consumer.high_watermark
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from `next_offset` to the end of what can be seen; None before the first answer."""
+        end = self._consumer.log_end
+        return None if end < 0 else max(0, end - self._next_offset)
+
+    def records(self) -> Iterator[Record]:
+        """Records, one by one. Raises what `batches` raises."""
+        while (batch := self._head()) is not None:
+            head = self._batches[0]
+            for record in records_of(batch, self._consumer.key, check_crc=self._check_crcs):
+                self._next_offset = after = record.offset + 1
+                yield record
+                if self._next_offset != after or not self._batches or self._batches[0] is not head:
+                    break  # somebody sought, or read on in another form
+            else:
+                self._pop(batch)
+
+    def columns(self) -> Iterator[Columns]:
+        """Records as columns, one value for each record batch. Raises what `batches` raises."""
+        while (batch := self._head()) is not None:
+            columns = columns_of(batch, check_crc=self._check_crcs)
+            self._pop(batch)
+            yield columns
+
+    def batches(self) -> Iterator[FetchedBatch]:
+        """Whole record batches as the broker keeps them, not decoded.
+
+        Raises what `PartitionConsumer.take` raises, `CorruptBatch`, `Closed`; `DeadlineExceeded` when nothing came for
+        `patience` seconds, which for a read without end means that nothing was produced.
+        """
+        while (batch := self._head()) is not None:
+            if self._check_crcs:
+                check_crc(batch.data)
+            self._pop(batch)
+            yield batch
+
+    def seek(self, start: Start) -> int:
+        """See `PartitionConsumer.seek`. For the thread that iterates."""
+        offset = self._call(self._consumer.seek(start), f"seeking in {self._consumer.key}")
+        self._batches.clear()
+        self._next_offset = offset
+        return offset
+
+    def pause(self) -> None:
+        """See `PartitionConsumer.pause`."""
+        self._call(_soon(self._consumer.pause), f"pausing {self._consumer.key}")
+
+    def resume(self) -> None:
+        """See `PartitionConsumer.resume`."""
+        self._call(_soon(self._consumer.resume), f"resuming {self._consumer.key}")
+
+    def close(self) -> None:
+        """Fetch no more. What is fetched can still be read, then iteration ends. Safe to call at any time."""
+        with contextlib.suppress(Closed):
+            self._call(_soon(self._consumer.close), f"closing {self._consumer.key}")
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _head(self) -> FetchedBatch | None:
+        """The batch to hand out next, without what was handed out of it before; None at the end."""
+        while not self._batches:
+            fetched = self._call(self._consumer.take(), f"reading {self._consumer.key}")
+            if fetched is None:
+                self._next_offset = max(self._next_offset, self._consumer.next_offset)
+                return None
+            self._batches.extend(fetched.batches)
+        batch = self._batches[0]
+        return replace(batch, first=self._next_offset) if batch.first < self._next_offset else batch
+
+    def _pop(self, batch: FetchedBatch) -> None:
+        self._batches.popleft()
+        self._next_offset = batch.next_offset
 
 
 class BlockingConsumer:
@@ -55,6 +185,7 @@ class BlockingConsumer:
         self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Consumer]]
         self._ready = concurrent.futures.Future()
         self._closed = False
+        self._running: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name="ingestd consumer", daemon=True)
         self._thread.start()
         self._loop, self._stop, self._consumer = self._ready.result(_CLOSE_TIMEOUT)
@@ -71,25 +202,44 @@ class BlockingConsumer:
         """See `Consumer.offsets`."""
         return self._call(self._consumer.offsets(wanted), "offsets")
 
+    def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> BlockingPartition:
+        """Read a partition from `start` up to `end` (for ever where it is None). See `Consumer.consume_partition`."""
+        opening = self._consumer.consume_partition(topic, partition, start, end)
+        consumer = self._call(opening, f"opening {topic}-{partition}")
+        return BlockingPartition(consumer, self._call, check_crcs=self._settings.check_crcs)
+
     def batches(self, topic: str, partition: int, start: Start, end: End) -> Iterator[FetchedBatch]:
         """Record batches of one partition, not decoded, from `start` up to `end` (for ever where it is None).
 
-        Raises what `Consumer.consume_partition` and `PartitionConsumer.take` raise; `DeadlineExceeded` beyond
-        `patience`, which for a read without end means that nothing was produced for so long. Close the iterator to
-        end early.
+        Raises what `consume_partition` and `BlockingPartition.batches` raise. Close the iterator to end early.
         """
-        reading = f"reading {topic}-{partition}"
-        consumer = self._call(self._consumer.consume_partition(topic, partition, start, end), reading)
-        try:
-            while (fetched := self._call(consumer.take(), reading)) is not None:
-                yield from fetched.batches
-        finally:
-            self._release(consumer)
+        with self.consume_partition(topic, partition, start, end) as reading:
+            yield from reading.batches()
 
     def columns(self, topic: str, partition: int, start: Start, end: End) -> Iterator[Columns]:
-        """The same as columns, one value for each record batch. Raises `CorruptBatch` as well."""
-        for batch in self.batches(topic, partition, start, end):
-            yield columns_of(batch, check_crc=self._settings.check_crcs)
+        """The same as columns, one value for each record batch."""
+        with self.consume_partition(topic, partition, start, end) as reading:
+            yield from reading.columns()
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Pause these, where they are being read: they fetch no more until they are resumed."""
+        self._call(_soon(self._consumer.pause, partitions), "pausing")
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Resume these, where they are being read."""
+        self._call(_soon(self._consumer.resume, partitions), "resuming")
+
+    def pause_all(self) -> None:
+        """Pause every partition that is being read."""
+        self._call(_soon(self._consumer.pause_all), "pausing")
+
+    def resume_all(self) -> None:
+        """Resume every partition that is being read."""
+        self._call(_soon(self._consumer.resume_all), "resuming")
+
+    def status(self) -> dict[str, Any]:
+        """See `Consumer.status`."""
+        return self._call(_soon(self._consumer.status), "status")
 
     def close(self) -> None:
         """Close the consumer, the client and the thread. Safe to call twice; ends even when no broker answers."""
@@ -98,6 +248,8 @@ class BlockingConsumer:
         self._closed = True
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        for left in list(self._running):  # came too late for the loop to see it
+            left.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +280,12 @@ class BlockingConsumer:
         if self._closed:
             work.close()
             raise Closed("the consumer is closed")
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:  # its loop ended since the question above
+            work.close()
+            raise Closed("the consumer was closed meanwhile") from error
+        self._running.add(running)
         try:
             return running.result(self._patience)
         except concurrent.futures.TimeoutError as error:
@@ -138,13 +295,13 @@ class BlockingConsumer:
             raise DeadlineExceeded(f"{doing}: nothing came for {self._patience:g} s") from error
         except concurrent.futures.CancelledError as error:
             raise Closed("the consumer was closed meanwhile") from error
+        finally:
+            self._running.discard(running)
 
-    def _release(self, consumer: PartitionConsumer) -> None:
-        async def close() -> None:
-            consumer.close()
 
-        if not self._closed:
-            self._call(close(), f"closing {consumer.key}")
+async def _soon(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a function on the event loop of whoever awaits this."""
+    return function(*arguments, **named)
 
 
 def read_range(

@@ -99,3 +99,69 @@ def test_waiting_and_closing_have_an_end_where_nobody_answers() -> None:
     with BlockingConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
         list(consumer.columns("any", 0, Edge.oldest, Edge.newest))
     assert time.monotonic() - begun < 10
+
+
+def test_records_are_read_by_a_plain_loop_from_and_to_anywhere(kafka: KafkaCluster, filled: str) -> None:
+    with BlockingConsumer(kafka.bootstrap) as consumer:
+        with consumer.consume_partition(filled, 2, 5, 2_000) as partition:
+            first = next(iter(partition))
+            assert (first.topic, first.partition, first.offset) == (filled, 2, 5)
+            assert (partition.next_offset, partition.high_watermark, partition.lag) == (6, 2_000, 1_994)
+            records = partition.records()
+            assert [next(records).offset, next(records).offset] == [6, 7]
+            assert partition.seek(1_000) == 1_000
+            assert next(records).offset == 1_000
+            assert [offset for columns in partition.columns() for offset in offsets(columns)] == list(
+                range(1_001, 2_000)
+            )
+            assert list(records) == []
+            assert partition.next_offset == 2_000
+        with consumer.consume_partition(filled, 2, Edge.newest) as partition:
+            assert partition.seek(Edge.oldest) == 0
+            assert next(partition.records()).offset == 0
+
+
+def test_a_partition_that_one_thread_reads_is_paused_and_closed_by_another(kafka: KafkaCluster, filled: str) -> None:
+    """One reads for ever, the other pauses, looks, resumes; then closes, and the reader's loop ends."""
+    producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 2})
+    seen: list[int] = []
+    arrived = threading.Event()
+
+    def read() -> None:
+        for record in partition:
+            seen.append(record.offset)
+            if record.offset == 2_000:
+                arrived.set()
+
+    with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(1) as threads:
+        partition = consumer.consume_partition(filled, 0, Edge.oldest)
+        reading = threads.submit(read)
+        consumer.pause([TopicPartition(filled, 0)])
+        consumer.resume([TopicPartition(filled, 0)])
+        for _ in range(20):
+            partition.pause()
+            assert consumer.status()["partitions"][f"{filled}-0"]["paused"]
+            partition.resume()
+        producer.produce(filled, b"last", partition=0)
+        assert producer.flush(30) == 0
+        assert arrived.wait(30)
+        partition.close()
+        reading.result(30)
+        consumer.pause_all()
+        consumer.resume_all()
+    assert seen == list(range(2_001))
+    partition.close()
+    with pytest.raises(Closed):
+        partition.pause()
+
+
+def test_closing_ends_the_wait_of_a_reader_in_another_thread(kafka: KafkaCluster, filled: str) -> None:
+    consumer = BlockingConsumer(kafka.bootstrap)
+    partition = consumer.consume_partition(filled, 0, 2_000)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(list, partition.records())
+        consumer.status()
+        consumer.close()
+        # Ended in order, or told that the consumer is closed: as the close met it.
+        error = reading.exception(10)
+        assert error is None or isinstance(error, Closed)
