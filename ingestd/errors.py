@@ -216,3 +216,8 @@ def is_retriable(error: BaseException) -> bool:
     if isinstance(error, KafkaError):
         return error.retriable
     return isinstance(error, (ConnectionLost, DeadlineExceeded))
+
+
+def error_kind(error: BaseException) -> str:
+    """The name to count an error under: Kafka's own (`not_leader_or_follower`), else that of its class."""
+    return error.code.name if isinstance(error, KafkaError) else type(error).__name__

@@ -37,6 +37,10 @@ class ConsumerEvents(Protocol):
         """A partition is fetched from `node` from now on; its leader is `leader`."""
         ...
 
+    def released(self, topic: str, partition: int) -> None:
+        """A partition is read no more."""
+        ...
+
 
 class NoEvents:
     """Nobody watches."""
@@ -57,4 +61,7 @@ class NoEvents:
         """See `ConsumerEvents`."""
 
     def placed(self, topic: str, partition: int, node: int, leader: int) -> None:
+        """See `ConsumerEvents`."""
+
+    def released(self, topic: str, partition: int) -> None:
         """See `ConsumerEvents`."""

@@ -102,6 +102,7 @@ class Placement:
             del self.consumers[consumer.key]
             if (retry := self._retries.pop(consumer.key, None)) is not None:
                 retry.cancel()
+            self._events.released(consumer.topic, consumer.partition)
 
     def wake(self, consumer: PartitionConsumer) -> None:
         """There is something to fetch for it, perhaps."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ingestd.daemon.lane import Output
 from ingestd.daemon.statistics import LATENCY_BOUNDS
-from ingestd.errors import IngestdError, KafkaError
+from ingestd.errors import IngestdError, error_kind
 from ingestd.producer.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Outbox:
             done(Delivery(self._topic, span.partition, span.records, error=error))
 
     def _undeliverable(self, slab: Slab, delivery: Delivery, error: IngestdError) -> None:
-        self._counters.count_error(error.code.name if isinstance(error, KafkaError) else type(error).__name__)
+        self._counters.count_error(error_kind(error))
         where = ", ".join(sorted({held.assignment.found.source for held, _ in slab.parts}))
         self._failed(
             f"{delivery.records} records of {where} can not be delivered "
