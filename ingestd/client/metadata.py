@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
+    from ingestd.errors import IngestdError
+
 __all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata", "TopicPartition"]
 
 NO_LEADER = -1
@@ -97,6 +99,11 @@ class MetadataSource(Protocol):
     @property
     def snapshot(self) -> ClusterMetadata:
         """The newest metadata; empty before the first refresh."""
+        ...
+
+    @property
+    def failure(self) -> IngestdError | None:
+        """Why there is no newer metadata, where waiting for it is in vain: brokers refuse this client. Else None."""
         ...
 
     def listen(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ingestd.client.metadata import ClusterMetadata, Node
+    from ingestd.errors import IngestdError
 
 __all__ = ["PushedMetadata"]
 
@@ -47,6 +48,11 @@ class PushedMetadata:
     def snapshot(self) -> ClusterMetadata:
         """The newest metadata; empty before the first push."""
         return self._snapshot.metadata
+
+    @property
+    def failure(self) -> IngestdError | None:
+        """Never one: whoever pushes knows better."""
+        return None
 
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None

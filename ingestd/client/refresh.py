@@ -74,6 +74,7 @@ class RefreshedMetadata:
         self._last_round = float("-inf")
         self._backoff = settings.retry_backoff()
         self._pause = 0.0
+        self._failure: AuthenticationFailed | None = None
         self._tasks = TaskOwner()
         self._closed = False
 
@@ -81,6 +82,11 @@ class RefreshedMetadata:
     def snapshot(self) -> ClusterMetadata:
         """The newest metadata; empty before the first refresh."""
         return self._snapshot.metadata
+
+    @property
+    def failure(self) -> IngestdError | None:
+        """That brokers refused this client when it last asked; None if they answered, or may yet."""
+        return self._failure
 
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
@@ -210,6 +216,7 @@ class RefreshedMetadata:
             self._brokers.replace(news)
             self._snapshot.replace(merge(self.snapshot, news))
         except (ConnectionLost, AuthenticationFailed) as error:
+            self._failure = error if isinstance(error, AuthenticationFailed) else None
             self._pause = self._backoff.next_delay()
             if not current.waited_for and not self._closed:
                 self._ask(None if current.everything else current.topics)  # what was wanted still is
@@ -226,6 +233,7 @@ class RefreshedMetadata:
             raise
         self._backoff.reset()
         self._pause = 0.0
+        self._failure = None
         self._set_periodic()
         current.done.set_result(None)
 

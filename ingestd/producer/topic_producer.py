@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.producer.batch import Batch
 from ingestd.producer.breaker import CircuitBreaker
 from ingestd.producer.delivery import Delivery, deliver
@@ -287,10 +287,10 @@ class TopicProducer:
 
     def _await_metadata(self) -> None:
         """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
-        error = self._missing()
+        error = self._routes.metadata.failure or self._missing()
         left = self._waiting_since + self._settings.metadata_timeout - time.monotonic()
         # What is known may be old: only news can be final.
-        final = self._backoff.attempts > 0 and not error.retriable
+        final = self._backoff.attempts > 0 and not is_retriable(error)
         if left <= 0 or final:
             self._breaker.failed()
             self._fail_waiting(error)

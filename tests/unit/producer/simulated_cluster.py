@@ -355,6 +355,10 @@ class SimulatedMetadata:
         if self.due is None:
             self.due = asyncio.get_running_loop().call_later(0.01, self.learn)
 
+    @property
+    def failure(self) -> None:
+        return None
+
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
         """Take one partition's leader at once."""
         known = self.snapshot.partition(topic, partition)
