@@ -141,9 +141,13 @@ class SimulatedCoordinator:
         return NONE, {"producer_id": self.producer_id, "producer_epoch": self.epoch}
 
     def fence(self) -> None:
-        """Abort what is open under an epoch that nobody holds: a newcomer, or the transaction's timeout."""
-        self.epoch += 1
-        self.last_epoch = -1
+        """Abort what is open under an epoch that nobody holds: a newcomer, or the transaction's timeout.
+
+        With KIP-890 whose it was may still ask for the abort, and be given that epoch.
+        """
+        if self.level < 2:
+            self.epoch += 1
+            self.last_epoch = -1
         self.prepare(commit=False, bump=self.level >= 2)
 
     def add_partitions_to_txn(self, request: Any) -> tuple[ErrorCode, dict[str, Any]]:
