@@ -32,20 +32,25 @@ def configuration(
     state: Path,
     http: str,
     daemon: Mapping[str, object],
+    tables: Mapping[str, Mapping[str, object]] | None = None,
     **tail: object,
 ) -> str:
-    """A configuration of one cluster `target` and one tail `logs`, with further keys of that tail and of `[daemon]`."""
+    """A configuration of one cluster `target` and one tail `logs`, with further keys of that tail and of `[daemon]`.
+
+    `tables` are more tables by their names (`clusters.target.tls`).
+    """
     own = {"state": str(state), "http": http, "log_format": "json", **daemon}
     route = {"paths": paths, "cluster": "target", "topic": topic, **tail}
-    tables: dict[str, dict[str, object]] = {
+    written: dict[str, Mapping[str, object]] = {
         "daemon": own,
         "clusters.target": {"bootstrap": servers},
         "tails.logs": route,
+        **(tables or {}),
     }
     # JSON's strings, numbers, booleans and arrays are TOML's.
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-        for name, table in tables.items()
+        for name, table in written.items()
     )
 
 
@@ -65,6 +70,7 @@ class Daemon:
         paths: list[str],
         daemon: Mapping[str, object] | None = None,
         command: tuple[str, ...] = (),
+        tables: Mapping[str, Mapping[str, object]] | None = None,
         **tail: object,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -81,6 +87,7 @@ class Daemon:
                 state=directory / "state",
                 http=self.address,
                 daemon=daemon or {},
+                tables=tables,
                 **tail,
             )
         )

@@ -16,12 +16,13 @@ from harness.go_peers import GoPeer, build_go_peers
 from harness.jars import kafka_jars as fetch_kafka_jars
 from harness.node import last_lines
 from harness.releases import OLD_RELEASES, old_release
+from harness.secured import SecuredCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "kafka_of_release"}
+KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "secured_kafka", "kafka_of_release"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,6 +85,13 @@ def kafka3(three_nodes: KafkaCluster) -> Iterator[KafkaCluster]:
     """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; brought back afterwards."""
     yield three_nodes
     three_nodes.heal()
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+    """One real node for the whole session, with a listener for every kind of security."""
+    with SecuredCluster(tmp_path_factory.mktemp("secured") / "cluster") as cluster:
+        yield cluster
 
 
 @pytest.fixture
