@@ -23,6 +23,7 @@ __all__ = ["Administration", "Outcomes", "error_of", "milliseconds_left"]
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
+_SHORTEST_ATTEMPT: Final = 5.0
 _PATIENCE: Final = 3.0
 """Seconds after which the metadata is asked whether the node that does not answer is still there."""
 
@@ -138,7 +139,7 @@ class Administration:
             connection = await broker.connection(min(settings.connect_timeout, deadline.remaining))
             request = build(keys)(connection.versions)
             sent = True
-            timeout = min(settings.request_timeout, deadline.remaining)
+            timeout = min(settings.request_timeout, _share(deadline))
             answered = read(await self._watched(connection.request(request, timeout=timeout), broker), keys)
         except IngestdError as error:
             return dict.fromkeys(keys, error), sent
@@ -154,6 +155,14 @@ class Administration:
             return asking.result()
         finally:
             asking.cancel()
+
+
+def _share(deadline: Deadline) -> float:
+    """How long one attempt may take: half of what is left, so that somebody else can be asked if this one is stuck.
+
+    A broker may be: it passes requests on to a controller that is frozen, and finds out half a minute later.
+    """
+    return max(deadline.remaining / 2, min(deadline.remaining, _SHORTEST_ATTEMPT))
 
 
 def _raise_if_nobody_answered(outcomes: Collection[object]) -> None:
