@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,3 +119,31 @@ async def test_joins_and_leaves_at_random_end_in_a_whole_and_disjoint_assignment
                 assert max(map(len, has)) - min(map(len, has)) <= 1
     for left in members:
         await left.leave()
+
+
+async def test_a_group_moves_to_the_new_protocol_and_back_member_by_member(
+    place: Callable[[str], Place], client: Client, java: JavaProgram
+) -> None:
+    # KIP-848: the coordinator converts the group when the first member of the new protocol joins, and back when the
+    # last one leaves.
+    classic = place("cooperative-sticky")
+    upgraded = replace(classic, assignor="consumer")
+    old = [member("ours", classic, client, java), member("java", classic, client, java)]
+    new = [member("ours", upgraded, client, java), member("java", upgraded, client, java)]
+    for one in old:
+        await one.join()
+    await settled(classic, old)
+    await new[0].join()
+    await settled(classic, [*old, new[0]])
+    await old[0].leave()
+    await settled(classic, [old[1], new[0]])
+    await new[1].join()
+    await old[1].leave()
+    await settled(classic, new)
+    back = member("ours", classic, client, java)
+    await back.join()
+    await settled(classic, [*new, back])
+    for one in new:
+        await one.leave()
+    await settled(classic, [back])
+    await back.leave()
