@@ -67,7 +67,7 @@ class Dispatcher:
         self._desk = IdentityDesk(identities, tasks, self.fatal) if alone else None
         self._topics: dict[str, TopicProducer] = {}
         self._brokers: dict[int, BrokerProducer] = {}
-        self._stop_listening = self.metadata.listen(self._metadata_changed)
+        self._stop_listening = self.metadata.listen(self._metadata_changed, self._used_topics)
 
     def topic(self, topic: str) -> TopicProducer:
         """The topic's producer."""
@@ -122,6 +122,13 @@ class Dispatcher:
         for topic in self._topics.values():
             topic.end(error)
         self._ledger.wake_all()
+
+    def _used_topics(self) -> list[str]:
+        """The topics that were sent to since this was asked last; what waits for metadata asks for it by itself."""
+        used = [name for name, topic in self._topics.items() if topic.used]
+        for name in used:
+            self._topics[name].used = False
+        return used
 
     def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
         topics = snapshot.topics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ingestd.client.metadata import Node
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, ProtocolError, UnsupportedCodec
 from ingestd.records.batch import read_header
 from ingestd.records.codecs import Codec
@@ -122,9 +123,11 @@ class ProduceSet:
             if given is None:
                 raise ProtocolError(f"a produce answer without {partition}")
             found.append((partition, batch, given))
+        nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in whole.nodes}
         for partition, _, given in found:
             if given.leader_id >= 0:
-                metadata.hint(partition.topic, partition.partition, given.leader_id, given.leader_epoch)
+                where = nodes.get(given.leader_id)
+                metadata.hint(partition.topic, partition.partition, given.leader_id, given.leader_epoch, where)
         for partition, batch, given in found:
             if given.error in _SUCCESS:
                 partition.acknowledged(batch, given.base_offset, given.log_append_time_ms)

@@ -81,6 +81,8 @@ class TopicProducer:
         self.intake = TopicIntake()
         """What lets records go the short way, and to which open batch; kept up here."""
         self.intake.hashed = isinstance(partitioner, Keyed) and partitioner.index is murmur2_partition
+        self.used = False
+        """Whether a batch was made since somebody set this to False: what is idle need not be known any more."""
         self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)
         self._producers: dict[int, PartitionProducer] = {}
         self._open: dict[int, OpenBatch] = {}
@@ -120,6 +122,7 @@ class TopicProducer:
 
         Raises `KafkaError` for a negative partition.
         """
+        self.used = True
         open_batch = self._open.get(partition)
         if open_batch is not None:
             open_batch.close()
@@ -220,6 +223,7 @@ class TopicProducer:
         producer = self._producer(partition)
 
         def closed(batch: Batch) -> None:
+            self.used = True
             self.intake.sticky = None
             self._partitioner.batch_full(partition)
             if self._ended is None:

@@ -343,8 +343,11 @@ class SimulatedMetadata:
         self.hints = 0
         self.due: asyncio.TimerHandle | None = None
 
-    def listen(self, changed: Callable[[ClusterMetadata], None]) -> Callable[[], None]:
+    def listen(
+        self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
+    ) -> Callable[[], None]:
         """Tell `changed` of every replacement."""
+        del uses
         self.listeners.append(changed)
         return lambda: self.listeners.remove(changed) if changed in self.listeners else None
 
@@ -359,8 +362,9 @@ class SimulatedMetadata:
     def failure(self) -> None:
         return None
 
-    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+    def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Take one partition's leader at once."""
+        del node
         known = self.snapshot.partition(topic, partition)
         if known is not None and known.leader_epoch >= leader_epoch:
             return
