@@ -121,7 +121,7 @@ class Daemon:
     def start_ready(self, *arguments: str) -> None:
         """Run it and wait until every source found at start is given to a worker."""
         self.start(*arguments)
-        self.until(lambda: self._get("/readyz") is not None, "the daemon is ready", START_SECONDS)
+        self.until(lambda: self.page("/readyz") is not None, "the daemon is ready", START_SECONDS)
 
     def stop(self, timeout: float = 40) -> int:
         """SIGTERM: drain, checkpoint, exit. The exit status; raises `TimeoutError` with the log if it does not exit."""
@@ -145,7 +145,7 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """What /status answers."""
-        body = self._get("/status")
+        body = self.page("/status")
         if body is None:
             raise RuntimeError(f"/status does not answer:\n{last_lines(self.log)}")
         answer: dict[str, Any] = json.loads(body)
@@ -153,7 +153,7 @@ class Daemon:
 
     def metrics(self) -> str:
         """What /metrics answers."""
-        return self._get("/metrics") or ""
+        return self.page("/metrics") or ""
 
     def worker_pids(self) -> list[int]:
         """The live workers' process ids, by slot."""
@@ -181,7 +181,8 @@ class Daemon:
             time.sleep(POLL_SECONDS)
         raise TimeoutError(f"not within {timeout:g} s: {what}\n{last_lines(self.log)}")
 
-    def _get(self, path: str) -> str | None:
+    def page(self, path: str) -> str | None:
+        """What an HTTP path answers; None unless with a status of success."""
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
                 body: bytes = answer.read()
