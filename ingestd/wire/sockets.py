@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,11 @@ _KEEPALIVE_PROBES = 4
 
 
 async def connect(host: str, port: int, send_buffer: int, receive_buffer: int, deadline: Deadline) -> socket.socket:
-    """A connected, non-blocking socket, trying every address of `host` in the order given by the resolver.
+    """A connected, non-blocking socket, trying every address of `host`.
 
-    The time left is shared among the addresses left, so that one that drops packets does not take it all. Raises
+    Addresses of the resolver's first family come first, those of one family in any order: where one of them takes
+    connections and says nothing, the next attempt may begin with another. The time left is shared among the addresses
+    left, so that one that drops packets does not take it all. Raises
     `ConnectionLost` as soon as all addresses refused, `DeadlineExceeded`.
     """
     addresses = await _resolve(host, port, deadline)
@@ -59,7 +62,8 @@ async def _resolve(host: str, port: int, deadline: Deadline) -> list[AddressInfo
         )
     except socket.gaierror as error:
         raise ConnectionLost(f"{host}: {error.strerror}") from error
-    return list(found)
+    families = list(dict.fromkeys(family for family, *_ in found))
+    return sorted(random.sample(found, len(found)), key=lambda address: families.index(address[0]))
 
 
 async def _connect_to(
