@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ingestd.client.metadata import TopicPartition
 from ingestd.records.batch import check_crc as check_batch_crc
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 from ingestd.records.decode import decode_columns, decode_records
@@ -13,15 +12,14 @@ from ingestd.records.decode import decode_columns, decode_records
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.records.decode import Record
 
 __all__ = ["columns_of", "records_of", "slice_columns"]
 
-NOWHERE: Final = TopicPartition("", -1)
 
-
-def records_of(batch: FetchedBatch, key: TopicPartition = NOWHERE, *, check_crc: bool) -> list[Record]:
+def records_of(batch: FetchedBatch, key: TopicPartition, *, check_crc: bool) -> list[Record]:
     """The records of a batch from its first wanted offset up to its end. Raises `CorruptBatch`, `UnsupportedCodec`."""
     if check_crc:
         check_batch_crc(batch.data)

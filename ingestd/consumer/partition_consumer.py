@@ -164,15 +164,14 @@ class PartitionConsumer:
     @property
     def next_offset(self) -> int:
         """The offset after what was handed out last: where a later reader goes on."""
-        if self._open is None or self._holder.next_offset < 0:
+        if self._open is None:
             return self._next_offset
         return self._holder.next_offset if self._holder.left else self._open.next_offset
 
     @property
     def committable(self) -> OffsetAndMetadata:
         """`next_offset` and the leader epoch of the record before it (-1: not known), as a group commits them."""
-        begun = self._open is not None and self._holder.next_offset >= 0
-        epoch = self._open.header.leader_epoch if self._open is not None and begun else self._next_epoch
+        epoch = self._next_epoch if self._open is None else self._open.header.leader_epoch
         return OffsetAndMetadata(self.next_offset, epoch)
 
     @property

@@ -6,7 +6,7 @@ computed for it. Buffers may be shared with other processes, so a byte that is r
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
@@ -296,14 +296,26 @@ cdef class Column:
     cdef object data
     cdef object validity
     cdef Binary binary
+    cdef Py_buffer view
+    cdef bint lent
 
-    def __cinit__(self, int64_t count, int64_t room):
+    def __cinit__(self, int64_t count, int64_t room, out=None):
         cdef int64_t bits = (count + 7) >> 3
         self.offsets = PyByteArray_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
-        self.data = PyByteArray_FromStringAndSize(NULL, room)
+        self.lent = out is not None
+        if self.lent:
+            self.data = out
+            PyObject_GetBuffer(out, &self.view, PyBUF_WRITABLE)
+            self.binary.data = <byte_t *> self.view.buf
+            if self.view.len < room:
+                PyBuffer_Release(&self.view)
+                self.lent = False
+                raise ValueError(f"room for {len(out)} bytes where {room} may be needed")
+        else:
+            self.data = PyByteArray_FromStringAndSize(NULL, room)
+            self.binary.data = <byte_t *> PyByteArray_AS_STRING(self.data)
         self.validity = PyByteArray_FromStringAndSize(NULL, bits)
         self.binary.offsets = <int32_t *> PyByteArray_AS_STRING(self.offsets)
-        self.binary.data = <byte_t *> PyByteArray_AS_STRING(self.data)
         self.binary.validity = <byte_t *> PyByteArray_AS_STRING(self.validity)
         self.binary.room = room
         self.binary.used = 0
@@ -314,7 +326,13 @@ cdef class Column:
             if count & 7:
                 self.binary.validity[bits - 1] = <byte_t> ((1 << (count & 7)) - 1)
 
+    def __dealloc__(self):
+        if self.lent:
+            PyBuffer_Release(&self.view)
+
     cdef tuple buffers(self):
+        if self.lent:
+            return self.offsets, self.data[:self.binary.used], self.validity, self.binary.nulls
         PyByteArray_Resize(self.data, self.binary.used)
         return self.offsets, self.data, self.validity, self.binary.nulls
 
@@ -331,7 +349,8 @@ cdef int check_batch(Py_ssize_t size, int64_t count, int64_t last_offset_delta, 
 
 
 def parse_records(
-    records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp, append_timestamp
+    records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp, append_timestamp,
+    out=None,
 ):
     """Parse the records of a batch into the buffers of Arrow columns. See `_decode_plain`."""
     cdef Py_buffer source
@@ -346,7 +365,7 @@ def parse_records(
         timestamps = PyByteArray_FromStringAndSize(NULL, count * sizeof(int64_t))
         header_ends = PyByteArray_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
         keys = Column(count, source.len)
-        values = Column(count, source.len)
+        values = Column(count, source.len, out)
         run.reader.at = <const byte_t *> source.buf
         run.reader.end = run.reader.at + source.len
         run.count = count
@@ -659,7 +678,6 @@ cdef class RecordStream:
             self.records = records
             self.at = 0
             self.count = len(records)
-            self.next_offset = -1
         return self.take()
 
     def rest(self):

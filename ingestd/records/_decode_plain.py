@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Origin: TypeAlias = tuple[str, int, int, TimestampType]
     Header: TypeAlias = tuple[str, bytes | None]
-    BinaryBuffers: TypeAlias = tuple[bytearray, bytearray, bytearray, int]
+    BinaryBuffers: TypeAlias = tuple[bytearray, bytearray | memoryview, bytearray, int]
     HeaderBuffers: TypeAlias = tuple[bytearray, BinaryBuffers, BinaryBuffers]
     ParsedRecords: TypeAlias = tuple[bytearray, bytearray, BinaryBuffers, BinaryBuffers, HeaderBuffers]
 
@@ -44,15 +44,19 @@ def parse_records(
     base_offset: int,
     base_timestamp: int,
     append_timestamp: int | None,
+    out: memoryview | None = None,
 ) -> ParsedRecords:
     """Parse `count` records that fill `records` exactly into the buffers of Arrow columns.
 
     Returns (offsets int64, timestamps int64, keys, values, headers). A binary column is (int32 offsets, data, validity
     bitmap, number of nulls); headers are (int32 offsets into the header lists, header keys, header values).
-    `append_timestamp`, where given, is every record's timestamp. Raises `CorruptBatch` for whatever does not add up.
+    `append_timestamp`, where given, is every record's timestamp. `out`, where given, has room for as many bytes as
+    `records`: the values' data is written there. Raises `CorruptBatch` for whatever does not add up.
     """
     data = memoryview(records).tobytes()
     reader = _Reader(data)
+    if out is not None and len(out) < len(data):
+        raise ValueError(f"room for {len(out)} bytes where {len(data)} may be needed")
     _check_batch(len(data), count, last_offset_delta, base_offset)
     offsets = bytearray()
     timestamps = bytearray()
@@ -67,7 +71,16 @@ def parse_records(
         headers.append(reader.headers())
         reader.finish()
     reader.finish_all(count)
-    return offsets, timestamps, keys.buffers(), values.buffers(), headers.buffers()
+    return offsets, timestamps, keys.buffers(), _moved(values.buffers(), out), headers.buffers()
+
+
+def _moved(buffers: BinaryBuffers, out: memoryview | None) -> BinaryBuffers:
+    """The same with its data in `out`, where given."""
+    if out is None:
+        return buffers
+    offsets, data, validity, nulls = buffers
+    out[: len(data)] = data
+    return offsets, out[: len(data)], validity, nulls
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +152,8 @@ def make_records(
 class RecordStream:
     """Async iterator over records that come in lists: nothing is awaited for a record that is at hand.
 
-    `more` gives the next list, which may be empty, or None at the end. `next_offset` is the offset after the last
-    record of a list that was handed out, -1 while none of it was. Belongs to one event loop; for one task at a
+    `more` gives the next list, which may be empty, or None at the end. `next_offset` is the offset after the
+    last record that was handed out, -1 before the first. Belongs to one event loop; for one task at a
     time. Raises what `more` raises.
     """
 
@@ -165,7 +178,6 @@ class RecordStream:
             if records is None:
                 raise StopAsyncIteration
             self._records = records
-            self.next_offset = -1
         record = self._records[self._at]
         self._at += 1
         self.next_offset = record.offset + 1

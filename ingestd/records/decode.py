@@ -12,9 +12,12 @@ from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ingestd.records.codecs import decompress
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 from ingestd.records.loops import Record, make_records, parse_records
+from ingestd.records.memory import take
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from ingestd.records._decode_plain import BinaryBuffers
 
 __all__ = [
     "LARGEST_RECORDS_BYTES",
@@ -135,13 +138,15 @@ def _plain_records(header: BatchHeader, batch: memoryview, limit: int) -> Buffer
 
 
 def _columns(header: BatchHeader, batch: memoryview, limit: int) -> Columns:
+    records = _plain_records(header, batch, limit)
     offsets, timestamps, keys, values, (header_offsets, header_keys, header_values) = parse_records(
-        _plain_records(header, batch, limit),
+        records,
         header.records,
         header.last_offset_delta,
         header.base_offset,
         header.base_timestamp,
         header.max_timestamp if header.log_append_time else None,
+        take(len(memoryview(records))),
     )
     entries = len(header_keys[0]) // 4 - 1
     return Columns(
@@ -154,7 +159,7 @@ def _columns(header: BatchHeader, batch: memoryview, limit: int) -> Columns:
     )
 
 
-def _column(buffers: tuple[bytearray, bytearray, bytearray, int]) -> BinaryColumn:
+def _column(buffers: BinaryBuffers) -> BinaryColumn:
     offsets, data, validity, nulls = buffers
     return BinaryColumn(offsets, data, validity if nulls else None, nulls)
 

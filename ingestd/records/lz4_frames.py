@@ -18,6 +18,7 @@ from cramjam import lz4 as cramjam_lz4
 
 from ingestd.errors import CorruptBatch
 from ingestd.records.loops import allocate
+from ingestd.records.memory import take
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -117,7 +118,7 @@ def read_lz4(data: memoryview, limit: int) -> Buffer:
             raise CorruptBatch(f"lz4: {claimed} bytes, more than the limit of {limit}")
     blocks = _blocks(data, at, flags, largest)
     bound = sum(length if stored else largest for _, length, stored in blocks)
-    out: bytes | bytearray
+    out: bytes | memoryview
     if flags & _INDEPENDENT:
         out = _read_independent(data, blocks, largest, min(limit, bound))
     else:
@@ -149,21 +150,19 @@ def _blocks(data: memoryview, at: int, flags: int, largest: int) -> list[tuple[i
     return blocks
 
 
-def _read_independent(data: memoryview, blocks: list[tuple[int, int, bool]], largest: int, room: int) -> bytearray:
-    out = allocate(room)
+def _read_independent(data: memoryview, blocks: list[tuple[int, int, bool]], largest: int, room: int) -> memoryview:
+    target = take(room)
     used = 0
-    with memoryview(out) as target:
-        for at, length, stored in blocks:
-            block = data[at : at + length]
-            if stored:
-                if length > room - used:
-                    raise CorruptBatch(f"lz4: more than the limit of {room} bytes")
-                target[used : used + length] = block
-                used += length
-            else:
-                used += cramjam_lz4.decompress_block_into(block, target[used : used + largest])
-    del out[used:]
-    return out
+    for at, length, stored in blocks:
+        block = data[at : at + length]
+        if stored:
+            if length > room - used:
+                raise CorruptBatch(f"lz4: more than the limit of {room} bytes")
+            target[used : used + length] = block
+            used += length
+        else:
+            used += cramjam_lz4.decompress_block_into(block, target[used : used + largest])
+    return target[:used]
 
 
 def _read_linked(data: memoryview, room: int) -> bytes:

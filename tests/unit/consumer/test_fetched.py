@@ -2,13 +2,14 @@ from itertools import pairwise
 
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.fetched import cut
-from ingestd.consumer.settings import Isolation
+from ingestd.consumer.settings import Isolation, TopicPartition
 
+WHERE = TopicPartition("t", 0)
 COMMITTED, UNCOMMITTED = Isolation.read_committed, Isolation.read_uncommitted
 
 
 def values(fetched):
-    return [record.value for batch in fetched.batches for record in records_of(batch, check_crc=True)]
+    return [record.value for batch in fetched.batches for record in records_of(batch, WHERE, check_crc=True)]
 
 
 def take(data, *, position=0, end=None, isolation=UNCOMMITTED, aborted=()):
@@ -111,7 +112,7 @@ def test_columns_of_a_batch_cut_on_both_sides_hold_what_the_records_hold(make_ba
             (batch,) = take(data, position=first, end=end).batches
             columns = columns_of(batch, check_crc=True)
             offsets = memoryview(columns.offsets).cast("B").cast("q").tolist()
-            records = records_of(batch, check_crc=True)
+            records = records_of(batch, WHERE, check_crc=True)
             assert offsets == [record.offset for record in records]
             assert _binary(columns.values, columns.count) == [record.value for record in records]
             assert _binary(columns.keys, columns.count) == [record.key for record in records]

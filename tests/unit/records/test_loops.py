@@ -510,3 +510,30 @@ def test_mutated_records_are_parsed_alike_or_refused_alike(data, records):
 @given(st.binary(max_size=200), st.integers(0, 20))
 def test_any_bytes_are_parsed_alike_or_refused_alike(records, count):
     assert outcome(COMPILED, records, count, 100, 0, 0, None) == outcome(PLAIN, records, count, 100, 0, 0, None)
+
+
+@given(RECORDS)
+def test_values_are_written_where_there_is_room_given(records):
+    for twin in (COMPILED, PLAIN):
+        buffer = twin.RecordBuffer(1 << 20)
+        for record in records:
+            buffer.append(*record)
+        data = bytes(buffer.view())
+        room = memoryview(bytearray(len(data) + 5))
+        own = twin.parse_records(data, len(records), len(records), 0, 0, None)
+        lent = twin.parse_records(data, len(records), len(records), 0, 0, None, room)
+        assert binary(lent[3]) == binary(own[3])
+        assert lent[3][1].obj is room.obj
+        if data:
+            with pytest.raises(ValueError, match="room"):
+                twin.parse_records(data, len(records), len(records), 0, 0, None, memoryview(bytearray(len(data) - 1)))
+
+
+def test_a_column_lets_go_of_the_room_it_was_lent(twin):
+    room = bytearray(100)
+    data = bytes((12, 0, 0, 0, 1, 0, 0))
+    lent = twin.parse_records(data, 1, 1, 0, 0, None, memoryview(room))
+    with pytest.raises(BufferError):
+        room.append(0)
+    del lent
+    room.append(0)
