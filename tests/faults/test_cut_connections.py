@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from harness.cluster import KafkaCluster
 from harness.proxy import Moment, Proxies
 
-from ingestd.client.client import Client
-from ingestd.client.settings import ClientSettings
-from ingestd.consumer.consumer import Consumer
-from ingestd.consumer.settings import Edge
-from ingestd.producer.producer import AsyncProducer
-from ingestd.producer.settings import ProducerSettings
+from ingestd import (
+    AsyncProducer,
+    Client,
+    ClientSettings,
+    ClusterAdmin,
+    Consumer,
+    ConsumerGroup,
+    Edge,
+    GroupMember,
+    GroupSettings,
+    OffsetAndMetadata,
+    ProducerSettings,
+    TopicPartition,
+)
+from ingestd.consumer.group.settings import GroupProtocol, NoOffset
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -96,3 +106,99 @@ async def test_a_consumer_reads_each_record_once_and_in_order_whatever_request_i
                 await asyncio.sleep(0.05)
     assert read == [b"%05d" % number for number in range(count)]
     assert proxies.cuts == {Api.api_versions: 1, Api.metadata: 1, Api.list_offsets: 1, Api.fetch: 6}
+
+
+@pytest.mark.parametrize("moment", Moment)
+async def test_transactions_stay_whole_whatever_request_is_cut(proxied: KafkaCluster, moment: Moment) -> None:
+    topic, source, group_id = proxied.create_topic(partitions=PARTITIONS), proxied.create_topic(), f"group-{moment}"
+    committed: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    cuts = [Api.find_coordinator, Api.init_producer_id, Api.produce, Api.txn_offset_commit, Api.end_txn]
+    settings = ProducerSettings(transactional_id=f"cut-{moment}", linger=0.0)
+    async with (
+        Proxies(proxied) as proxies,
+        Client(proxies.bootstrap, QUICK) as client,
+        AsyncProducer(client, settings) as producer,
+    ):
+        for api in cuts:
+            proxies.cut(api, moment)
+        await producer.init_transactions()
+        for turn in range(6):
+            values = [[b"%d-%d-%03d" % (turn, partition, number) for number in range(ROUNDS)] for partition in range(2)]
+            await producer.begin()
+            for partition, lines in enumerate(values):
+                for value in lines:
+                    producer.send(topic, value, partition=partition)
+            await producer.add_offsets({TopicPartition(source, 0): OffsetAndMetadata(turn + 1)}, GroupMember(group_id))
+            if turn % 2:
+                await producer.abort()
+            else:
+                await producer.commit()
+                for partition, lines in enumerate(values):
+                    committed[partition] += lines
+            proxies.cut(Api.end_txn, moment)
+            proxies.cut(Api.produce, moment)
+        (group,) = await ClusterAdmin(client).list_group_offsets({group_id: None}, require_stable=True)
+    assert {api for api, _ in proxies.waiting} <= {Api.end_txn, Api.produce}  # those that were ordered last
+    assert proxies.cuts == dict.fromkeys(cuts, 1) | {Api.end_txn: 6, Api.produce: 6}
+    assert group.offsets[source, 0].offset == 5  # the last transaction that was committed
+    expected = dict(enumerate(committed))
+    async with asyncio.timeout(30):  # a commit is answered before its markers are written
+        while await asyncio.to_thread(proxied.read_back, topic, isolation="read_committed") != expected:
+            await asyncio.sleep(0.1)
+
+
+CLASSIC = (Api.join_group, Api.sync_group, Api.heartbeat)
+NEXT_GENERATION = (Api.consumer_group_heartbeat,) * 3
+
+
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize(
+    ("protocol", "membership"), [(GroupProtocol.classic, CLASSIC), (GroupProtocol.consumer, NEXT_GENERATION)]
+)
+async def test_a_group_handles_every_record_whatever_request_is_cut(
+    proxied: KafkaCluster, protocol: GroupProtocol, membership: tuple[Api, ...], moment: Moment
+) -> None:
+    topic, group_id = proxied.create_topic(partitions=PARTITIONS), f"{protocol}-{moment}"
+    settings = GroupSettings(
+        protocol=protocol,
+        no_offset=NoOffset.oldest,
+        session_timeout=6.0,
+        heartbeat_interval=0.2,
+        auto_commit_interval=0.1,
+    )
+    cuts = [Api.find_coordinator, *membership, Api.offset_fetch, Api.offset_commit]
+    sent: list[bytes] = []
+    handled: Counter[bytes | None] = Counter()
+    async with (
+        Proxies(proxied) as proxies,
+        Client(proxies.bootstrap, QUICK) as client,
+        Client(proxied.bootstrap) as other,
+        AsyncProducer(other, ProducerSettings(linger=0.0)) as producer,
+        asyncio.timeout(60),
+    ):
+
+        async def feed() -> None:
+            """Send records until every cut was made, and one more, which is the last that is handled."""
+            while proxies.waiting:
+                sent.append(b"%05d" % len(sent))
+                producer.send(topic, sent[-1], partition=len(sent) % PARTITIONS)
+                await asyncio.sleep(0.005)
+            await producer.flush(30)
+            sent.append(b"last")
+            producer.send(topic, b"last", partition=0)
+
+        for api in cuts:
+            proxies.cut(api, moment)
+        feeding = asyncio.create_task(feed())
+        async with ConsumerGroup(client, group_id, settings).subscribe([topic]) as records:
+            async for record in records:
+                handled[record.value] += 1
+                if sent[-1] == b"last" and len(handled) == len(sent):
+                    break
+        await feeding
+        (group,) = await ClusterAdmin(client).list_group_offsets({group_id: None})
+    assert proxies.cuts == Counter(cuts)
+    assert set(handled) == set(sent)
+    assert {place: committed.offset for place, committed in group.offsets.items()} == {
+        (topic, partition): end for partition, end in proxied.end_offsets(topic).items()
+    }
