@@ -107,8 +107,12 @@ class NextGenerationSession(MemberSession):
         self._subscribed = _Subscribed(frozenset())
         self._owned: frozenset[tuple[UUID, int]] = frozenset()
         self._target: frozenset[tuple[UUID, int]] | None = None
+        self._reached: frozenset[tuple[UUID, int]] | None = None
+        """The last target that the owner was told of."""
         self._told: _Told | None = None
         self._fenced = False
+        self._memberships = 0
+        """How often the coordinator has forgotten us."""
         self._interval = settings.heartbeat_interval
         self._heartbeats: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -139,6 +143,7 @@ class NextGenerationSession(MemberSession):
         The owner is told once more that what it has is assigned.
         """
         self._events.rebalancing(self._group_id, reason)
+        self._reached = None
         self._hurry.set()
         self._news.set()
 
@@ -167,22 +172,31 @@ class NextGenerationSession(MemberSession):
             await self._may_join.wait()
             self._hurry.clear()
             telling = _Told(self._subscribed, self._owned)
-            started = time.monotonic()
-            try:
-                answer = await self._coordinator.request(self._heartbeat(telling), self._settings.request_timeout)
-                heard = read_group_heartbeat(answer)
-                raise_for_code(heard.error, f"group {self._group_id}: {heard.error_message}")
-            except IngestdError as error:
+            membership = self._memberships
+            heard = await self._tell(telling)
+            if membership != self._memberships:
+                continue  # a commit heard meanwhile that the coordinator has forgotten the member that this was about
+            if isinstance(heard, IngestdError):
                 self._told = None
-                if not self._refused(error):
+                if not self._refused(heard):
                     return
                 await asyncio.sleep(backoff.next_delay())
-                continue
-            backoff.reset()
-            self._told = telling
-            self._events.heartbeat(self._group_id, time.monotonic() - started)
-            self._take(heard)
-            await self._until_next()
+            else:
+                self._told = telling
+                backoff.reset()
+                self._take(heard)
+                await self._until_next()
+
+    async def _tell(self, telling: _Told) -> GroupHeartbeat | IngestdError:
+        started = time.monotonic()
+        try:
+            answer = await self._coordinator.request(self._heartbeat(telling), self._settings.request_timeout)
+            heard = read_group_heartbeat(answer)
+            raise_for_code(heard.error, f"group {self._group_id}: {heard.error_message}")
+        except IngestdError as error:
+            return error
+        self._events.heartbeat(self._group_id, time.monotonic() - started)
+        return heard
 
     def _heartbeat(self, telling: _Told) -> Build:
         """All there is to tell to a coordinator that may not know it, else what is different from the last time."""
@@ -247,6 +261,7 @@ class NextGenerationSession(MemberSession):
         self._told = None
         self._target = None
         self._fenced = True
+        self._memberships += 1
         self._may_join.clear()
         self._news.set()
 
@@ -294,8 +309,10 @@ class NextGenerationSession(MemberSession):
         if came:
             self._hurry.set()
         self._names.keep(topic_ids)
-        self._events.joined(self._group_id, self._epoch, time.monotonic() - started)
-        await self._assign(self._named(came))
+        if came or target is not self._reached:
+            self._reached = target
+            self._events.joined(self._group_id, self._epoch, time.monotonic() - started)
+            await self._assign(self._named(came))
         return not unknown
 
     def _name(self, key: tuple[UUID, int]) -> TopicPartition:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ingestd.errors import IngestdError
 
-__all__ = ["FAST", "Coordinator", "CutAfterwards", "Member", "Silence"]
+__all__ = ["FAST", "Coordinator", "CutAfterwards", "Late", "Member", "Silence"]
 
 FAST = ClientSettings(
     connect_timeout=1.0,
@@ -33,6 +33,10 @@ FAST = ClientSettings(
 
 class Silence:
     """In a script: the request is never answered."""
+
+
+class Late:
+    """In a script: the request is done, the answer comes when the coordinator's `late` is set."""
 
 
 class CutAfterwards:
@@ -104,7 +108,9 @@ class Coordinator:
         self.heard: list[Any] = []
         """Every heartbeat, as it was asked."""
         self.commits: list[Any] = []
+        self.late = asyncio.Event()
         self.lookups = 0
+        self.lookups_by_id = 0
         self.epoch = 1
         self._changed = asyncio.Event()
         self.connections: list[Connection] = []
@@ -175,7 +181,7 @@ class Coordinator:
                 member.told = allowed
                 assignment = self._assignment(module, allowed)
         self._changed.set()
-        return module.ConsumerGroupHeartbeatResponse(
+        answer = module.ConsumerGroupHeartbeatResponse(
             throttle_time=dt.timedelta(0),
             error_code=code,
             error_message=None if code is ErrorCode.none else f"because {code.name}",
@@ -184,6 +190,9 @@ class Coordinator:
             heartbeat_interval=dt.timedelta(seconds=self.interval),
             assignment=assignment,
         )
+        if scripted is Late:
+            await self.late.wait()
+        return answer
 
     def _apply(self, request: Any) -> ErrorCode:
         if request.member_epoch < 0:
@@ -229,6 +238,7 @@ class Coordinator:
         )
 
     def _metadata(self, module: Any, request: Any) -> Any:
+        self.lookups_by_id += 1
         names = {topic_id: name for name, topic_id in self.topics.items()}
         topics = []
         for wanted in request.topics or ():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from next_generation_coordinator import FAST, Coordinator, CutAfterwards, Silence
+from next_generation_coordinator import FAST, Coordinator, CutAfterwards, Late, Silence
 
 from ingestd.client import broker as broker_module
 from ingestd.client.client import Client
@@ -276,7 +276,9 @@ async def test_a_topic_that_no_broker_knows_yet_holds_the_others_up_no_longer_th
     session = join(["t", "new"])
     coordinator.assign(session.member.member_id, [("t", 0), ("new", 0)])
     await owner.until("assigned", partitions(0))
+    await coordinator.until(lambda: coordinator.lookups_by_id > 3)
     assert session.assignment == frozenset(partitions(0))
+    assert owner.told == [("assigned", partitions(0))]
     coordinator.hidden.clear()
     await owner.until("assigned", partitions(0, topic="new"))
     assert session.assignment == frozenset(partitions(0) + partitions(0, topic="new"))
@@ -459,6 +461,27 @@ async def test_a_commit_of_a_member_that_is_none_any_more_is_an_error_and_the_pa
     assert raised.value.code is ErrorCode.unknown_member_id
     await owner.until("lost", partitions(0))
     await coordinator.until(lambda: session.member.member_id in coordinator.members)
+
+
+async def test_a_late_answer_to_the_member_that_was_does_not_bring_its_partitions_back(
+    coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner
+) -> None:
+    # A heartbeat is answered with an assignment; before the answer is here, a commit hears that the member is fenced.
+    session = join()
+    await joined(coordinator, session, owner, 0)
+    owner.gates["lost"] = asyncio.Event()
+    coordinator.assign(session.member.member_id, [("t", 0), ("t", 1)])
+    coordinator.script.append(Late)
+    await coordinator.until(lambda: not coordinator.script)
+    coordinator.fence()
+    with pytest.raises(KafkaError):
+        await session.commit({TopicPartition("t", 0): OffsetAndMetadata(3)})
+    await owner.until("lost", partitions(0))
+    coordinator.late.set()
+    owner.gates["lost"].set()
+    await owner.until("assigned", partitions(0, 1))  # by joining again
+    assert [request.member_epoch for request in coordinator.heard].count(0) == 2
+    assert ("assigned", partitions(1)) not in owner.told
 
 
 async def test_a_commit_of_a_fenced_instance_ends_the_session(
