@@ -46,7 +46,8 @@ class GroupSettings:
     remote_assignor: str | None = None
     """KIP-848: the coordinator's assignor ("uniform", "range"); None: its default."""
     session_timeout: float = 45.0
-    """The coordinator takes a member for dead that it has not heard of for so long. KIP-848: the broker decides."""
+    """The coordinator takes a member for dead that it has not heard of for so long. KIP-848: the broker decides; for so
+    long a static member that joins waits for a predecessor of its name to be dead."""
     heartbeat_interval: float = 3.0
     """KIP-848: the broker decides."""
     rebalance_timeout: float = 60.0
