@@ -7,13 +7,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
 from ingestd.daemon.processes import ChildProcess
 from ingestd.errors import IngestdError, KafkaError, is_retriable
+from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
@@ -47,7 +46,7 @@ class EmbeddedBroker:
         self._daemon = daemon
         self._state = daemon.state
         self._restarted = restarted
-        self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
+        self._log = get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner()
         self._process: ChildProcess | None = None
         self._life: socket.socket | None = None
@@ -171,7 +170,7 @@ class ClusterSession:
         self.client: Client | None = None
         self._topics = frozenset(topics)
         self._push = push
-        self._log = structlog.get_logger("ingestd.supervisor").bind(cluster=settings.name)
+        self._log = get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner(lambda error: self._log.error("cluster task failed", exc_info=error))
         self._broker = EmbeddedBroker(settings, daemon, self._broker_restarted) if settings.embedded else None
         self.trouble: str | None = None

@@ -13,8 +13,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from ingestd import __version__
 from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import prepare_state
@@ -43,6 +41,7 @@ from ingestd.daemon.status_report import cluster_status, route_statuses, worker_
 from ingestd.daemon.summary import RouteSummary, Summary
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
+from ingestd.logs import get_logger
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
@@ -105,7 +104,7 @@ class Supervisor:
         self._once = once
         self._progress = progress
         self._began = time.monotonic()
-        self._log = structlog.get_logger("ingestd.supervisor")
+        self._log = get_logger("ingestd.supervisor")
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
         self._stop = asyncio.Event()
@@ -130,8 +129,8 @@ class Supervisor:
         self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
-            configuration.clusters,
             configuration.routes,
+            configuration.clusters,
             received=self._received,
             started=self._worker_started,
             died=self._worker_died,
@@ -167,9 +166,9 @@ class Supervisor:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
         for name in self._clusters:
             self._configuration.check_security(name)
-            loop.add_signal_handler(number, self._signalled, number)
         if self._configuration.daemon.http:
             from ingestd.daemon.http import serve  # noqa: PLC0415 - aiohttp is a third of a start, and may be switched off
 

@@ -17,8 +17,6 @@ import time
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from ingestd.client.client import Client
 from ingestd.client.pushed import PushedMetadata
 from ingestd.client.settings import ClientSettings
@@ -46,8 +44,8 @@ from ingestd.daemon.control import (
 from ingestd.daemon.encode import EncodeStage
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
-from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
-from ingestd.logs import configure_logs
+from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError, error_kind
+from ingestd.logs import configure_logs, get_logger
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
@@ -89,7 +87,7 @@ class _RouteEvents:
 
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:  # noqa: ARG002 - the event's signature
         """Count by error name."""
-        self._count(topic, error.code.name if isinstance(error, KafkaError) else type(error).__name__)
+        self._count(topic, error_kind(error))
 
     def failed(self, topic: str, partition: int, records: int, error: IngestdError) -> None:
         """Counted by the pipeline, whose route fails."""
@@ -133,7 +131,7 @@ class Worker:
     def __init__(self, arena: Arena, wiring: socket.socket) -> None:
         self._arena = arena
         self._wiring = wiring
-        self._log = structlog.get_logger("ingestd.worker")
+        self._log = get_logger("ingestd.worker")
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._tasks = TaskOwner(self._crashed)

@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from ingestd.daemon.control import Configure, Drain
 from ingestd.daemon.worker_process import WorkerProcess
 from ingestd.errors import DeadlineExceeded
+from ingestd.logs import get_logger
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
@@ -42,8 +41,8 @@ class Workers:
     def __init__(
         self,
         settings: DaemonSettings,
-        clusters: Mapping[str, ClusterSettings],
         routes: tuple[Route, ...],
+        clusters: Mapping[str, ClusterSettings],
         *,
         received: Callable[[int, Any], None],
         started: Callable[[int], None],
@@ -52,8 +51,8 @@ class Workers:
         self.count = settings.worker_count
         self.restarts = [0] * self.count
         self._settings = settings
-        self._clusters = {route.cluster: clusters[route.cluster] for route in routes}
         self._routes = routes
+        self._clusters = {route.cluster: clusters[route.cluster] for route in routes}
         self._received = received
         self._started = started
         self._died = died
@@ -64,7 +63,7 @@ class Workers:
         ]
         self._born = [0.0] * self.count
         self._closing = False
-        self._log = structlog.get_logger("ingestd.supervisor")
+        self._log = get_logger("ingestd.supervisor")
         self._tasks = TaskOwner(lambda error: self._log.error("worker can not be started", exc_info=error))
 
     def __iter__(self) -> Iterator[WorkerProcess]:
@@ -129,8 +128,8 @@ class Workers:
         configure = Configure(
             slot=slot,
             incarnation=self._incarnations[slot],
-            clusters=self._clusters,
             routes=self._routes,
+            clusters=self._clusters,
             log_level=self._settings.log_level,
             log_format=self._settings.log_format,
             statistics_interval=STATISTICS_INTERVAL,
