@@ -24,22 +24,32 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import AtTime, ConsumerSettings, Edge, Isolation
-    from ingestd.errors import IngestdError, KafkaError
+    from ingestd.errors import AuthenticationFailed, IngestdError, KafkaError
     from ingestd.producer.delivery import Delivery
     from ingestd.producer.producer import AsyncProducer
     from ingestd.producer.settings import ProducerSettings
     from ingestd.producer.sync import SyncProducer
     from ingestd.records.decode import Record
+    from ingestd.wire.connection import ConnectionSettings
+    from ingestd.wire.sasl.client_credentials import ClientCredentials
+    from ingestd.wire.sasl.oauthbearer import OAuthBearer
+    from ingestd.wire.sasl.plain import Plain
+    from ingestd.wire.sasl.scram import Scram
+    from ingestd.wire.secret import Secret
+    from ingestd.wire.tls import TlsSettings
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncProducer",
     "AtTime",
+    "AuthenticationFailed",
     "BlockingConsumer",
     "Client",
+    "ClientCredentials",
     "ClientSettings",
     "ClusterAdmin",
+    "ConnectionSettings",
     "Consumer",
     "ConsumerGroup",
     "ConsumerGroupHandler",
@@ -51,11 +61,16 @@ __all__ = [
     "IngestdError",
     "Isolation",
     "KafkaError",
+    "OAuthBearer",
     "OffsetAndMetadata",
     "PartitionConsumer",
+    "Plain",
     "ProducerSettings",
     "Record",
+    "Scram",
+    "Secret",
     "SyncProducer",
+    "TlsSettings",
     "TopicPartition",
     "__version__",
 ]
@@ -73,12 +88,19 @@ _HOMES: Final = {
     "consumer.group.settings": ("GroupSettings",),
     "consumer.partition_consumer": ("PartitionConsumer",),
     "consumer.settings": ("AtTime", "ConsumerSettings", "Edge", "Isolation"),
-    "errors": ("IngestdError", "KafkaError"),
+    "errors": ("AuthenticationFailed", "IngestdError", "KafkaError"),
     "producer.delivery": ("Delivery",),
     "producer.producer": ("AsyncProducer",),
     "producer.settings": ("ProducerSettings",),
     "producer.sync": ("SyncProducer",),
     "records.decode": ("Record",),
+    "wire.connection": ("ConnectionSettings",),
+    "wire.sasl.client_credentials": ("ClientCredentials",),
+    "wire.sasl.oauthbearer": ("OAuthBearer",),
+    "wire.sasl.plain": ("Plain",),
+    "wire.sasl.scram": ("Scram",),
+    "wire.secret": ("Secret",),
+    "wire.tls": ("TlsSettings",),
 }
 _HOME_OF: Final = {name: f"ingestd.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from harness.secured import PASSWORD, USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.cluster import KafkaCluster
+    from harness.secured import SecuredCluster
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 COUNT = 200
@@ -104,3 +106,13 @@ def test_cluster_admin(kafka: KafkaCluster) -> None:
 def test_client(kafka: KafkaCluster, filled: str) -> None:
     said = run("client", kafka.servers, filled)
     assert said.startswith(f"{filled}-0: leader 1, in sync [1]\n{filled}-1: leader 1, in sync [1]\n{{\n")
+
+
+def test_secured_client(secured_kafka: SecuredCluster, tmp_path: Path) -> None:
+    address, ca = secured_kafka.listener("SASL_SSL"), str(secured_kafka.certificates.ca)
+    password = tmp_path / "password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    assert run("secured_client", address, ca, USER, str(password)) == f"node 1 at {address}\n"
+    password.write_text("wrong")
+    assert run("secured_client", address, ca, USER, str(password)).startswith(f"refused: {address}: SCRAM-SHA-512: ")
