@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol
+from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subscription
 from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription, encode_assignment
-from ingestd.errors import IngestdError
+from ingestd.errors import IngestdError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata, TopicPartition
-    from ingestd.consumer.group.assignor import Assignor, Subscription
+    from ingestd.consumer.group.assignor import Assignor
     from ingestd.wire.requests.groups import JoinedMember
 
 __all__ = ["Led", "lead", "partition_counts", "without_owned"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,10 @@ async def lead(
 ) -> Led:
     """Assign every member its partitions; `skip_assignment`: only look at the topics (KIP-814).
 
-    Raises `DeadlineExceeded` when no broker gave the metadata in time, `ProtocolError` for a member's unreadable bytes.
+    A member whose bytes are not readable gets nothing: the others can do nothing about it. Raises `DeadlineExceeded`
+    when no broker gave the metadata in time.
     """
-    subscriptions = {
-        member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in members
-    }
+    subscriptions = {member.member_id: _subscription(member) for member in members}
     topics = frozenset().union(*(subscription.topics for subscription in subscriptions.values()))
     cluster = client.metadata.snapshot
     missing = topics - cluster.topics.keys()
@@ -54,6 +56,14 @@ async def lead(
     if strangers:
         raise IngestdError(f"assignor {assignor.name!r} named members that the group does not have: {strangers}")
     return Led({member: encode_assignment(assignment) for member, assignment in assignments.items()}, counts)
+
+
+def _subscription(member: JoinedMember) -> Subscription:
+    try:
+        return decode_subscription(member.metadata, member.group_instance_id)
+    except ProtocolError as error:
+        _log.warning("member %s gets no partitions, its subscription is not readable: %s", member.member_id, error)
+        return Subscription((), group_instance_id=member.group_instance_id)
 
 
 def partition_counts(cluster: ClusterMetadata, topics: Collection[str]) -> dict[str, int]:
