@@ -11,6 +11,11 @@ from uuid import uuid4
 from ingestd.client.admin import ClusterAdmin, NewTopic
 from ingestd.client.client import Client, CoordinatorKind
 from ingestd.client.settings import ClientSettings
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.group.consumer_group import ConsumerGroup
+from ingestd.consumer.group.handler import ConsumerGroupHandler
+from ingestd.consumer.group.settings import GroupSettings, NoOffset
+from ingestd.consumer.settings import Edge
 from ingestd.errors import IngestdError
 from ingestd.producer.producer import AsyncProducer
 from ingestd.retry import Deadline
@@ -20,6 +25,10 @@ if TYPE_CHECKING:
 
     import pytest
     from harness.cluster import KafkaCluster
+
+    from ingestd.client.admin import GroupDescription
+    from ingestd.consumer.group.claim import Claim
+    from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
 
 PATIENT = 30.0
 
@@ -157,3 +166,37 @@ async def test_the_status_is_json_and_says_how_things_are(kafka: KafkaCluster, t
     assert status["metadata"]["leaders"] == {"1": 3}
     assert status["metadata"]["errors"] == {}
     assert status["coordinators"] == {"group g": 1}
+
+
+async def test_producers_consumers_groups_and_administration_share_one_client(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name, group = topic(partitions=2), f"group-{uuid4()}"
+    async with Client(kafka.bootstrap) as client:
+        admin = ClusterAdmin(client)
+
+        class Handler(ConsumerGroupHandler):
+            async def consume_claim(self, session: ConsumerGroupSession, claim: Claim) -> None:
+                async for record in claim:
+                    values.append(record.value)
+                    described.extend(await admin.describe_groups([group]))
+                    return  # which ends the session
+
+        values: list[bytes | None] = []
+        described: list[GroupDescription] = []
+        async with (
+            AsyncProducer(client) as producer,
+            AsyncProducer(client) as other,
+            Consumer(client) as consumer,
+            ConsumerGroup(client, group, GroupSettings(no_offset=NoOffset.oldest)) as member,
+        ):
+            await deliver(producer, name, b"first")
+            await deliver(other, name, b"second")
+            partition = await consumer.consume_partition(name, 0, Edge.oldest, Edge.newest)
+            assert [record.value async for record in partition] == [b"first", b"second"]
+            await Deadline.after(PATIENT).wait_for(member.consume([name], Handler()), "the group's session")
+        assert values == [b"first"]
+        (seen,) = described
+        assert {partition for one in seen.members for partition in one.assignment} == {(name, 0), (name, 1)}
+        told = [broker.purpose for broker in client.status().brokers if broker.node_id >= 0]
+        assert len(told) == len(set(told))  # one node: one connection for each purpose, whoever uses it
