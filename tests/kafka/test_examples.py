@@ -87,6 +87,11 @@ def test_subscription(kafka: KafkaCluster, filled: str) -> None:
     assert said.endswith(f"offset {COUNT // 2 - 1}\n{COUNT} records\n")
 
 
+def test_custom_assignor(kafka: KafkaCluster, filled: str) -> None:
+    said = run("custom_assignor", kafka.servers, filled, f"group-{uuid.uuid4()}", str(COUNT), "3")
+    assert said == f"generation 1: 2 partitions for weight 3\n{COUNT} records\n"
+
+
 def test_exactly_once(kafka: KafkaCluster, topic: Callable[..., str], filled: str) -> None:
     target = topic(partitions=1)
     assert run("exactly_once", kafka.servers, filled, target, str(COUNT)) == f"{COUNT} records\n"
