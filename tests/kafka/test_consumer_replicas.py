@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.cimpl import NewTopic
 from harness.cluster import KafkaCluster
 from harness.request_log import read_request_log
@@ -18,7 +19,7 @@ from ingestd.client.settings import ClientSettings
 from ingestd.consumer import placement
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge, Recreation, Truncation
-from ingestd.errors import IngestdError, LogTruncated, TopicRecreated
+from ingestd.errors import IngestdError, KafkaError, LogTruncated, TopicRecreated
 from ingestd.wire.connection import ConnectionSettings
 from ingestd.wire.requests.reassignments import alter_partition_reassignments, elect_leaders
 
@@ -55,8 +56,9 @@ def whole(racks: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def produce(cluster: KafkaCluster, topic: str, first: int, count: int) -> None:
+    idempotent = cluster.release != "0.10"
     producer = Producer(
-        {"bootstrap.servers": cluster.servers, "acks": "all", "enable.idempotence": True, "log_level": 2}
+        {"bootstrap.servers": cluster.servers, "acks": "all", "enable.idempotence": idempotent, "log_level": 2}
     )
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, partition=0)
@@ -236,3 +238,34 @@ async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
             await take(partitions[0], 1)
         assert await take(partitions[1], 40) == list(range(500, 540))
         assert partitions[1].next_offset == 40
+
+
+async def test_releases_without_fetches_by_topic_id_give_no_record_of_a_topic_made_again(
+    kafka_of_release: KafkaCluster,
+) -> None:
+    """3.9 fetches by id, 2.8 has ids in its metadata alone, 0.10 has none: there only offsets may be out of range."""
+    cluster = kafka_of_release
+
+    def create_again() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                cluster.create_topic(name)
+            except KafkaException as error:  # 2.8 answers before the topic is gone
+                if error.args[0].code() != error.args[0].TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    name = await asyncio.to_thread(cluster.create_topic)
+    await asyncio.to_thread(produce, cluster, name, 0, 20)
+    async with consumer(cluster) as reader:
+        partition = await reader.consume_partition(name, 0, Edge.oldest)
+        assert await take(partition, 20) == list(range(20))
+        await asyncio.to_thread(cluster.delete_topic, name)
+        await asyncio.to_thread(create_again)
+        await asyncio.to_thread(produce, cluster, name, 500, 10)
+        with pytest.raises(TopicRecreated if cluster.release != "0.10" else KafkaError) as caught:
+            await take(partition, 1)
+        assert f"{name}-0" in str(caught.value)
