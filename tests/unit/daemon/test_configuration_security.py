@@ -114,8 +114,8 @@ def test_tokens_by_client_credentials(read: Callable[[str], Configuration]) -> N
         ("sasl = {}", "sasl.mechanism: missing, and has no default"),
         (
             "sasl = {mechanism='SCRAM-SHA-1', username='me', password='hunter2'}",
-            "sasl.mechanism = \"SCRAM-SHA-1\": expected 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or "
-            + "'OAUTHBEARER'; did you mean 'SCRAM-SHA-512'?",
+            """sasl.mechanism = "SCRAM-SHA-1": expected 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'OAUTHBEARER'; \
+did you mean 'SCRAM-SHA-512'?""",
         ),
         ("sasl = {mechanism='SCRAM-SHA-512', password='hunter2'}", "sasl.username: expected one, for SCRAM-SHA-512"),
         ("sasl = {mechanism='SCRAM-SHA-512', username='me'}", "sasl.password: expected one, for SCRAM-SHA-512"),
