@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.client.metadata import TopicPartition
@@ -9,7 +10,6 @@ from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Mapping
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
@@ -131,7 +131,8 @@ class TransactionMembers:
             for member in refused:
                 member.doom(error)
         finally:
-            self._adding = None
+            if self._adding is asyncio.current_task():
+                self._adding = None
 
     def stop_adding(self) -> None:
         """The transaction ends without those that are not added yet."""
@@ -140,6 +141,8 @@ class TransactionMembers:
             # What was asked may take effect after the transaction's end.
             self.hole = True
             self._adding.cancel()
+            # A task that is cancelled before its first step never comes to its `finally`.
+            self._adding = None
 
     async def add_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMember, deadline: Deadline

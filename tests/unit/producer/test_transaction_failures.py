@@ -446,3 +446,18 @@ async def test_an_abort_right_after_a_commit_is_not_taken_for_a_fenced_producers
         await producer.abort()
         await transact(producer, b"c")
     assert await settled(cluster) == [[b"a", b"c"], []]
+
+
+@BOTH
+@in_simulation
+async def test_an_abort_just_as_partitions_are_to_be_added_leaves_the_next_transaction_its_own(level: int) -> None:
+    cluster = TransactionalCluster(2, level=level)
+    async with producing(cluster) as producer:
+        await transact(producer, b"before")
+        await producer.begin()
+        producer.send("events", b"dropped", partition=0)
+        # The batch asks for its partition to be added; the task that asks has not taken its first step at the abort.
+        producer._dispatcher.close_batches()
+        await producer.abort()
+        await transact(producer, b"after")
+    assert await settled(cluster) == [[b"before", b"after"], []]
