@@ -113,7 +113,7 @@ class BlockingPartition:
         """
         while (batch := self._head()) is not None:
             if self._check_crcs:
-                check_crc(batch.data)
+                check_crc(batch.data, batch.header)
             self._pop(batch)
             yield batch
 

@@ -22,15 +22,17 @@ __all__ = ["columns_of", "records_of", "slice_columns"]
 def records_of(batch: FetchedBatch, key: TopicPartition, *, check_crc: bool) -> list[Record]:
     """The records of a batch from its first wanted offset up to its end. Raises `CorruptBatch`, `UnsupportedCodec`."""
     if check_crc:
-        check_batch_crc(batch.data)
-    return decode_records(batch.data, topic=key.topic, partition=key.partition, first=batch.first, end=batch.end)
+        check_batch_crc(batch.data, batch.header)
+    return decode_records(
+        batch.data, topic=key.topic, partition=key.partition, first=batch.first, end=batch.end, header=batch.header
+    )
 
 
 def columns_of(batch: FetchedBatch, *, check_crc: bool) -> Columns:
     """The same as columns; there may be none in it. Raises `CorruptBatch`, `UnsupportedCodec`."""
     if check_crc:
-        check_batch_crc(batch.data)
-    columns = decode_columns(batch.data)
+        check_batch_crc(batch.data, batch.header)
+    columns = decode_columns(batch.data, header=batch.header)
     if batch.whole:
         return columns
     offsets = memoryview(columns.offsets).cast("B").cast("q")

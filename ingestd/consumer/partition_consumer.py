@@ -257,7 +257,7 @@ class PartitionConsumer:
         """Whole record batches as the broker keeps them, not decoded. Raises what `take` raises."""
         while (batch := await self._head()) is not None:
             if self._check_crcs:
-                check_crc(batch.data)
+                check_crc(batch.data, batch.header)
             self._pop_head()
             self._handed_out(batch)
             yield batch

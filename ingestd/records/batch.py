@@ -231,10 +231,11 @@ def patch_offset(batch: memoryview, base_offset: int, leader_epoch: int) -> None
     _EPOCH.pack_into(batch, _LENGTH_ENDS, leader_epoch)
 
 
-def check_crc(batch: Buffer) -> None:
-    """Raise `CorruptBatch` unless `batch` is one whole batch whose CRC is right."""
+def check_crc(batch: Buffer, header: BatchHeader | None = None) -> None:
+    """Raise `CorruptBatch` unless `batch` is one whole batch whose CRC is right. `header`: its own, if read before."""
     view = memoryview(batch)
-    header = read_header(view)
+    if header is None:
+        header = read_header(view)
     if header.size != len(view):
         raise CorruptBatch(f"batch of {header.size} bytes in a buffer of {len(view)}")
     actual = crc32c(view[_ATTRIBUTES_AT:])

@@ -64,14 +64,15 @@ _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
 
 
-def decode_columns(batch: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> Columns:
+def decode_columns(batch: Buffer, *, header: BatchHeader | None = None, limit: int = LARGEST_RECORDS_BYTES) -> Columns:
     """The records of one whole batch as columns, a control batch's too. The CRC is the caller's affair (`check_crc`).
 
+    `header` is the batch's own, if it was read before.
     Raises `CorruptBatch` for whatever does not add up and for records of more than `limit` bytes when decompressed,
     `UnsupportedCodec` for an unknown codec.
     """
     view = memoryview(batch)
-    return _columns(read_header(view), view, limit)
+    return _columns(header or read_header(view), view, limit)
 
 
 def decode_records(
@@ -81,14 +82,15 @@ def decode_records(
     partition: int = -1,
     first: int = 0,
     end: int | None = None,
+    header: BatchHeader | None = None,
     limit: int = LARGEST_RECORDS_BYTES,
 ) -> list[Record]:
     """The records of one whole batch from offset `first` on and before `end`, as of a topic's partition.
 
-    A control batch's are its markers, in Kafka's own form (`decode_control`). Errors as for `decode_columns`.
+    A control batch's are its markers, in Kafka's own form (`decode_control`). The rest is as for `decode_columns`.
     """
     view = memoryview(batch)
-    header = read_header(view)
+    header = header or read_header(view)
     timestamp_type = TimestampType.log_append_time if header.log_append_time else TimestampType.create_time
     return make_records(
         _plain_records(header, view, limit),
