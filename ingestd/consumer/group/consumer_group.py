@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.group.classic import ClassicSession
 from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-from ingestd.consumer.group.events import NoGroupEvents
+from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.manual import ManualSession
 from ingestd.consumer.group.next_generation import NextGenerationSession
 from ingestd.consumer.group.session import EndReason
@@ -73,7 +73,7 @@ class ConsumerGroup:
         self._client = client
         self._group_id = group_id
         self._settings = settings or GroupSettings()
-        self._events = events or NoGroupEvents()
+        self._events = events or LoggedGroupEvents()
         out_of_range = OutOfRange(self._settings.no_offset.value)
         self._consumer = Consumer(
             client, replace(self._settings.consumer, out_of_range=out_of_range), events=consumer_events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,7 +11,9 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import TopicPartition
     from ingestd.errors import IngestdError
 
-__all__ = ["GroupEvents", "NoGroupEvents"]
+__all__ = ["GroupEvents", "LoggedGroupEvents"]
+
+_log = logging.getLogger(__name__)
 
 
 class GroupEvents(Protocol):
@@ -49,11 +52,12 @@ class GroupEvents(Protocol):
         ...
 
 
-class NoGroupEvents:
-    """Nobody watches."""
+class LoggedGroupEvents:
+    """Nobody watches: what is tried again is logged, and when a rebalance begins."""
 
     def rebalancing(self, group_id: str, reason: str) -> None:
         """See `GroupEvents`."""
+        _log.info("group %s: joins: %s", group_id, reason)
 
     def joined(self, group_id: str, generation: int, seconds: float) -> None:
         """See `GroupEvents`."""
@@ -75,3 +79,4 @@ class NoGroupEvents:
 
     def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
         """See `GroupEvents`."""
+        _log.warning("group %s: %s failed and is tried again: %s", group_id, doing, error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.group.commits import Commits
 from ingestd.consumer.group.coordinator import GroupCoordinator
-from ingestd.consumer.group.events import NoGroupEvents
+from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.poll_interval import PollInterval
 from ingestd.consumer.group.session import EndReason, PollIntervalExceeded, SessionEnd
 from ingestd.errors import Closed, DeadlineExceeded, IngestdError
@@ -57,7 +57,7 @@ class MemberSession(ABC):
         self._group_id = group_id
         self._settings = settings
         self._owner = owner
-        self._events = events or NoGroupEvents()
+        self._events = events or LoggedGroupEvents()
         self._tasks = TaskOwner(self._crashed)
         self._coordinator = GroupCoordinator(client, group_id, settings.request_timeout)
         self._commits = Commits(self._coordinator, self, settings, self._tasks, self._events)
