@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ingestd.client.metadata import TopicPartition
@@ -70,18 +71,30 @@ def _utf16(text: str) -> bytes:
 def subscribed_topics(
     cluster: ClusterMetadata, members: Mapping[str, Subscription], order: Sequence[str]
 ) -> list[SubscribedTopic]:
-    """The topics of all members that the cluster has, by name."""
-    subscribers: dict[str, list[str]] = {}
-    for member in order:
-        for topic in set(members[member].topics):
-            subscribers.setdefault(topic, []).append(member)
+    """The topics of all members that the cluster has, by name.
+
+    Topics with the same subscribers have the same tuple of them.
+    """
+    # Members mostly subscribe to the same topics: what is alike is looked at once.
+    alike: dict[frozenset[str], list[int]] = {}
+    for position, member in enumerate(order):
+        alike.setdefault(frozenset(members[member].topics), []).append(position)
+    positions = list(alike.values())
+    takers: dict[str, tuple[int, ...]] = {}
+    for number, topics in enumerate(alike):
+        for topic in topics:
+            takers[topic] = (*takers[topic], number) if topic in takers else (number,)
+    subscribers: dict[tuple[int, ...], tuple[str, ...]] = {}
     found = []
     replica_racks: dict[tuple[int, ...], frozenset[str]] = {}
-    for name in sorted(subscribers):
+    for name in sorted(takers):
         known = cluster.topics.get(name)
-        if known is not None and known.partitions:
-            racks = tuple(_racks(known, cluster, replica_racks))
-            found.append(SubscribedTopic(name, tuple(subscribers[name]), racks))
+        if known is None or not known.partitions:
+            continue
+        who = takers[name]
+        if who not in subscribers:
+            subscribers[who] = tuple(order[place] for place in sorted(chain.from_iterable(positions[n] for n in who)))
+        found.append(SubscribedTopic(name, subscribers[who], tuple(_racks(known, cluster, replica_racks))))
     return found
 
 

@@ -37,14 +37,18 @@ class RangeAssignor:
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         """Share the partitions of all topics among the members that subscribed to them."""
         order = ordered_members(members)
-        racks = {member: members[member].rack or None for member in order}
         shares = Shares(order)
-        drafts = [_Draft(topic, racks) for topic in subscribed_topics(cluster, members, order)]
+        racks: dict[tuple[str, ...], list[str | None]] = {}
+        drafts = []
+        for topic in subscribed_topics(cluster, members, order):
+            if topic.subscribers not in racks:
+                racks[topic.subscribers] = [members[member].rack or None for member in topic.subscribers]
+            drafts.append(_Draft(topic, racks[topic.subscribers]))
         if any(draft.prefers_racks for draft in drafts):
             _assign_by_rack(drafts)
         for draft in drafts:
             draft.assign_rest()
-            for position, partitions in enumerate(draft.assigned):
+            for position, partitions in draft.assigned.items():
                 name = draft.topic.name
                 shares[draft.topic.subscribers[position]] += [TopicPartition(name, number) for number in partitions]
         return shares.assignments()
@@ -56,21 +60,21 @@ class RangeAssignor:
 class _Draft:
     """One topic while its partitions are handed out. Subscribers are known by their position in the topic's order."""
 
-    def __init__(self, topic: SubscribedTopic, racks: Mapping[str, str | None]) -> None:
+    def __init__(self, topic: SubscribedTopic, racks: Sequence[str | None]) -> None:
         self.topic = topic
-        self.racks: Sequence[str | None] = [racks[member] for member in topic.subscribers]
-        self.prefers_racks = prefers_racks(topic, self.racks)
-        self.assigned: list[list[int]] = [[] for _ in topic.subscribers]
+        self.racks = racks
+        self.prefers_racks = prefers_racks(topic, racks)
+        self.assigned: dict[int, list[int]] = {}
         self._free = bytearray(b"\x01") * len(topic.racks)
         self._each, self._extra = divmod(len(topic.racks), len(topic.subscribers))
 
     def room(self, position: int) -> int:
         """How many more partitions a subscriber may get; it never grows."""
-        return max(0, self._each + (self._extra > 0) - len(self.assigned[position]))
+        return max(0, self._each + (self._extra > 0) - len(self.assigned.get(position, ())))
 
     def assign(self, position: int, partitions: Iterable[int]) -> None:
         """Give partitions to a subscriber that has room for them."""
-        held = self.assigned[position]
+        held = self.assigned.setdefault(position, [])
         for partition in partitions:
             held.append(partition)
             self._free[partition] = 0
@@ -93,6 +97,8 @@ class _Draft:
         """Give each subscriber in turn what is left, as far as there is room."""
         waiting = deque(partition for partition in self.topic.partitions if self._free[partition])
         for position in range(len(self.racks)):
+            if not waiting:
+                break
             self._assign_first(position, waiting)
 
     def _assign_first(self, position: int, waiting: deque[int]) -> None:

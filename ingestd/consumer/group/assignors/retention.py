@@ -73,17 +73,27 @@ def _groups(
     topics: Sequence[SubscribedTopic], members: Mapping[str, Subscription], place: Mapping[str, int]
 ) -> list[_Group]:
     groups = []
+    # Topics mostly have the same subscribers, and partitions few sets of racks.
+    everybody: dict[tuple[str, ...], int] = {}
+    racks: dict[tuple[str, ...], dict[str | None, int]] = {}
     for topic in topics:
-        subscribers = sum(1 << place[member] for member in topic.subscribers)
-        racks = {member: members[member].rack or None for member in topic.subscribers}
-        if not prefers_racks(topic, set(racks.values())):
+        if topic.subscribers not in everybody:
+            in_rack: dict[str | None, int] = {}
+            for member in topic.subscribers:
+                rack = members[member].rack or None
+                in_rack[rack] = in_rack.get(rack, 0) | 1 << place[member]
+            racks[topic.subscribers] = in_rack
+            everybody[topic.subscribers] = sum(in_rack.values())
+        subscribers = everybody[topic.subscribers]
+        in_rack = racks[topic.subscribers]
+        if not prefers_racks(topic, in_rack):
             groups.append(_Group(topic.name, topic.partitions, Kind(len(topic.racks), subscribers, subscribers)))
             continue
         alike: dict[frozenset[str], list[int]] = {}
         for partition, held in enumerate(topic.racks):
             alike.setdefault(held, []).append(partition)
         for held, partitions in alike.items():
-            near = sum(1 << place[member] for member, rack in racks.items() if rack is None or rack in held)
+            near = sum(those for rack, those in in_rack.items() if rack is None or rack in held)
             groups.append(_Group(topic.name, partitions, Kind(len(partitions), subscribers, near or subscribers)))
     return groups
 
