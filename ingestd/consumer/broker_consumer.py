@@ -26,7 +26,7 @@ from ingestd.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from ingestd.client.client import Client
@@ -298,9 +298,7 @@ class BrokerConsumer:
         nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in answer.nodes}
         refused = set()
         sent_away: list[tuple[PartitionConsumer, int]] = []
-        anything = False
         for part in answer.partitions:
-            anything = anything or len(part.records) > 0
             key = TopicPartition(part.topic or names.get(part.topic_id, ""), part.partition)
             consumer = ready.get(key)
             if consumer is None or not self._still_asked(consumer, wanted[key]):
@@ -310,7 +308,6 @@ class BrokerConsumer:
                 self._refused(consumer, self._refusal(key, consumer, part, nodes))
                 continue
             consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
-            self._events.answered(*key, consumer.next_offset, consumer.log_end)
             if part.preferred_read_replica >= 0:
                 sent_away.append((consumer, part.preferred_read_replica))
                 continue
@@ -319,16 +316,16 @@ class BrokerConsumer:
         served = [consumer for key, consumer in ready.items() if key not in refused]
         for consumer in served:
             consumer.served()
+            if consumer.log_end >= 0:  # a session's answer leaves out what has no news, but its reader may have moved
+                self._events.answered(*consumer.key, consumer.next_offset, consumer.log_end)
         for consumer, node in sent_away:
             self._preferred(consumer, node)
-        if anything:
+        if any(len(part.records) for part in answer.partitions):
             self._wait = _FIRST_WAIT
             return
         self._wait = min(self._wait * 2, self._settings.fetch_max_wait)
         if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
-            for consumer in served:
-                if self._still_asked(consumer, wanted[consumer.key]):
-                    self._found_nothing(consumer)
+            self._found_nothing([one for one in served if self._still_asked(one, wanted[one.key])])
 
     def _refusal(
         self, key: TopicPartition, consumer: PartitionConsumer, part: FetchedPartition, nodes: Mapping[int, Node]
@@ -363,10 +360,10 @@ class BrokerConsumer:
         self._events.fetched(*consumer.key, fetched.size)
         consumer.offer(fetched)
 
-    def _found_nothing(self, consumer: PartitionConsumer) -> None:
+    def _found_nothing(self, consumers: Sequence[PartitionConsumer]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
-        committed = self._settings.isolation is Isolation.read_committed
-        known = consumer.last_stable_offset if committed else consumer.high_watermark
-        consumer.empty_answers += 1
-        if consumer.end is not None and known >= consumer.end and consumer.empty_answers >= _EMPTY_ANSWERS_AT_END:
-            consumer.move(consumer.end)
+        for consumer in consumers:
+            consumer.empty_answers += 1
+            end = consumer.end
+            if end is not None and consumer.log_end >= end and consumer.empty_answers >= _EMPTY_ANSWERS_AT_END:
+                consumer.move(end)

@@ -245,8 +245,11 @@ async def test_whoever_watches_learns_of_every_answer_and_every_place(make_batch
         (await cluster.asked()).answer(part(0, make_batch(3, [b"a"]), high_watermark=9))
         await take(aiter(partition), 1)
         (await cluster.asked()).answer(part(0, high_watermark=10))
+        (await cluster.asked()).answer(part(0, make_batch(4, [b"b"]), high_watermark=10))
+        await take(aiter(partition), 1)
+        (await cluster.asked()).answer()  # nothing new there, but here
         await cluster.asked()
-    assert seen == [("t", 0, 1, 1), ("t", 0, 3, 9), ("t", 0, 4, 10)]
+    assert seen == [("t", 0, 1, 1), ("t", 0, 3, 9), ("t", 0, 4, 10), ("t", 0, 4, 10), ("t", 0, 5, 10)]
 
 
 async def test_the_status_is_fit_for_a_bug_report(make_batch):
