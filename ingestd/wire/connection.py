@@ -23,7 +23,7 @@ from ingestd.retry import Deadline
 from ingestd.wire.apis import api_name
 from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames
-from ingestd.wire.opening import begin, tls_options
+from ingestd.wire.opening import begin, suspect_sasl, tls_options
 from ingestd.wire.sockets import connect, end_socket
 from ingestd.wire.versions import ApiVersions
 
@@ -314,9 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight. By now the transport has released every buffer."""
         self._transport = None
-        error = ConnectionLost(f"{self.host}:{self.port}: {exc or 'the connection was closed'}")
-        error.__cause__ = exc
-        self.abort(error)
+        self._lost(str(exc or "the connection was closed"), exc)
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -350,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """End the connection at once: left to itself, the transport would first try to send what it still has."""
-        self.abort(ConnectionLost(f"{self.host}:{self.port}: the broker closed the connection"))
+        self._lost("the broker closed the connection", None)
         return False
 
     # How it is done
@@ -378,6 +376,16 @@ class Connection(asyncio.BufferedProtocol):
             self._draining.append(pending)
         else:
             pending.future.set_result(memoryview(b""))
+
+    def _lost(self, reason: str, cause: Exception | None) -> None:
+        if self._error is not None:
+            return
+        answered = self._next_correlation_id - len(self._pending)
+        if self._settings.sasl is None and self.versions.ranges and self._pending and answered <= 1:
+            suspect_sasl(self.host, self.port)  # it said its versions and nothing else, as a listener for SASL would
+        error = ConnectionLost(f"{self.host}:{self.port}: {reason}")
+        error.__cause__ = cause
+        self.abort(error)
 
     def _wrong(self, size: int) -> IngestdError:
         name, limit = f"{self.host}:{self.port}", self._settings.answer_limit

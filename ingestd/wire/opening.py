@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.errors import AuthenticationFailed, ConnectionLost, IngestdError, ProtocolError
 from ingestd.wire.negotiation import negotiate
@@ -16,7 +17,22 @@ if TYPE_CHECKING:
     from ingestd.wire.connection import Connection, ConnectionSettings
     from ingestd.wire.tls import TlsSettings
 
-__all__ = ["begin", "tls_options"]
+__all__ = ["begin", "suspect_sasl", "tls_options"]
+
+_suspects: OrderedDict[tuple[str, int], None] = OrderedDict()
+_MOST_SUSPECTS: Final = 256
+
+
+def suspect_sasl(host: str, port: int) -> None:
+    """Have connections to this listener that have no credentials find out, until it is known, whether it needs some.
+
+    A listener for SASL says its versions to everybody, and closes the connection at the first request of a client that
+    has not authenticated: what such a client sees is a connection that was lost. Asking each listener beforehand would
+    cost every connection a round trip.
+    """
+    _suspects[host, port] = None
+    while len(_suspects) > _MOST_SUSPECTS:
+        _suspects.popitem(last=False)
 
 
 def tls_options(host: str, tls: TlsSettings | None) -> dict[str, Any]:
@@ -79,6 +95,15 @@ async def _begin(
 
         connection.session = SaslSession(connection, settings.sasl)
         await connection.session.begin(deadline)
+    elif _suspects and (connection.host, connection.port) in _suspects:
+        from ingestd.wire.sasl.authentication import check_no_sasl  # noqa: PLC0415 - see above
+
+        await check_no_sasl(
+            _name(connection),
+            connection.versions,
+            lambda api, version, body: connection.send(api, version, [body], timeout=deadline.remaining),
+        )
+        _suspects.pop((connection.host, connection.port), None)
 
 
 def _failure(connection: Connection, settings: ConnectionSettings, error: Exception) -> IngestdError | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ingestd.wire.sasl.mechanism import Exchange, SaslMechanism
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["Ask", "authenticate"]
+__all__ = ["Ask", "authenticate", "check_no_sasl"]
 
 Ask: TypeAlias = Callable[[int, int, bytes], Awaitable[memoryview]]
 """Sends one request (API, version, body) and gives the body of its answer."""
@@ -48,6 +48,21 @@ async def authenticate(
     finally:
         exchange.close()
     raise AuthenticationFailed(f"{broker}: {mechanism.name}: no end after {_MOST_ROUNDS} rounds")
+
+
+async def check_no_sasl(broker: str, versions: ApiVersions, ask: Ask) -> None:
+    """Raise `AuthenticationFailed`, naming the mechanisms that are enabled, if `broker` is a listener for SASL.
+
+    For connections without credentials. Any other listener answers ILLEGAL_SASL_STATE, and the connection goes on.
+    """
+    if Api.sasl_handshake not in versions.ranges:
+        return
+    version = versions.pick(Api.sasl_handshake, 0, 1)
+    answer = await _answer(ask, request_module("sasl_handshake", version).SaslHandshakeRequest(mechanism="NONE"))
+    if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+        raise AuthenticationFailed(
+            f"{broker}: this is a listener for SASL; enabled: {', '.join(answer.mechanisms) or 'none'}"
+        )
 
 
 async def _agree(broker: str, versions: ApiVersions, ask: Ask, mechanism: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i64Timedelta
 
+from ingestd.wire.apis import api_name
 from ingestd.wire.codec import decode_entity, encode_entity
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class ScriptedBroker:
 
     says: for each authentication a function that is asked message by message. lifetime: of sessions, in seconds.
     delay: seconds before each echo. silent: whether echoes are left out. reading: when cleared, nothing more is read.
-    bodies: of the echoed requests in order of arrival. violations: what was sent when it must not be. authentications:
-    how many were begun.
+    asked: the names of all APIs, bodies: of the echoed requests; in order of arrival. violations: what was sent when it
+    must not be. authentications: how many were begun.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ScriptedBroker:
         self.silent = False
         self.reading = asyncio.Event()
         self.reading.set()
+        self.asked: list[str] = []
         self.bodies: list[bytes] = []
         self.violations: list[str] = []
         self.authentications = 0
@@ -97,6 +99,7 @@ class ScriptedBroker:
             await self.reading.wait()
             frame = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
             api, version, correlation_id, name = struct.unpack_from(">hhih", frame)
+            self.asked.append(api_name(api))
             flexible = (api, version) == (AUTHENTICATE, 2) or ((api, version) >= (VERSIONS, 3) and api == VERSIONS)
             body = frame[10 + name + flexible :]
             header = struct.pack(">i", correlation_id) + (b"\0" if (api, version) == (AUTHENTICATE, 2) else b"")

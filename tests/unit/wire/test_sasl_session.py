@@ -328,3 +328,36 @@ async def test_a_request_ahead_is_given_the_time_of_those_before_it(wire: Any) -
     connection.send_ahead(17, 1, [b"handshake"], timeout=30).add_done_callback(lambda done: done.exception())
     assert 329 < connection._pending[-1].timeout < 331
     connection.abort(Closed("done"))
+
+
+# Without credentials
+
+
+async def test_a_listener_for_sasl_is_known_as_such_from_the_second_connection_on() -> None:
+    """It says its versions to everybody, and closes the connection at the first request: that may be any failure."""
+    async with ScriptedBroker(says=welcome, mechanisms=("A", "B")) as broker:
+        anonymous = ConnectionSettings()
+        connection = await Connection.open("127.0.0.1", broker.port, settings=anonymous, timeout=5)
+        with pytest.raises(ConnectionLost):
+            await connection.send(*ECHO, [b"hello"], timeout=5)
+        for _ in range(2):
+            with pytest.raises(AuthenticationFailed) as caught:
+                await Connection.open("127.0.0.1", broker.port, settings=anonymous, timeout=5)
+            assert str(caught.value) == f"127.0.0.1:{broker.port}: this is a listener for SASL; enabled: A, B"
+
+
+async def test_a_broker_that_died_at_the_first_request_is_asked_once_more_and_used() -> None:
+    async with ScriptedBroker(delay=60) as broker:
+        connection = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        answer = connection.send(*ECHO, [b"hello"], timeout=5)
+        await asyncio.sleep(0.01)
+        for writer in broker._open:
+            writer.transport.abort()
+        with pytest.raises(ConnectionLost):
+            await answer
+        broker.delay = 0.0
+        for _ in range(2):
+            again = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+            assert bytes(await again.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
+            await again.close()
+        assert broker.asked.count("sasl_handshake") == 1
