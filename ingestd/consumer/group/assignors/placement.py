@@ -80,10 +80,10 @@ def subscribed_topics(
     for position, member in enumerate(order):
         alike.setdefault(frozenset(members[member].topics), []).append(position)
     positions = list(alike.values())
-    takers: dict[str, tuple[int, ...]] = {}
+    takers: dict[str, list[int]] = {}
     for number, topics in enumerate(alike):
         for topic in topics:
-            takers[topic] = (*takers[topic], number) if topic in takers else (number,)
+            takers.setdefault(topic, []).append(number)
     subscribers: dict[tuple[int, ...], tuple[str, ...]] = {}
     found = []
     replica_racks: dict[tuple[int, ...], frozenset[str]] = {}
@@ -91,7 +91,7 @@ def subscribed_topics(
         known = cluster.topics.get(name)
         if known is None or not known.partitions:
             continue
-        who = takers[name]
+        who = tuple(takers[name])
         if who not in subscribers:
             subscribers[who] = tuple(order[place] for place in sorted(chain.from_iterable(positions[n] for n in who)))
         found.append(SubscribedTopic(name, subscribers[who], tuple(_racks(known, cluster, replica_racks))))
