@@ -166,6 +166,9 @@ class Placement:
             self._recreated(consumer, snapshot.topics[consumer.topic].topic_id)
             return
         leader = snapshot.partition(*consumer.key)
+        if leader is None and _is_deleted(consumer, snapshot):
+            self._refused(consumer, Refusal(KafkaError(ErrorCode.unknown_topic_or_partition, str(consumer.key))))
+            return
         if leader is None or leader.leader not in snapshot.nodes:
             self._client.metadata.wanted({consumer.topic}, f"{consumer.key} has no known leader")
             self._retry_later(consumer)
@@ -368,6 +371,12 @@ def _is_outdated(place: Place, leader: PartitionMetadata, snapshot: ClusterMetad
     if place.follower:
         return place.node not in snapshot.nodes or place.node in leader.offline_replicas
     return place.node != leader.leader
+
+
+def _is_deleted(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
+    """Whether the cluster says that it has no such topic."""
+    topic = snapshot.topics.get(consumer.topic)
+    return topic is not None and topic.error is ErrorCode.unknown_topic_or_partition
 
 
 def _is_another(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:

@@ -240,6 +240,15 @@ async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
         assert partitions[1].next_offset == 40
 
 
+async def test_a_topic_that_was_deleted_is_told_to_its_reader(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
+    name = topic()
+    async with consumer(kafka, metadata_timeout=1.0) as reader:
+        partition = await reader.consume_partition(name, 0, Edge.oldest)
+        await asyncio.to_thread(kafka.delete_topic, name)
+        with pytest.raises(KafkaError, match=f"{name}-0"):
+            await take(partition, 1)
+
+
 async def test_releases_without_fetches_by_topic_id_give_no_record_of_a_topic_made_again(
     kafka_of_release: KafkaCluster,
 ) -> None:

@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scripted_cluster import OTHER_TOPIC_ID, TOPIC_ID, Cluster, EpochAsked, part, snapshot
+from scripted_cluster import NODES, OTHER_TOPIC_ID, TOPIC_ID, Cluster, EpochAsked, part, snapshot
 
 from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import ClusterMetadata, TopicMetadata
 from ingestd.consumer import placement
 from ingestd.consumer.events import NoEvents
 from ingestd.consumer.position import Position
@@ -328,7 +329,19 @@ def test_a_position_knows_where_its_epoch_began():
     assert Position(10, 3).diverges_at(2, 99) is not None
 
 
-# A topic that is another now
+# A topic that is gone, or another now
+
+
+async def test_a_topic_that_metadata_does_not_have_any_more_is_told_to_its_reader_in_time():
+    cluster = Cluster([1])
+    async with cluster.consumer(metadata_timeout=0.3) as consumer:
+        partition = await consumer.consume_partition("t", 0, 0)
+        (await cluster.asked()).answer(part(0, error=ErrorCode.unknown_topic_id))
+        deleted = TopicMetadata("t", None, (), error=ErrorCode.unknown_topic_or_partition)
+        cluster.metadata.push(ClusterMetadata("c", 1, NODES, {"t": deleted}, 2))
+        with pytest.raises(KafkaError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*t-0"):
+            await take(partition, 1)
+        assert cluster.quiet
 
 
 async def test_a_topic_that_was_made_again_is_told_once_its_fetch_was_refused(make_batch):
