@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ingestd.errors import ProtocolError
 from ingestd.wire.apis import Api, is_flexible
-from ingestd.wire.lengths import check_lengths
+from ingestd.wire.lengths import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +96,10 @@ def decode_entity(entity_type: type[Any], body: Buffer) -> Any:
     from kio.serial import entity_reader  # noqa: PLC0415 - see `request_module`
     from kio.serial.errors import SerialError  # noqa: PLC0415
 
-    check_lengths(entity_type, body)
+    known = readable(entity_type, body)
     try:
         # kio refuses memory that somebody may write to, which a large answer is received into.
-        return entity_reader(entity_type)(memoryview(body).toreadonly(), 0)[0]
+        return entity_reader(entity_type)(memoryview(known).toreadonly(), 0)[0]
     except (SerialError, ValueError, OverflowError, MemoryError) as error:
         raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: {error!r}") from error
 

@@ -1,7 +1,8 @@
-"""Checks every length in a message before kio reads it.
+"""Makes a message one that kio can read: checks every length, and leaves out tagged fields that kio does not know.
 
 kio reserves memory for as many elements as an array announces, and a length that lies makes its native code abort the
-process (seen with kio 0.6.5).
+process. It refuses tagged fields that it does not know, with which newer brokers extend a version that both sides speak
+(KIP-482). Both seen with kio 0.6.5.
 
 For each kio entity a function is made, once, that passes over the entity's bytes as fast as Python can.
 """
@@ -9,6 +10,7 @@ For each kio entity a function is made, once, that passes over the entity's byte
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -22,11 +24,24 @@ if TYPE_CHECKING:
 
     from ingestd.wire.codec import Buffer
 
-__all__ = ["check_lengths"]
+__all__ = ["readable"]
 
 Skip: TypeAlias = Callable[["Buffer", int], int]
-"""Given the buffer and where a value begins, the position behind it; that may lie behind the end, which `check_lengths`
-and the next array find out."""
+"""Given the buffer and where a value begins, the position behind it; that may lie behind the end, which `readable` and
+the next array find out."""
+
+Edit: TypeAlias = tuple[int, int, bytes]
+"""What stands between two positions becomes these bytes."""
+
+
+class _Edits(threading.local):
+    """What has to change in the message that this thread is passing over, in order of position."""
+
+    def __init__(self) -> None:
+        self.all: list[Edit] = []
+
+
+_edits: Final = _Edits()
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -49,14 +64,29 @@ _FIXED: Final = {
 }
 
 
-def check_lengths(entity_type: Any, body: Buffer) -> None:
-    """Raise `ProtocolError` unless every array and string of the entity in `body` lies within it."""
+def readable(entity_type: Any, body: Buffer) -> Buffer:
+    """What kio can read of `body`: all but tagged fields unknown to it, and `body` itself where there are none.
+
+    Raises `ProtocolError` unless every array and string of the entity lies within it.
+    """
+    edits = _edits.all = []
     try:
         end = _entity(entity_type)[0](body, 0)
     except (IndexError, struct.error) as error:
         raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: ends too early") from error
     if end > len(body):
         raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: {end - len(body)} bytes short")
+    return _edited(body, edits) if edits else body
+
+
+def _edited(body: Buffer, edits: list[Edit]) -> bytes:
+    parts: list[Buffer] = []
+    position = 0
+    view = memoryview(body)
+    for start, end, replacement in edits:
+        parts += (view[position:start], replacement)
+        position = end
+    return b"".join((*parts, view[position:]))
 
 
 @lru_cache(maxsize=1024)
@@ -190,16 +220,36 @@ def _nullable_entity(entity: Skip) -> Skip:
 
 def _tagged_fields(known: dict[int, Skip]) -> Skip:
     def skip(buffer: Buffer, position: int) -> int:
-        count = buffer[position]
-        if count == 0:
+        if buffer[position] == 0:
             return position + 1
+        edits = _edits.all
+        start, before = position, len(edits)
         count, position = _uvarint(buffer, position)
+        behind_count, unknown = position, 0
         for _ in range(count):
-            tag, position = _uvarint(buffer, position)
-            size, position = _uvarint(buffer, position)
-            if tag in known and known[tag](buffer, position) != position + size:
+            field, before_field = position, len(edits)
+            tag, size_at = _uvarint(buffer, position)
+            size, position = _uvarint(buffer, size_at)
+            if tag not in known:
+                unknown += 1
+                edits.append((field, position + size, b""))
+            elif known[tag](buffer, position) != position + size:
                 raise ProtocolError(f"tagged field {tag} has another length than announced")
+            elif len(edits) > before_field:
+                grown = sum(len(replacement) - (end - begin) for begin, end, replacement in edits[before_field:])
+                edits.insert(before_field, (size_at, position, _as_uvarint(size + grown)))
             position += size
+        if unknown:
+            edits.insert(before, (start, behind_count, _as_uvarint(count - unknown)))
         return position
 
     return skip
+
+
+def _as_uvarint(value: int) -> bytes:
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

@@ -16,12 +16,15 @@ import pytest
 from kio.index import load_entity_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import _serialize
 from kio.static.constants import EntityType
+from kio.static.primitive import uvarint
 
 from ingestd.errors import ProtocolError
 from ingestd.wire.codec import decode_entity, encode_entity
-from ingestd.wire.lengths import check_lengths
+from ingestd.wire.lengths import readable
 
+write_count = _serialize.write_unsigned_varint
 APIS = sorted(api_key_map.values())
 VALUES = {
     "bool": lambda source: source.random() < 0.5,
@@ -72,12 +75,12 @@ def test_every_message_as_kio_writes_it_passes_and_one_cut_short_does_not(api: s
     for schema in schemas(api):
         entity = made(schema, source)
         body = encode_entity(entity)
-        check_lengths(schema, body)
+        assert readable(schema, body) is body
         assert decode_entity(schema, memoryview(body)) == entity
         for cut in {0, len(body) // 2, len(body) - 1} - {len(body)}:
             if cut >= 0:
                 with pytest.raises(ProtocolError):
-                    check_lengths(schema, body[:cut])
+                    readable(schema, body[:cut])
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -102,3 +105,26 @@ def test_an_array_that_announces_more_than_there_is_is_refused() -> None:
     schema = load_entity_schema("api_versions", 0, EntityType.response)
     with pytest.raises(ProtocolError, match="array of 2147483647 elements"):
         decode_entity(schema, b"\0\0\x7f\xff\xff\xff")
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_tagged_fields_that_a_newer_broker_adds_anywhere_are_left_out(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = random.Random(api)
+
+    def two_more(buffer: Any, count: int) -> None:
+        """Kio is about to write the number of an entity's tagged fields: two unknown ones go before them."""
+        write_count(buffer, uvarint(count + 2))
+        for tag in (b"\x5a", b"\x82\x01"):
+            buffer.write(tag + source.choice([b"\0", b"\x03new", b"\x81\x01" + bytes(129)]))
+
+    for schema in schemas(api):
+        entity = made(schema, source)
+        body = encode_entity(entity)
+        with monkeypatch.context() as patch:
+            patch.setattr(_serialize, "write_unsigned_varint", two_more)
+            extended = encode_entity(entity)
+        assert (len(extended) > len(body)) is schema.__flexible__
+        assert readable(schema, extended) == body
+        assert decode_entity(schema, extended) == entity
