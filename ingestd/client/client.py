@@ -170,10 +170,16 @@ class Client:
         timeout: float | None = None,
         *,
         purpose: str = "coordinator",
+        attempts: int | None = None,
     ) -> dict[str, Broker | IngestdError]:
-        """The coordinator of each key, or why there is none; those not known yet are asked for in one request."""
+        """The coordinator of each key, or why there is none; those not known yet are asked for in one request.
+
+        What is not found is asked for again: until the timeout, or at most so many `attempts` altogether, where those
+        that are found shall not wait for the others.
+        """
         found: dict[str, Broker | IngestdError] = {}
-        for key, node in (await self._coordinators.find(keys, kind, self._deadline(timeout))).items():
+        nodes = await self._coordinators.find(keys, kind, self._deadline(timeout), attempts=attempts)
+        for key, node in nodes.items():
             if isinstance(node, IngestdError):
                 found[key] = node
                 continue

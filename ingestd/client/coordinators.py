@@ -60,9 +60,9 @@ class Coordinators:
         self._known.pop((kind, key), None)
 
     async def find(
-        self, keys: Collection[str], kind: CoordinatorKind, deadline: Deadline
+        self, keys: Collection[str], kind: CoordinatorKind, deadline: Deadline, *, attempts: int | None = None
     ) -> dict[str, Node | IngestdError]:
-        """The coordinator of each key, or why there is none; asked for until the deadline."""
+        """The coordinator of each key, or why there is none; asked for so often, or (None) until the deadline."""
         found: dict[str, Node | IngestdError] = {
             key: self._known.get((kind, key)) or KafkaError(ErrorCode.coordinator_not_available, key) for key in keys
         }
@@ -76,7 +76,7 @@ class Coordinators:
                 elif not attempt or not deadline.expired:  # what ends at the deadline is not why it came to that
                     found[key] = outcome
             left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
-            if not left:
+            if not left or attempt + 1 == attempts:
                 break
         return found
 

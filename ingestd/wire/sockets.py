@@ -62,8 +62,8 @@ async def _resolve(host: str, port: int, deadline: Deadline) -> list[AddressInfo
         )
     except socket.gaierror as error:
         raise ConnectionLost(f"{host}: {error.strerror}") from error
-    families = list(dict.fromkeys(family for family, *_ in found))
-    return sorted(random.sample(found, len(found)), key=lambda address: families.index(address[0]))
+    families = list(dict.fromkeys(int(family) for family, *_ in found))
+    return sorted(random.sample(found, len(found)), key=lambda address: families.index(int(address[0])))
 
 
 async def _connect_to(

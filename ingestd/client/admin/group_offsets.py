@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupOffsetAdmin", "GroupOffsets"]
 
+_AT_ONCE = 100
+"""Requests in flight: one for each group."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
@@ -55,17 +58,22 @@ class GroupOffsetAdmin(Administration):
             (group,) = group_ids
             return groups.offset_fetch(group, asked[group], require_stable=require_stable)
 
-        outcomes = await self._items(
-            asked,
-            ToCoordinators(self._client, CoordinatorKind.group, apart=True),
-            build,
-            lambda answer, group_ids: {group_ids[0]: _group_offsets(group_ids[0], answer)},
-            Deadline.after(timeout),
-        )
-        return [
-            GroupOffsets(group, {}, {}, found) if isinstance(found, IngestdError) else found
-            for group, found in outcomes.found.items()
-        ]
+        deadline = Deadline.after(timeout)
+        names = list(asked)
+        listed = []
+        for first in range(0, len(names), _AT_ONCE):
+            outcomes = await self._items(
+                names[first : first + _AT_ONCE],
+                ToCoordinators(self._client, CoordinatorKind.group, apart=True),
+                build,
+                lambda answer, group_ids: {group_ids[0]: _group_offsets(group_ids[0], answer)},
+                deadline,
+            )
+            listed += [
+                GroupOffsets(group, {}, {}, found) if isinstance(found, IngestdError) else found
+                for group, found in outcomes.found.items()
+            ]
+        return listed
 
     async def alter_group_offsets(
         self,

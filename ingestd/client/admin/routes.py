@@ -152,7 +152,7 @@ class ToCoordinators:
     async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
         """See `Route`."""
         names = list(dict.fromkeys(map(self._key_of, keys)))
-        found = await self._client.coordinators(names, self._kind, deadline.remaining, purpose=PURPOSE)
+        found = await self._client.coordinators(names, self._kind, deadline.remaining, purpose=PURPOSE, attempts=1)
         by_broker: dict[Broker, list[Key]] = {}
         unplaced: dict[Key, IngestdError] = {}
         for key in keys:

@@ -296,6 +296,18 @@ async def test_a_group_whose_coordinator_moved_is_asked_for_at_the_new_one(clust
     assert keys == [("a", "b", "c"), ("b",)]
 
 
+async def test_a_group_without_a_coordinator_holds_up_no_other(cluster: Any, settings: Any) -> None:
+    cluster.coordinator_of = {"a": 1, "homeless": ErrorCode.coordinator_not_available}
+    script = Script(cluster, "DeleteGroups", groups_deleted, NONE)
+    async with Client(["one:1"], settings()) as client:
+        deleting = asyncio.create_task(ClusterAdmin(client).delete_groups(["homeless", "a"], timeout=0.2))
+        while not script.asked:
+            await asyncio.sleep(0.001)
+        assert not deleting.done()
+        homeless, fine = await deleting
+    assert (code(homeless.error), fine.error) == (ErrorCode.coordinator_not_available, None)
+
+
 async def test_a_group_that_is_gone_after_a_lost_answer_counts_as_deleted(cluster: Any, settings: Any) -> None:
     cluster.coordinator_of = {"b": 1}
     Script(cluster, "DeleteGroups", groups_deleted, ConnectionLost, ErrorCode.group_id_not_found)
