@@ -152,10 +152,12 @@ async def test_security_that_the_listener_does_not_have_is_named(
     await refused(client(secured_kafka, listener, tls=trusting, sasl=sasl), "x", message)
 
 
-async def test_security_that_is_missing_is_named(secured_kafka: SecuredCluster) -> None:
+async def test_security_that_is_missing_is_named(secured_kafka: SecuredCluster, trusting: TlsSettings) -> None:
     for listener in ("TLS", "SASL_SSL"):
         message = f"^{secured_kafka.listener(listener)}: this is a listener for TLS"
         await refused(client(secured_kafka, listener), "x", message)
+    message = f"^{secured_kafka.listener('SASL_SSL')}: this is a listener for SASL; enabled: .*SCRAM-SHA-512"
+    await refused(client(secured_kafka, "SASL_SSL", tls=trusting), "x", message)
 
 
 # Who is trusted
