@@ -110,6 +110,7 @@ class NextGenerationSession(MemberSession):
         self._reached: frozenset[tuple[UUID, int]] | None = None
         """The last target that the owner was told of."""
         self._told: _Told | None = None
+        self._pattern_told = False
         self._fenced = False
         self._memberships = 0
         """How often the coordinator has forgotten us."""
@@ -185,7 +186,7 @@ class NextGenerationSession(MemberSession):
                 self._told = telling
                 backoff.reset()
                 self._take(heard)
-                await self._until_next()
+                await _wait(self._hurry, self._interval)
 
     async def _tell(self, telling: _Told) -> GroupHeartbeat | IngestdError:
         started = time.monotonic()
@@ -204,9 +205,9 @@ class NextGenerationSession(MemberSession):
         settings = self._settings
         subscribed = telling.subscribed
         same = told is not None and told.subscribed == subscribed
-        regex = subscribed.regex or None
-        if told is not None and told.subscribed.regex and not subscribed.regex:
-            regex = ""
+        # A former pattern has to be taken back; where there was none, older coordinators must not be told of patterns.
+        self._pattern_told = self._pattern_told or bool(subscribed.regex)
+        regex = subscribed.regex if self._pattern_told else None
         return consumer_group_heartbeat(
             self._group_id,
             member_id=self._member_id,
@@ -230,12 +231,6 @@ class NextGenerationSession(MemberSession):
                 (topic_id, partition) for topic_id, numbers in heard.assignment.items() for partition in numbers
             )
             self._news.set()
-
-    async def _until_next(self) -> None:
-        try:
-            await Deadline.after(self._interval).wait_for(self._hurry.wait(), "something to tell the coordinator")
-        except DeadlineExceeded:
-            return  # nothing was: a heartbeat is due
 
     def _refused(self, error: IngestdError) -> bool:
         """Do what the error asks for; False: the session ends."""
@@ -281,25 +276,18 @@ class NextGenerationSession(MemberSession):
                 if await self._reconcile(self._target):
                     backoff.reset()
                 else:
-                    await asyncio.sleep(backoff.next_delay())
+                    await _wait(self._news, backoff.next_delay())
                     self._news.set()
 
     async def _reconcile(self, target: frozenset[tuple[UUID, int]]) -> bool:
         """Give up what is not in `target`, tell the coordinator, begin with what is new; False: not all of it yet."""
         started = time.monotonic()
-        topic_ids = {topic_id for topic_id, _ in target}
-        try:
-            unknown = await self._names.find(topic_ids, self._settings.request_timeout)
-        except IngestdError as error:
-            if not is_retriable(error) and not isinstance(error, KafkaError):
-                raise
-            self._events.retried(self._group_id, "topic names", error)
-            return False
-        gone = self._owned - target if self._target is target else frozenset()
+        gone = self._owned - target
         if gone:
             await self._revoke(self._named(gone))
             self._owned -= gone
             self._hurry.set()
+        unknown = await self._unknown_topics({topic_id for topic_id, _ in target})
         if self._target is not target:
             return True  # there is newer news
         came = frozenset(key for key in target - self._owned if key[0] not in unknown)
@@ -308,12 +296,26 @@ class NextGenerationSession(MemberSession):
         self._owned |= came
         if came:
             self._hurry.set()
-        self._names.keep(topic_ids)
         if came or target is not self._reached:
             self._reached = target
             self._events.joined(self._group_id, self._epoch, time.monotonic() - started)
             await self._assign(self._named(came))
         return not unknown
+
+    async def _unknown_topics(self, topic_ids: set[UUID]) -> set[UUID]:
+        """Those whose name is not known yet: a broker may hear of a topic later than the coordinator."""
+        error: IngestdError | None = None
+        try:
+            await self._names.find(topic_ids, self._settings.request_timeout)
+        except IngestdError as failed:
+            if not is_retriable(failed) and not isinstance(failed, KafkaError):
+                raise
+            error = failed
+        unknown = self._names.missing(topic_ids)
+        if unknown:
+            error = error or KafkaError(ErrorCode.unknown_topic_id, ", ".join(map(str, unknown)))
+            self._events.retried(self._group_id, "topic names", error)
+        return unknown
 
     def _name(self, key: tuple[UUID, int]) -> TopicPartition:
         return TopicPartition(self._names[key[0]], key[1])
@@ -351,6 +353,14 @@ def _subscribed(topics: Topics) -> _Subscribed:
         raise ConfigurationError(f"pattern {topics.pattern!r}: the coordinator matches it, which knows no such flag")
     flags = "".join(letter for flag, letter in _REGEX_FLAGS.items() if topics.flags & flag)
     return _Subscribed(frozenset(), f"(?{flags}){topics.pattern}" if flags else topics.pattern)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event, or so long."""
+    try:
+        await Deadline.after(seconds).wait_for(event.wait(), "an event")
+    except DeadlineExceeded:
+        return
 
 
 def _by_topic(owned: Iterable[tuple[UUID, int]]) -> Mapping[UUID, list[int]]:

@@ -26,21 +26,23 @@ class TopicNames:
     def __getitem__(self, topic_id: UUID) -> str:
         return self._names[topic_id]
 
-    async def find(self, topic_ids: Collection[UUID], timeout: float) -> set[UUID]:
-        """Ask a broker for those not known yet; the ones that it does not know either, or not yet.
+    def missing(self, topic_ids: Collection[UUID]) -> set[UUID]:
+        """Those whose name is not known."""
+        return set(topic_ids) - self._names.keys()
 
-        Raises `ConnectionLost`, `DeadlineExceeded`, `KafkaError`, `UnsupportedVersion`, `Closed`.
+    async def find(self, topic_ids: Collection[UUID], timeout: float) -> None:
+        """Ask a broker for those not known yet, which it may not know either; forget all others.
+
+        A member that lives for years sees many topics come and go. Raises `ConnectionLost`, `DeadlineExceeded`,
+        `KafkaError`, `UnsupportedVersion`, `Closed`.
         """
-        missing = set(topic_ids) - self._names.keys()
-        if missing:
-            broker = await self._client.any()
-            answer = await broker.request(requests.metadata((), topic_ids=sorted(missing)), timeout)
-            raise_for_code(getattr(answer, "error_code", ErrorCode.none), "Metadata")
-            for topic in answer.topics:
-                if topic.error_code is not ErrorCode.unknown_topic_id and topic.name and topic.topic_id is not None:
-                    self._names[topic.topic_id] = topic.name
-        return missing - self._names.keys()
-
-    def keep(self, topic_ids: Collection[UUID]) -> None:
-        """Forget all others: a member that lives for years sees many topics come and go."""
         self._names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
+        missing = self.missing(topic_ids)
+        if not missing:
+            return
+        broker = await self._client.any()
+        answer = await broker.request(requests.metadata((), topic_ids=sorted(missing)), timeout)
+        raise_for_code(getattr(answer, "error_code", ErrorCode.none), "Metadata")
+        for topic in answer.topics:
+            if topic.error_code is not ErrorCode.unknown_topic_id and topic.name and topic.topic_id is not None:
+                self._names[topic.topic_id] = topic.name

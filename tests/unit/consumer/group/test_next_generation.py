@@ -247,9 +247,10 @@ async def test_a_pattern_is_the_coordinators_to_match_and_a_subscription_can_cha
     assert coordinator.heard[0].subscribed_topic_regex == "(?i)T.*"
     assert coordinator.heard[0].subscribed_topic_names == ()
     member = coordinator.members[session.member.member_id]
+    coordinator.script.append(ErrorCode.coordinator_load_in_progress)
     session.subscribe(["t"])
     await coordinator.until(lambda: member.topics == ("t",))
-    assert member.regex == ""
+    assert member.regex == ""  # taken back, also behind an error
     session.subscribe(re.compile("u"))
     await coordinator.until(lambda: member.regex == "u")
     assert member.topics == ()
@@ -282,6 +283,19 @@ async def test_a_topic_that_no_broker_knows_yet_holds_the_others_up_no_longer_th
     coordinator.hidden.clear()
     await owner.until("assigned", partitions(0, topic="new"))
     assert session.assignment == frozenset(partitions(0) + partitions(0, topic="new"))
+
+
+async def test_what_is_to_be_given_up_does_not_wait_for_the_name_of_what_is_new(
+    coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner, events: Events
+) -> None:
+    session = join(["t", "new"])
+    await joined(coordinator, session, owner, 0)
+    coordinator.hidden.add(coordinator.topic("new"))
+    coordinator.assign(session.member.member_id, [("new", 0)])
+    await owner.until("revoked", partitions(0))
+    await coordinator.until(lambda: not coordinator.members[session.member.member_id].owned)
+    await coordinator.heartbeats(2)
+    assert ErrorCode.unknown_topic_id in [error.code for _, error in events.retries if isinstance(error, KafkaError)]
 
 
 async def test_a_topic_that_was_deleted_and_created_again_is_given_up_and_begun_anew(
