@@ -248,6 +248,7 @@ class RefreshedMetadata:
         failures: dict[str, IngestdError] = {}
         build = requests.metadata(names, allow_auto_topic_creation=self._settings.allow_auto_topic_creation)
         candidates = self._brokers.candidates()
+        patience = self._settings.metadata_hedge
         asked: dict[asyncio.Task[Any], Broker] = {}
         try:
             while True:
@@ -257,8 +258,10 @@ class RefreshedMetadata:
                     asked[self._tasks.start(self._outcome(broker, build), name)] = broker
                 if not asked:
                     raise _nobody_answered(failures.values())
-                patience = None if broker is None else self._settings.metadata_hedge
-                done, _ = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                limit = None if broker is None else patience
+                done, _ = await asyncio.wait(asked, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    patience *= 2  # a cluster that is slow altogether is not asked by all its clients many times over
                 for task in done:
                     failed, outcome = asked.pop(task), task.result()
                     if not isinstance(outcome, IngestdError):

@@ -18,7 +18,8 @@ class ClientSettings:
     connect_timeout: for one attempt to connect to one address and negotiate versions.
     request_timeout: for one request of the client's own (coordinators, administration) to be answered.
     metadata_request_timeout: for one broker to answer a metadata request; then the next one is asked.
-    metadata_hedge: a broker that has not answered for so long is not given up, but the next one is asked beside it.
+    metadata_hedge: a broker that has not answered for so long is not given up, but the next one is asked beside it;
+        if neither answers, a third one after twice as long, and so on.
     metadata_timeout: for a role to be found, retries included, where the caller gives no timeout.
     metadata_max_age: known metadata is refreshed after this long without another reason; 0: never.
     metadata_idle: a topic that nobody asked for in so long, and nobody uses, is not refreshed any more.

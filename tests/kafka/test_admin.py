@@ -26,6 +26,7 @@ from ingestd.client.admin import (
     ConfigChange,
     ConfigResource,
     ConfigSource,
+    FeatureUpgrade,
     MemberToRemove,
     NewScramCredential,
     NewTopic,
@@ -118,6 +119,12 @@ async def test_the_cluster_its_quorum_and_its_features_are_as_others_describe_th
         name: one["supported"] for name, one in known.items() if "supported" in one
     }
     assert features.finalized == {name: one["finalized"][1] for name, one in known.items() if "finalized" in one}
+    levels = {"group.version": (features.finalized["group.version"], FeatureUpgrade.upgrade)}
+    await admin.update_features(levels, validate_only=True)
+    with pytest.raises(KafkaError, match="nonsense"):
+        await admin.update_features({"nonsense": (1, FeatureUpgrade.upgrade)}, validate_only=True)
+    with pytest.raises(KafkaError, match="BROKER_ID_NOT_REGISTERED"):
+        await admin.unregister_broker(77)
 
 
 # Configurations

@@ -198,6 +198,12 @@ def test_what_only_newer_versions_can_say_is_refused_to_older_brokers(
         build(ApiVersions({api: (0, lowest - 1)}))
 
 
+def test_an_unclean_election_is_said_to_be_one() -> None:
+    for unclean in (False, True):
+        build = reassignments.elect_leaders([("a", 0)], timeout_ms=1, unclean=unclean)
+        assert built(build, Api.elect_leaders, 2).election_type == int(unclean)
+
+
 def test_a_password_is_in_no_representation_of_a_credential() -> None:
     assert "hash" not in repr(users.ScramUpsertion("v", 2, 4096, b"salt", b"hash"))
 
