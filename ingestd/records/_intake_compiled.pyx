@@ -80,8 +80,8 @@ cdef class RecordBuffer:
         cdef Py_buffer key_view, value_view
         cdef Record record
         cdef bint key_held = False, value_held = False
-        cdef bytes header_field = header_bytes(headers) if headers else None
-        set_headers(&record, header_field)
+        cdef bytes field = header_bytes(headers) if headers else None
+        set_headers(&record, field)
         record.timestamp = timestamp_ms
         try:
             if not set_bytes(value, &record.value, &record.value_size):
@@ -212,16 +212,17 @@ cdef bytes header_bytes(headers):
     cdef byte_t *end = put_varint(number, zigzag(len(pairs)))
     fields.append(PyBytes_FromStringAndSize(<char *> number, end - number))
     for name, value in pairs:
-        fields.append(header_field(name.encode() if isinstance(name, str) else bytes(memoryview(name))))
-        fields.append(b"\x01" if value is None else header_field(bytes(memoryview(value))))
+        fields.append(header_field(name.encode() if isinstance(name, str) else name))
+        fields.append(b"\x01" if value is None else header_field(value))
     return b"".join(fields)
 
 
-cdef bytes header_field(bytes data):
+cdef bytes header_field(data):
     """Bytes behind their length."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef bytes whole = data if type(data) is bytes else bytes(memoryview(data))
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(whole)
     cdef bytes field = PyBytes_FromStringAndSize(NULL, varint_bytes(zigzag(size)) + size)
-    memcpy(put_varint(<byte_t *> PyBytes_AS_STRING(field), zigzag(size)), PyBytes_AS_STRING(data), size)
+    memcpy(put_varint(<byte_t *> PyBytes_AS_STRING(field), zigzag(size)), PyBytes_AS_STRING(whole), size)
     return field
 
 
@@ -268,18 +269,20 @@ cdef class RecordIntake:
         """
         cdef RecordBuffer buffer
         cdef Record record
-        cdef bytes header_field
+        cdef bytes field = None
         cdef timespec now
         if set_bytes(value, &record.value, &record.value_size) and set_bytes(key, &record.key, &record.key_size):
+            # First what may run foreign code (headers of any kind, a number that is none of ours), then the batch.
+            if headers:
+                field = header_bytes(headers)
+            set_headers(&record, field)
+            if timestamp_ms is None:
+                clock_gettime(CLOCK_REALTIME, &now)
+                record.timestamp = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
+            else:
+                record.timestamp = timestamp_ms
             buffer = self.open_batch(topic, key, partition, &record)
             if buffer is not None:
-                if timestamp_ms is None:
-                    clock_gettime(CLOCK_REALTIME, &now)
-                    record.timestamp = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
-                else:
-                    record.timestamp = timestamp_ms
-                header_field = header_bytes(headers) if headers else None
-                set_headers(&record, header_field)
                 buffer.measure(&record)
                 if buffer.used + record.size < buffer.limit and buffer.records + 1 < buffer.most:
                     buffer.put(&record, done)

@@ -6,6 +6,7 @@ Same classes, same results. What a record looks like says `_encode_plain`; `loop
 from __future__ import annotations
 
 import time
+from operator import index
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ingestd.records._encode_plain import encode_record, murmur2, nullable, varint
@@ -67,13 +68,13 @@ class RecordBuffer:
         more than `most`. Raises `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond 64
         bits, `TypeError` for what is not bytes.
         """
-        record = self._encode(key, value, headers, timestamp_ms)
+        record = self._encode(key, value, _headers(headers), timestamp_ms)
         if self.records and (len(self._buffer) + len(record) > self.limit or self.records >= self.most):
             return -1
         self._put(record, timestamp_ms, done)
         return len(self._buffer)
 
-    def _encode(self, key: Buffer | None, value: Buffer | None, headers: HeaderPairs, timestamp_ms: int) -> bytes:
+    def _encode(self, key: Buffer | None, value: Buffer | None, headers: bytes, timestamp_ms: int) -> bytes:
         if not _SMALLEST_INT64 <= timestamp_ms <= _LARGEST_INT64:
             raise OverflowError(f"timestamp {timestamp_ms} is beyond 64 bits")
         base = self.base_timestamp if self.records else timestamp_ms
@@ -85,7 +86,7 @@ class RecordBuffer:
             self.records,
             None if key is None else memoryview(key).tobytes(),
             None if value is None else memoryview(value).tobytes(),
-            _headers(headers),
+            headers,
         )
 
     def _put(self, record: bytes, timestamp_ms: int, done: Done | None) -> None:
@@ -162,17 +163,18 @@ class RecordIntake:
         or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
         64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
         """
-        buffer = self._open_batch(topic, key, partition)
-        if buffer is None or type(value) not in _BYTES or type(key) not in _BYTES:
-            self._take(topic, value, key, partition, headers, timestamp_ms, done)
-            return
-        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        record = buffer._encode(key, value, headers, now)  # noqa: SLF001 - one class in two, for the twin's sake
-        if buffer.size + len(record) >= buffer.limit or buffer.records + 1 >= buffer.most:
-            self._take(topic, value, key, partition, headers, timestamp_ms, done)
-            return
-        buffer._put(record, now, done)  # noqa: SLF001
-        self._allowance.used += len(record)
+        if type(value) in _BYTES and type(key) in _BYTES:
+            # First what may run foreign code (headers of any kind, a number that is none of ours), then the batch.
+            field = _headers(headers)
+            now = time.time_ns() // 1_000_000 if timestamp_ms is None else index(timestamp_ms)
+            buffer = self._open_batch(topic, key, partition)
+            if buffer is not None:
+                record = buffer._encode(key, value, field, now)  # noqa: SLF001 - one class in two, as in the twin
+                if buffer.size + len(record) < buffer.limit and buffer.records + 1 < buffer.most:
+                    buffer._put(record, now, done)  # noqa: SLF001
+                    self._allowance.used += len(record)
+                    return
+        self._take(topic, value, key, partition, headers, timestamp_ms, done)
 
     def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
         intake = self._intakes.get(topic)

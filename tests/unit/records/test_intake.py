@@ -212,3 +212,16 @@ def test_callbacks_are_kept_in_order_and_only_as_far_as_there_are_some(twin):
     sent(producer, done=print)
     sent(producer)
     assert producer.buffers["a"][0].dones == [None, None, print]
+
+
+def test_headers_that_close_the_batch_while_they_are_read_leave_the_record_to_the_long_way(twin):
+    """A record in a batch that nobody opened would wait for ever: no timer runs for it."""
+    producer = opened(twin)
+
+    class Headers(list):
+        def __iter__(self):
+            producer.close(producer.buffers["a"][0])
+            return iter([("name", b"value")])
+
+    assert not sent(producer, headers=Headers([("name", b"value")]))
+    assert len(producer.taken) == 1
