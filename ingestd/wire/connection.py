@@ -20,7 +20,7 @@ from ingestd.errors import (
     WrongSetting,
 )
 from ingestd.retry import Deadline
-from ingestd.wire.apis import api_name
+from ingestd.wire.apis import Api, api_name
 from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames
 from ingestd.wire.opening import begin, suspect_sasl, tls_options
@@ -380,9 +380,15 @@ class Connection(asyncio.BufferedProtocol):
     def _lost(self, reason: str, cause: Exception | None) -> None:
         if self._error is not None:
             return
-        answered = self._next_correlation_id - len(self._pending)
-        if self._settings.sasl is None and self.versions.ranges and self._pending and answered <= 1:
-            suspect_sasl(self.host, self.port)  # it said its versions and nothing else, as a listener for SASL would
+        # It said its versions and nothing else, as a listener for SASL does to a client without.
+        versions_only = self.versions.ranges and self._next_correlation_id - len(self._pending) <= 1
+        if (
+            self._settings.sasl is None
+            and versions_only
+            and self._pending
+            and self._pending[0].api != Api.sasl_handshake
+        ):
+            suspect_sasl(self.host, self.port)
         error = ConnectionLost(f"{self.host}:{self.port}: {reason}")
         error.__cause__ = cause
         self.abort(error)

@@ -98,12 +98,17 @@ async def _begin(
     elif _suspects and (connection.host, connection.port) in _suspects:
         from ingestd.wire.sasl.authentication import check_no_sasl  # noqa: PLC0415 - see above
 
-        await check_no_sasl(
-            _name(connection),
-            connection.versions,
-            lambda api, version, body: connection.send(api, version, [body], timeout=deadline.remaining),
-        )
-        _suspects.pop((connection.host, connection.port), None)
+        # Suspected no more, unless it is one: a broker that just closes when it is asked is not asked every time.
+        del _suspects[connection.host, connection.port]
+        try:
+            await check_no_sasl(
+                _name(connection),
+                connection.versions,
+                lambda api, version, body: connection.send(api, version, [body], timeout=deadline.remaining),
+            )
+        except AuthenticationFailed:
+            suspect_sasl(connection.host, connection.port)
+            raise
 
 
 def _failure(connection: Connection, settings: ConnectionSettings, error: Exception) -> IngestdError | None:

@@ -33,7 +33,8 @@ class ScriptedBroker:
     """Serves while entered, on 127.0.0.1. Answers each connection's requests one after the other, as Kafka does.
 
     says: for each authentication a function that is asked message by message. lifetime: of sessions, in seconds.
-    delay: seconds before each echo. silent: whether echoes are left out. reading: when cleared, nothing more is read.
+    delay: seconds before each echo. silent: whether echoes are left out. handshakes: whether SASL's are answered.
+    reading: when cleared, nothing more is read.
     asked: the names of all APIs, bodies: of the echoed requests; in order of arrival. violations: what was sent when it
     must not be. authentications: how many were begun.
     """
@@ -50,6 +51,7 @@ class ScriptedBroker:
         self.tls = tls
         self.says = says
         self.mechanisms = mechanisms
+        self.handshakes = True
         self.lifetime = lifetime
         self.delay = delay
         self.silent = False
@@ -105,6 +107,8 @@ class ScriptedBroker:
             header = struct.pack(">i", correlation_id) + (b"\0" if (api, version) == (AUTHENTICATE, 2) else b"")
             if api == VERSIONS:
                 answer: bytes | None = self.versions(version)
+            elif api == HANDSHAKE and not self.handshakes:
+                return
             elif api == HANDSHAKE:
                 answer, talking = self._handshake(version, body)
             elif api == AUTHENTICATE:

@@ -361,3 +361,21 @@ async def test_a_broker_that_died_at_the_first_request_is_asked_once_more_and_us
             assert bytes(await again.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
             await again.close()
         assert broker.asked.count("sasl_handshake") == 1
+
+
+async def test_a_broker_that_closes_when_it_is_asked_is_not_asked_every_time() -> None:
+    async with ScriptedBroker(delay=60) as broker:
+        broker.handshakes = False
+        connection = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        answer = connection.send(*ECHO, [b"hello"], timeout=5)
+        await asyncio.sleep(0.01)
+        for writer in broker._open:
+            writer.transport.abort()
+        with pytest.raises(ConnectionLost):
+            await answer
+        with pytest.raises(ConnectionLost):
+            await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        broker.delay = 0.0
+        again = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        assert bytes(await again.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
+        await again.close()
