@@ -101,6 +101,18 @@ async def keep_sending(producer: AsyncProducer, topic: str) -> None:
         await deliver(producer, topic, b"beat")
 
 
+async def test_metadata_beyond_a_receive_buffer_is_read_whole(kafka: KafkaCluster) -> None:
+    name = f"wide-{uuid4()}"
+    async with Client(kafka.bootstrap) as client:
+        admin = ClusterAdmin(client)
+        (created,) = await admin.create_topics([NewTopic(name, 600, 1)])
+        assert created.error is None
+        assert await client.partitions(name, PATIENT) == list(range(600))
+        (described,) = (await admin.describe_topics([name])).values()
+        assert len(described.partitions) == 600
+        await admin.delete_topics([name])
+
+
 async def test_every_address_of_a_bootstrap_name_is_tried(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     port = int(kafka.bootstrap[0].rpartition(":")[2])
     with socket.create_server(("127.0.0.3", port)):  # takes connections, and says nothing
