@@ -41,7 +41,8 @@ class Claim:
         self._seen = (-1, -1)
         self._marked = -1
         self._metadata = ""
-        self._committed: tuple[int, str] | None = None
+        self._leader_epoch = -1
+        self._committed: OffsetAndMetadata | None = None
 
     def __repr__(self) -> str:
         return f"<Claim {self.key} at {self.next_offset}{' ended' if self._stopped else ''}>"
@@ -118,43 +119,40 @@ class Claim:
 
         This, as the other ways to mark, first calls what finished commits wait to have called.
         """
-        self.mark_offset(record.offset + 1, metadata)
+        self._mark(record.offset + 1, record.leader_epoch, metadata)
 
     def mark_all(self, metadata: str = "") -> None:
         """Say that everything that was handed out is processed: after a chunk, a batch, columns."""
-        self.mark_offset(self._consumer.next_offset, metadata)
+        handed_out = self._consumer.committable
+        self._mark(handed_out.offset, handed_out.leader_epoch, metadata)
 
     def mark_offset(self, offset: int, metadata: str = "") -> None:
         """Say that everything before `offset` is processed."""
-        self._run_callbacks()
-        if offset > self._marked and not self._released:
-            self._marked = offset
-            self._metadata = metadata
+        handed_out = self._consumer.committable
+        self._mark(offset, handed_out.leader_epoch if handed_out.offset == offset else -1, metadata)
 
     def reset_offset(self, offset: int, metadata: str = "") -> None:
         """Mark `offset` although that may go back: the next session begins there. This one reads on where it is."""
         self._run_callbacks()
         if not self._released:
-            self._marked = offset
-            self._metadata = metadata
+            self._marked, self._leader_epoch, self._metadata = offset, -1, metadata
+
+    def _mark(self, offset: int, leader_epoch: int, metadata: str) -> None:
+        self._run_callbacks()
+        if offset > self._marked and not self._released:
+            self._marked, self._leader_epoch, self._metadata = offset, leader_epoch, metadata
 
     # What the session does with it
 
     @property
     def uncommitted(self) -> OffsetAndMetadata | None:
-        """What is marked and not committed; None: nothing.
-
-        Its leader epoch is of what was handed out last, which may be of a later leader than what is marked: a log that
-        was cut in between is then found when it is read, not when the next session begins.
-        """
-        if self._marked < 0 or (self._marked, self._metadata) == self._committed:
-            return None
-        epoch = self._consumer.committable.leader_epoch if self._marked > self.initial_offset else -1
-        return OffsetAndMetadata(self._marked, epoch, self._metadata)
+        """What is marked and not committed; None: nothing."""
+        marked = OffsetAndMetadata(self._marked, self._leader_epoch, self._metadata)
+        return None if self._marked < 0 or marked == self._committed else marked
 
     def committed(self, offset: OffsetAndMetadata) -> None:
         """This much is committed."""
-        self._committed = (offset.offset, offset.metadata)
+        self._committed = offset
 
     @property
     def stuck(self) -> bool:

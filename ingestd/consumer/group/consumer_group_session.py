@@ -217,7 +217,7 @@ class ConsumerGroupSession:
         deadline = Deadline.after(self._settings.rebalance_timeout)
         claims = await self._take_away(partitions)
         await self._end_handlers(claims, deadline)
-        await self._hook(self._handler.revoked(self, sorted(partitions)))
+        await self._last_hook(self._handler.revoked(self, sorted(partitions)), deadline)
         await self._final_commit(claims, deadline)
         self._release(claims)
 
@@ -234,7 +234,8 @@ class ConsumerGroupSession:
         claims = await self._take_away(partitions)
         await self._end_handlers(claims, Deadline.after(0.0))
         self._release(claims)
-        await self._hook(self._handler.lost(self, sorted(partitions)))
+        deadline = Deadline.after(self._settings.rebalance_timeout)
+        await self._last_hook(self._handler.lost(self, sorted(partitions)), deadline)
 
     # Claims
 
@@ -376,7 +377,7 @@ class ConsumerGroupSession:
             self._hooks -= 1
 
     async def _last_hook(self, hook: Awaitable[None], deadline: Deadline) -> None:
-        """A hook of the end: it may fail, and take its time, without keeping the rest of the end from coming."""
+        """A hook at the end of claims: it may fail, and take its time, without keeping the rest of it from coming."""
         try:
             await Deadline.after(deadline.remaining * _GRACE).wait_for(self._hook(hook), "a hook of the handler")
         except Exception as error:  # noqa: BLE001 - the handler's own; raised when the session has ended

@@ -32,7 +32,7 @@ class NoOffset(Enum):
     oldest = "oldest"
     newest = "newest"
     error = "error"
-    """Its claim raises `KafkaError` OFFSET_NOT_AVAILABLE."""
+    """`ConsumerGroup.consume` raises `KafkaError` OFFSET_OUT_OF_RANGE."""
 
 
 @dataclass(frozen=True, slots=True)

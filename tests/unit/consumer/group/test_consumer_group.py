@@ -1,0 +1,565 @@
+"""The consumer group against a coordinator in memory, with partitions that the test feeds: what Kafka hardly shows."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from group_coordinator import Groups
+from next_generation_coordinator import FAST, Silence
+
+from ingestd.client import broker as broker_module
+from ingestd.client.client import Client
+from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group import consumer_group as consumer_group_module
+from ingestd.consumer.group.consumer_group import ConsumerGroup
+from ingestd.consumer.group.handler import ConsumerGroupHandler
+from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
+from ingestd.consumer.group.settings import GroupSettings, NoOffset
+from ingestd.consumer.settings import Edge
+from ingestd.errors import Closed, ConnectionLost, ErrorCode, IngestdError, KafkaError
+from ingestd.records.decode import Record, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from ingestd.consumer.group.claim import Claim
+    from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
+
+SETTINGS = GroupSettings(
+    assignors=("range",),
+    heartbeat_interval=0.02,
+    session_timeout=5.0,
+    rebalance_timeout=5.0,
+    request_timeout=5.0,
+    auto_commit_interval=60.0,
+    no_offset=NoOffset.oldest,
+)
+ALL = [TopicPartition("t", number) for number in range(4)]
+
+
+class Partition:
+    """Stands for a partition consumer: hands out as many records as there are."""
+
+    def __init__(self, key: TopicPartition, offset: int) -> None:
+        self.key = key
+        self.next_offset = offset
+        self.end = offset
+        self.high_watermark = -1
+        self.lag = None
+        self.paused = False
+        self.awaited = False
+        self.closed = False
+        self._news = asyncio.Event()
+
+    @property
+    def committable(self) -> OffsetAndMetadata:
+        return OffsetAndMetadata(self.next_offset, 5)
+
+    def feed(self, count: int) -> None:
+        self.end += count
+        self._news.set()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def abandon(self) -> None:
+        self.closed = True
+        self._news.set()
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while True:
+            while self.next_offset < self.end and not self.closed:
+                self.next_offset += 1
+                yield Record(
+                    self.next_offset - 1,
+                    0,
+                    TimestampType.create_time,
+                    None,
+                    b"v",
+                    topic=self.key.topic,
+                    partition=self.key.partition,
+                    leader_epoch=5,
+                )
+            if self.closed:
+                return
+            self._news.clear()
+            self.awaited = True
+            await self._news.wait()
+            self.awaited = False
+
+
+class Consumer:
+    """Stands for the consumer below: partitions by key, and a gate or an error before they open."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.asked: list[dict[TopicPartition, Any]] = []
+        self.gate: asyncio.Event | None = None
+        self.errors: list[IngestdError] = []
+
+    async def consume_partitions(self, starts: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Partition]:
+        self.asked.append(dict(starts))
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.gate is not None:
+            await self.gate.wait()
+        opened = {
+            key: Partition(key, start.offset if isinstance(start, OffsetAndMetadata) else 0)
+            for key, start in starts.items()
+        }
+        self.partitions |= opened
+        return opened
+
+    async def close(self, timeout: float) -> None:
+        """Nothing to close."""
+
+
+class Handler(ConsumerGroupHandler):
+    """Marks what it reads; remembers what it is told. A test can hold up, or break, each of its methods."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.failures: dict[str, Exception] = {}
+        self.claims: list[Claim] = []
+        self.cancelled: list[TopicPartition] = []
+        self.returns: set[TopicPartition] = set()
+        self._changed = asyncio.Event()
+
+    async def _hear(self, what: str) -> None:
+        self.told.append(what)
+        self._changed.set()
+        if what in self.failures:
+            raise self.failures[what]
+        if what in self.gates:
+            await self.gates[what].wait()
+
+    async def setup(self, session: ConsumerGroupSession) -> None:
+        await self._hear("setup")
+
+    async def cleanup(self, session: ConsumerGroupSession) -> None:
+        await self._hear("cleanup")
+
+    async def assigned(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("assigned")
+
+    async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("revoked")
+
+    async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
+        await self._hear("lost")
+
+    async def consume_claim(self, session: ConsumerGroupSession, claim: Claim) -> None:
+        self.claims.append(claim)
+        self._changed.set()
+        try:
+            if "claim" in self.gates:
+                await self.gates["claim"].wait()
+            async for record in claim:
+                claim.mark(record)
+                self._changed.set()
+                if claim.key in self.returns:
+                    return
+        except asyncio.CancelledError:
+            self.cancelled.append(claim.key)
+            raise
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Joined:
+    """A group, its handler, and the consuming task."""
+
+    def __init__(self, client: Client, settings: GroupSettings) -> None:
+        self.retries: list[tuple[str, IngestdError]] = []
+        self.handler = Handler()
+        self.group = ConsumerGroup(client, "g", settings, events=self)
+        self.consuming: asyncio.Task[Any] | None = None
+
+    def consume(self) -> asyncio.Task[Any]:
+        self.consuming = asyncio.create_task(self.group.consume(["t"], self.handler))
+        return self.consuming
+
+    async def claimed(self, count: int) -> None:
+        await self.handler.until(lambda: len(self.handler.claims) >= count)
+
+    def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
+        self.retries.append((doing, error))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    scripted = Groups()
+    monkeypatch.setattr(broker_module.Connection, "open", scripted.open)
+    return scripted
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    """The consumer of the group that is made next; of one group for each test."""
+    stands_in = Consumer()
+    monkeypatch.setattr(consumer_group_module, "Consumer", lambda *_, **__: stands_in)
+    return stands_in
+
+
+@pytest.fixture
+async def join(groups: Groups, consumer: Consumer) -> AsyncIterator[Callable[..., Joined]]:
+    """`join(**settings)`: a group that consumes, with a client of its own."""
+    joined: list[Joined] = []
+    clients: list[Client] = []
+
+    def start(**changes: Any) -> Joined:
+        clients.append(Client(["one:1"], FAST))
+        joined.append(Joined(clients[-1], replace(SETTINGS, **changes)))
+        joined[-1].consume()
+        return joined[-1]
+
+    yield start
+    for one in joined:
+        for gate in one.handler.gates.values():
+            gate.set()
+        await one.group.close(5.0)
+        if one.consuming is not None:
+            await asyncio.wait([one.consuming])
+            if not one.consuming.cancelled():
+                one.consuming.exception()
+    for client in clients:
+        await client.close()
+
+
+def kinds(groups: Groups) -> list[str]:
+    """The requests that show in which order a rebalance goes."""
+    names = [type(request).__name__.removesuffix("Request") for request in groups.heard]
+    return [name for name in names if name in ("JoinGroup", "SyncGroup", "OffsetCommit", "LeaveGroup")]
+
+
+async def test_the_final_commit_is_sent_before_the_join_that_gives_the_partitions_up(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    consumer.partitions[ALL[1]].feed(3)
+    await member.handler.until(lambda: member.handler.claims[1].uncommitted is not None)
+    groups.heard.clear()
+    groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    assert (await member.consuming).reason is EndReason.rebalance
+    await groups.more("SyncGroup")
+    assert kinds(groups)[:2] == ["OffsetCommit", "JoinGroup"]
+    assert groups.offsets == {("t", 1): (3, 5, "")}
+    assert member.handler.told == ["setup", "assigned", "revoked", "cleanup"]
+    member.consume()
+    await member.claimed(8)
+    assert consumer.asked[-1][ALL[1]] == OffsetAndMetadata(3, 5, "")
+    assert consumer.asked[-1][ALL[0]] is Edge.oldest
+
+
+async def test_marks_of_a_claim_that_is_over_count_for_nothing(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    await member.consuming
+    claim = member.handler.claims[0]
+    claim.mark_offset(17)
+    claim.reset_offset(3)
+    assert claim.ended
+    assert claim.uncommitted is None
+
+
+async def test_what_is_lost_ends_at_once_and_is_not_committed(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    consumer.partitions[ALL[0]].feed(3)
+    await member.handler.until(lambda: member.handler.claims[0].uncommitted is not None)
+    groups.script["Heartbeat"].append(ErrorCode.illegal_generation)
+    assert (await member.consuming).reason is EndReason.lost
+    assert member.handler.told == ["setup", "assigned", "lost", "cleanup"]
+    assert groups.counts["OffsetCommit"] == 0
+    member.consume()
+    await member.claimed(8)
+
+
+async def test_partitions_that_go_while_their_claims_open_get_no_handler(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    consumer.gate = asyncio.Event()
+    member = join(assignors=("cooperative-sticky",))
+    async with asyncio.timeout(5):
+        while not consumer.asked:
+            await asyncio.sleep(0.001)
+    session = member.group.session
+    assert session is not None
+    await session.revoked(ALL[2:])
+    consumer.gate.set()
+    await member.claimed(2)
+    assert sorted(claim.key for claim in member.handler.claims) == ALL[:2]
+    assert [sorted(asked) for asked in consumer.asked] == [ALL, ALL[:2]]
+    assert member.handler.told.count("assigned") == 1
+
+
+async def test_a_rebalance_during_setup_leads_to_the_newer_assignment(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    first = Handler()
+    first.gates["setup"] = asyncio.Event()
+    client = Client(["one:1"], FAST)
+    group = ConsumerGroup(client, "g", SETTINGS)
+    consuming = asyncio.create_task(group.consume(["t"], first))
+    await first.until(lambda: first.told == ["setup"])
+    other = join()
+    await groups.stable(2)
+    first.gates["setup"].set()
+    await first.until(lambda: len(first.claims) == 2)
+    await other.claimed(2)
+    keys = sorted(claim.key for claim in [*first.claims, *other.handler.claims])
+    assert keys == ALL
+    await group.close()
+    assert (await consuming).reason is EndReason.closed
+    await client.close()
+
+
+async def test_a_handler_that_does_not_return_is_cancelled_in_time_for_the_rebalance(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(rebalance_timeout=0.4)
+    member.handler.gates["claim"] = asyncio.Event()
+    await member.claimed(4)
+    groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    assert (await member.consuming).reason is EndReason.rebalance
+    assert sorted(member.handler.cancelled) == ALL
+    await groups.stable(1, generation=2)
+    assert "revoke" not in [doing for doing, _ in member.retries]  # the member was not late
+
+
+async def test_a_handler_that_returns_ends_all_claims_and_the_next_session_joins_anew(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    member.handler.returns = {ALL[2]}
+    await member.claimed(4)
+    consumer.partitions[ALL[2]].feed(1)
+    assert (await member.consuming).reason is EndReason.claim_returned
+    assert all(partition.closed for partition in consumer.partitions.values())
+    assert groups.offsets == {("t", 2): (1, 5, "")}
+    joins = groups.counts["JoinGroup"]
+    member.consume()
+    await member.claimed(8)
+    assert groups.counts["JoinGroup"] == joins + 1
+    assert groups.requests("JoinGroup")[-1].reason == "consumes again after: claim returned"
+
+
+@pytest.mark.parametrize("what", ["setup", "assigned", "cleanup", "revoked"])
+async def test_what_a_hook_raises_is_raised_and_what_is_marked_is_committed(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined], what: str
+) -> None:
+    member = join()
+    member.handler.failures[what] = ValueError(what)
+    if what in ("cleanup", "revoked"):
+        await member.claimed(4)
+        consumer.partitions[ALL[0]].feed(1)
+        await member.handler.until(lambda: member.handler.claims[0].uncommitted is not None)
+        groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    with pytest.raises(ValueError, match=what):
+        await member.consuming
+    assert member.handler.told[-1] == "cleanup"
+    if what in ("cleanup", "revoked"):
+        assert groups.offsets == {("t", 0): (1, 5, "")}
+
+
+async def test_claims_that_can_not_begin_yet_are_tried_again(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    consumer.errors = [ConnectionLost("away"), KafkaError(ErrorCode.not_leader_or_follower)]
+    member = join()
+    await member.claimed(4)
+    assert [doing for doing, _ in member.retries] == ["start of claims"] * 2
+
+
+async def test_claims_that_can_never_begin_end_the_session_with_their_error(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    consumer.errors = [KafkaError(ErrorCode.topic_authorization_failed, "t")]
+    member = join()
+    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+        await member.consuming
+
+
+async def test_an_error_that_ends_the_membership_is_raised_and_consuming_again_makes_a_new_member(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    groups.script["JoinGroup"].append(ErrorCode.group_max_size_reached)
+    member = join()
+    with pytest.raises(KafkaError, match="GROUP_MAX_SIZE_REACHED"):
+        await member.consuming
+    assert member.handler.told == []
+    member.consume()
+    await member.claimed(4)
+    groups.script["Heartbeat"].append(ErrorCode.group_authorization_failed)
+    with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+        await member.consuming
+    assert member.handler.told == ["setup", "assigned", "lost", "cleanup"]
+
+
+async def test_an_automatic_commit_that_fails_is_told_and_made_again(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    groups.script["OffsetCommit"].append(ErrorCode.offset_metadata_too_large)
+    member = join(auto_commit_interval=0.02)
+    await member.claimed(4)
+    consumer.partitions[ALL[0]].feed(1)
+    await groups.until(lambda: groups.offsets != {})
+    assert ("auto commit", "OFFSET_METADATA_TOO_LARGE") in [
+        (doing, error.code.name.upper()) for doing, error in member.retries if isinstance(error, KafkaError)
+    ]
+    commits = groups.counts["OffsetCommit"]
+    await groups.more("Heartbeat", 5)
+    assert groups.counts["OffsetCommit"] == commits  # what is committed is not committed again
+
+
+async def test_only_a_handler_that_is_busy_with_one_thing_exceeds_the_poll_interval(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(max_poll_interval=0.2)
+    await member.claimed(4)
+    await groups.more("Heartbeat", 20)  # all wait for records
+    member.handler.claims[1].idle = True
+    member.handler.gates["claim"] = asyncio.Event()
+    groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    await member.consuming
+    member.consume()
+    with pytest.raises(PollIntervalExceeded):
+        await member.consuming
+    assert member.handler.told[-2:] == ["lost", "cleanup"]
+    await groups.until(lambda: len(groups.left) == 1)
+
+
+async def test_nobody_who_consumes_exceeds_the_poll_interval_too_and_comes_back_as_a_new_member(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(max_poll_interval=0.1)
+    member.handler.returns = {ALL[0]}
+    await member.claimed(4)
+    consumer.partitions[ALL[0]].feed(1)
+    await member.consuming
+    await groups.until(lambda: len(groups.left) == 1)
+    member.consume()
+    await member.claimed(8)
+    assert groups.requests("JoinGroup")[-1].member_id == "m2"
+
+
+async def test_one_session_at_a_time_and_none_after_close(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    with pytest.raises(IngestdError, match="consuming already"):
+        await member.group.consume(["t"], member.handler)
+    await member.group.close()
+    assert (await member.consuming).reason is EndReason.closed
+    with pytest.raises(Closed):
+        await member.group.consume(["t"], member.handler)
+
+
+@pytest.mark.parametrize("what", ["claim", "revoked", "cleanup"])
+async def test_closing_ends_in_time_whatever_a_handler_does(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined], what: str
+) -> None:
+    member = join()
+    member.handler.gates[what] = asyncio.Event()
+    await member.claimed(4)
+    consumer.partitions[ALL[0]].feed(1)
+    groups.script["OffsetCommit"].extend([Silence] * 10)
+    started = asyncio.get_running_loop().time()
+    await member.group.close(1.0)
+    assert asyncio.get_running_loop().time() - started < 2.0
+    assert groups.left == [("m1", None)]
+    await asyncio.wait([member.consuming])
+
+
+async def test_cancelling_waits_for_cleanup_and_the_final_commit_and_the_member_stays(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    consumer.partitions[ALL[0]].feed(1)
+    await member.handler.until(lambda: member.handler.claims[0].uncommitted is not None)
+    assert member.consuming is not None
+    member.consuming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await member.consuming
+    assert member.handler.told[-1] == "cleanup"
+    assert groups.offsets == {("t", 0): (1, 5, "")}
+    await groups.more("Heartbeat", 2)
+    assert groups.left == []
+
+
+async def test_cancelling_before_there_is_an_assignment_ends_at_once(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    groups.script["JoinGroup"].extend([Silence] * 3)
+    member = join()
+    await groups.more("JoinGroup", 1)
+    assert member.consuming is not None
+    member.consuming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await member.consuming
+    assert member.handler.told == []
+
+
+async def test_what_is_paused_stays_paused_in_the_next_session(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    member.group.pause(ALL[:1])
+    groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+    await member.consuming
+    member.consume()
+    await member.claimed(8)
+    assert [consumer.partitions[key].paused for key in ALL] == [True, False, False, False]
+    member.group.resume_all()
+    assert member.group.paused == frozenset()
+    assert not consumer.partitions[ALL[0]].paused
+
+
+async def test_chosen_partitions_wait_for_a_broker_without_haste_and_are_committed_by_nobody_in_particular(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    groups.down = True
+    client = Client(["one:1"], FAST)
+    told = Joined(client, replace(SETTINGS, request_timeout=0.05, auto_commit_interval=0.02))
+    consuming = asyncio.create_task(told.group.consume_assigned(ALL[1:2], told.handler))
+    async with asyncio.timeout(20):
+        while len(told.retries) < 3:
+            await asyncio.sleep(0.01)
+    assert {doing for doing, _ in told.retries} == {"find a broker"}
+    groups.down = False
+    await told.claimed(1)
+    consumer.partitions[ALL[1]].feed(2)
+    await groups.until(lambda: groups.offsets == {("t", 1): (2, 5, "")})
+    request = groups.requests("OffsetCommit")[-1]
+    assert (request.member_id, request.generation_id_or_member_epoch) == ("", -1)
+    assert groups.counts["JoinGroup"] == 0
+    await told.group.close()
+    assert (await consuming).reason is EndReason.closed
+    assert groups.left == []
+    await client.close()
