@@ -33,6 +33,7 @@ _FRESH: Final = 0.8
 _LAST_SECONDS: Final = 5.0
 """A token with no more left than this is not worth sending."""
 _LARGEST_ANSWER: Final = 256 * 1024
+_ERROR_SHOWN: Final = 200
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -58,6 +59,7 @@ class ClientCredentials:
     Invariants
         While a token is fresh, nobody asks for another; those who need one at the same time share one request.
         A token that is no longer fresh but lasts is used while the endpoint can not be reached.
+        A token that a broker refused is not given out again, however long it would last.
     """
 
     def __init__(
@@ -100,6 +102,11 @@ class ClientCredentials:
             return self._token.value
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             return (await self._renewed(self._token)).value
+
+    def forget(self, token: str) -> None:
+        """Ask for another one next time: a broker has refused this one."""
+        if self._token is not None and self._token.value == token:
+            self._token = None
 
     async def _renewed(self, old: _Token | None) -> _Token:
         if old is not None and old.fresh:
@@ -161,7 +168,8 @@ class ClientCredentials:
             raise ConnectionLost(f"{self._endpoint}: no token: HTTP status {status}")
         if status != 200:
             reason = ": ".join(str(answer[key]) for key in ("error", "error_description") if answer.get(key))
-            raise AuthenticationFailed(f"{self._endpoint}: no token: HTTP status {status} {reason}".rstrip())
+            shown = reason[:_ERROR_SHOWN]
+            raise AuthenticationFailed(f"{self._endpoint}: no token: HTTP status {status} {shown}".rstrip())
         value = answer.get("access_token")
         if not isinstance(value, str):
             raise ProtocolError(f"{self._endpoint}: an answer without access_token")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["OAuthBearer", "TokenProvider"]
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Gives a token that is valid now; asked for every connection and re-authentication, so it should keep its token."""
+"""Gives a token that is valid now; asked for every connection and re-authentication, so it should keep its token.
+
+If it has a method `forget(token)`, that is called with a token that a broker has refused.
+"""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
@@ -66,13 +69,15 @@ class OAuthBearer:
             raise AuthenticationFailed(f"OAUTHBEARER: the token provider failed: {type(error).__name__}") from error
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise AuthenticationFailed("OAUTHBEARER: the token provider gave something that is no token")
-        return _exchange(token, self.extensions)
+        return _exchange(token, self.extensions, getattr(self.token, "forget", None))
 
 
-def _exchange(token: str, extensions: Mapping[str, str]) -> Exchange:
+def _exchange(token: str, extensions: Mapping[str, str], forget: Callable[[str], None] | None) -> Exchange:
     pairs = "".join(f"{name}={value}\x01" for name, value in extensions.items())
     refusal = yield f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
     if refusal:
+        if forget is not None:
+            forget(token)
         yield b"\x01"  # the broker waits for it before it says the same as an error
         shown = refusal[:_ERROR_SHOWN].decode(errors="replace")
         raise AuthenticationFailed(f"OAUTHBEARER: the broker refuses the token: {shown}")

@@ -335,6 +335,17 @@ async def test_while_the_endpoint_is_away_a_token_serves_to_its_end(
         await provider()
 
 
+async def test_a_token_that_a_broker_refused_is_not_given_out_again(endpoint: TokenEndpoint) -> None:
+    """An identity provider that was set up anew: brokers take none of its old tokens, however long they would last."""
+    bearer = OAuthBearer(provider := credentials(endpoint))
+    exchange = await bearer.begin()
+    assert b"token-1" in next(exchange)
+    exchange.send(b'{"status":"invalid_token"}')
+    assert b"token-2" in next(await bearer.begin())
+    provider.forget("token-1")  # a refusal that comes late
+    assert b"token-2" in next(await bearer.begin())
+
+
 @pytest.mark.parametrize("seconds", [0, None, "soon", [1]])
 async def test_a_token_without_a_stated_life_is_not_kept(endpoint: TokenEndpoint, seconds: Any) -> None:
     provider = credentials(endpoint)
