@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, ProtocolError, UnsupportedCodec
-from ingestd.records.batch import read_header
+from ingestd.records.batch import codec_of
 from ingestd.records.codecs import Codec
 from ingestd.records.message_set import message_set_of_batch
 from ingestd.wire.produce import FIRST_WITH_BATCHES, LOWEST, produce_request, read_produce_answer
@@ -69,7 +69,7 @@ class ProduceSet:
         refused: list[tuple[PartitionProducer, Batch, IngestdError]] = []
         for partition, batch in self.entries:
             try:
-                if read_header(batch.data).codec is Codec.zstd:
+                if codec_of(batch.data) is Codec.zstd:
                     raise UnsupportedCodec("too old for zstd, which needs Kafka 2.1")
                 if version < FIRST_WITH_BATCHES:
                     magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0

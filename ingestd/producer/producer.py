@@ -27,7 +27,7 @@ from ingestd.producer.transaction import Transaction
 from ingestd.producer.transaction_coordinator import RequestedTransactions
 from ingestd.producer.transaction_state import TransactionState
 from ingestd.producer.transactions import TransactionEvents, Transactions
-from ingestd.records.batch import HEADER_BYTES
+from ingestd.records.batch import HEADER_BYTES, codec_of
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner, tell_of_fork
@@ -175,14 +175,16 @@ class AsyncProducer(RecordIntake):
 
         Its producer fields and its CRC are written here, in place, so `batch` is writable. Its memory must stay as it
         is until `done`, and is not touched after. The producer's own bound does not count it: the memory is bounded by
-        its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `ValueError` for
-        memory that cannot be written, or that cannot hold a batch.
+        its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `UnsupportedCodec`
+        for a compression type that does not exist, `ValueError` for memory that cannot be written, or that cannot hold
+        a batch.
         """
         self._check_open("send_batch")
         if batch.readonly or not batch.c_contiguous or batch.itemsize != 1 or len(batch) <= HEADER_BYTES or records < 1:
             raise ValueError(
                 f"{topic}[{partition}]: {records} records in {batch!r}; expected one in writable, contiguous bytes"
             )
+        codec_of(batch)
         now = time.monotonic()
         producer = self._dispatcher.topic(topic).producer_of(partition)
         generation = self._ledger.enter()

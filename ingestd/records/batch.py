@@ -31,6 +31,7 @@ __all__ = [
     "NO_TIMESTAMP",
     "BatchHeader",
     "check_crc",
+    "codec_of",
     "patch_offset",
     "patch_producer",
     "read_header",
@@ -223,6 +224,11 @@ def patch_producer(
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | (_TRANSACTIONAL if transactional else 0))
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
+
+
+def codec_of(batch: memoryview) -> Codec:
+    """How the records of a batch are compressed, with nothing else looked at. Raises `UnsupportedCodec`."""
+    return Codec.of(batch[_ATTRIBUTES_AT + 1] & _CODEC_MASK)
 
 
 def patch_offset(batch: memoryview, base_offset: int, leader_epoch: int) -> None:

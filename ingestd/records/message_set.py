@@ -168,6 +168,8 @@ def decode_message_set(buffer: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) ->
                 raise CorruptBatch(f"offset {offset}: a wrapper of magic {magic} holds another kind of message")
             # The wrapper's word on who stamped holds, and where the broker did, so does its time (KIP-32).
             stamp = timestamp_ms if stamped is TimestampType.log_append_time else inner_timestamp_ms
+            if not 0 <= within + shift <= offset:
+                raise CorruptBatch(f"offset {within + shift} in the wrapper that ends at offset {offset}")
             yield Record(within + shift, stamp, stamped, _bytes(key), _bytes(value))
 
 
@@ -181,6 +183,8 @@ def _messages(view: memoryview) -> Iterator[tuple[int, memoryview]]:
         magic = view[at + _MAGIC_AT]
         if magic not in _SMALLEST:
             raise CorruptBatch(f"magic {magic} among messages")
+        if offset < 0:
+            raise CorruptBatch(f"message at offset {offset}")
         start = at + _START.size
         if not _SMALLEST[magic] <= length <= len(view) - start:
             raise CorruptBatch(f"message of {length} bytes, {len(view) - start} are left")

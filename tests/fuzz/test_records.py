@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -19,6 +20,7 @@ if __name__ == "__main__":
 
     with atheris.instrument_imports(include=["ingestd.records"]):
         importlib.import_module("ingestd.records.decode")
+        importlib.import_module("ingestd.records.message_set")
         importlib.import_module("ingestd.records._decode_plain")
         importlib.import_module("ingestd.records._encode_plain")
 
@@ -27,6 +29,7 @@ from ingestd.records import _decode_compiled, _decode_plain, _encode_compiled, _
 from ingestd.records.batch import HEADER_BYTES, check_crc, read_header, seal, split_batches
 from ingestd.records.codecs import Codec, decompress
 from ingestd.records.decode import decode_columns, decode_control, decode_records
+from ingestd.records.message_set import batches_of, decode_message_set
 
 CORPUS = Path(__file__).with_name("records_corpus")
 LIMIT = 1 << 20
@@ -95,12 +98,40 @@ def lines_by_both_twins(data):
     assert not any(out[_encode_compiled][written:])
 
 
+def messages_as_they_came(data):
+    outcome(lambda: list(decode_message_set(data, limit=LIMIT)))
+    for batch in outcome(lambda: list(batches_of(data, limit=LIMIT))) or ():
+        outcome(decode_records, batch, limit=LIMIT)
+
+
+def messages_with_sound_checksums(data):
+    """Each message's magic, length and CRC are made right, so that what is behind them is reached, and read alike."""
+    made, at = bytearray(), 0
+    while len(data) - at >= 24:
+        magic, length = data[at + 16] % 2, 14 + data[at + 11] % 64
+        message = bytearray(data[at : at + 12 + length])
+        length = len(message) - 12
+        message[8:12] = length.to_bytes(4, "big")
+        message[16] = magic
+        message[12:16] = crc32(message[16:]).to_bytes(4, "big")
+        made += message
+        at += 12 + length
+    records = outcome(lambda: list(decode_message_set(made, limit=LIMIT)))
+    if records is not None:
+        batches = list(batches_of(made, limit=LIMIT))
+        assert [record for batch in batches for record in decode_records(batch, limit=LIMIT)] == records
+        for batch in batches:
+            check_crc(batch)
+
+
 WAYS = (
     batches_as_they_came,
     batch_with_a_sound_header,
     records_by_both_twins,
     stream_of_a_codec,
     lines_by_both_twins,
+    messages_as_they_came,
+    messages_with_sound_checksums,
 )
 
 

@@ -405,7 +405,7 @@ async def test_a_single_record_too_large_fails_and_its_neighbours_do_not() -> No
 async def test_a_delivery_timeout_ends_a_batch_that_never_got_through_and_the_next_one_goes() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
-    async with producing(cluster, delivery_timeout=2.0) as producer:
+    async with producing(cluster, delivery_timeout=2.0, retry_maximum=0.2) as producer:
         cluster.down.update(cluster.nodes)
         send(producer, ends, [b"lost"])
         started = time.monotonic()

@@ -281,6 +281,15 @@ def hostile():
     for at, length in ((26, -2), (26, 2**31 - 1), (30, -2), (30, 2)):
         damaged = plain[:at] + struct.pack(">i", length) + plain[at + 4 :]
         yield f"length {length} at {at}", damaged[:12] + struct.pack(">I", crc32(damaged[16:])) + damaged[16:]
+    yield "a negative offset", message(1, -1, 0, 0, None, b"")
+    yield (
+        "more messages than offsets",
+        message(1, 0, Codec.gzip, 0, None, compress(plain + message(1, 1, 0, 0, None, b""))),
+    )
+    yield (
+        "messages behind the wrapper's offset",
+        message(0, 3, Codec.gzip, 0, None, compress(message(0, 4, 0, 0, None, None))),
+    )
     yield "a length below any message's", plain[:8] + struct.pack(">i", 21) + plain[12:]
     yield "a negative length", plain[:8] + struct.pack(">i", -1) + plain[12:]
 
