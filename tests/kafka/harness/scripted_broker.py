@@ -32,6 +32,7 @@ Says: TypeAlias = Callable[[bytes], "bytes | str | None"]
 class ScriptedBroker:
     """Serves while entered, on 127.0.0.1. Answers each connection's requests one after the other, as Kafka does.
 
+    authenticate_versions: those of SaslAuthenticate; None: it has none, as brokers before 1.0.
     says: for each authentication a function that is asked message by message. lifetime: of sessions, in seconds.
     delay: seconds before each echo. silent: whether echoes are left out. handshakes: whether SASL's are answered.
     reading: when cleared, nothing more is read.
@@ -47,7 +48,9 @@ class ScriptedBroker:
         mechanisms: tuple[str, ...] = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"),
         lifetime: float = 0.0,
         delay: float = 0.0,
+        authenticate_versions: tuple[int, int] | None = (0, 2),
     ) -> None:
+        self.authenticate_versions = authenticate_versions
         self.tls = tls
         self.says = says
         self.mechanisms = mechanisms
@@ -106,7 +109,7 @@ class ScriptedBroker:
             body = frame[10 + name + flexible :]
             header = struct.pack(">i", correlation_id) + (b"\0" if (api, version) == (AUTHENTICATE, 2) else b"")
             if api == VERSIONS:
-                answer: bytes | None = self.versions(version)
+                answer: bytes | None = self.versions(version, self.authenticate_versions)
             elif api == HANDSHAKE and not self.handshakes:
                 return
             elif api == HANDSHAKE:
@@ -129,10 +132,12 @@ class ScriptedBroker:
             await writer.drain()
 
     @staticmethod
-    def versions(version: int) -> bytes:
+    def versions(version: int, authenticate: tuple[int, int] | None = (0, 2)) -> bytes:
         """The body of its ApiVersions answer."""
         module = import_module(f"kio.schema.api_versions.v{version}.response")
-        ranges = {ECHO[0]: (0, 1), HANDSHAKE: (0, 1), VERSIONS: (0, 4), AUTHENTICATE: (0, 2)}
+        ranges = {ECHO[0]: (0, 1), HANDSHAKE: (0, 1), VERSIONS: (0, 4)}
+        if authenticate is not None:
+            ranges[AUTHENTICATE] = authenticate
         keys = tuple(
             module.ApiVersion(api_key=i16(key), min_version=i16(low), max_version=i16(high))
             for key, (low, high) in ranges.items()

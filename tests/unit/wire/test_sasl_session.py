@@ -9,7 +9,14 @@ import pytest
 import uvloop
 from harness.scripted_broker import ECHO, ScriptedBroker
 
-from ingestd.errors import AuthenticationFailed, BufferFull, Closed, ConnectionLost, DeadlineExceeded
+from ingestd.errors import (
+    AuthenticationFailed,
+    BufferFull,
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    UnsupportedVersion,
+)
 from ingestd.wire.connection import Connection, ConnectionSettings
 from ingestd.wire.sasl import session
 from ingestd.wire.sasl.plain import Plain
@@ -71,6 +78,21 @@ async def test_an_authenticated_connection_is_ready_for_requests() -> None:
         assert bytes(await connection.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
         assert (broker.authentications, broker.violations) == (1, [])
         await connection.close()
+
+
+@pytest.mark.parametrize("highest", [0, 1, 2])
+async def test_sessions_end_where_the_broker_has_versions_that_say_so(highest: int) -> None:
+    async with ScriptedBroker(says=welcome, lifetime=60, authenticate_versions=(0, highest)) as broker:
+        connection = await opened(broker)
+        assert connection.session is not None
+        assert (connection.session._timer is not None) == (highest > 0)
+        await connection.close()
+
+
+async def test_a_broker_without_framed_authentication_is_too_old() -> None:
+    async with ScriptedBroker(says=welcome, authenticate_versions=None) as broker:
+        with pytest.raises(UnsupportedVersion, match="sasl_authenticate: this broker does not have it"):
+            await opened(broker)
 
 
 @pytest.mark.parametrize(
