@@ -221,9 +221,9 @@ class BrokerConsumer:
         fetch = self._session.next_fetch(wanted)
         wait = min(self._wait, settings.fetch_max_wait)
         # A leader that is told where we are serves nothing that a closer replica has.
-        rack = settings.rack if all(one.follows for one in ready.values()) else ""
+        rack = settings.rack if all(one.standing.follows for one in ready.values()) else ""
         for one in ready.values():
-            one.fetched_by_id = by_id and version >= FIRST_WITH_TOPIC_ID
+            one.standing.fetched_by_id = by_id and version >= FIRST_WITH_TOPIC_ID
         self._under_way = True
         reminder = self._remind_later(wanted)
         try:
@@ -256,7 +256,7 @@ class BrokerConsumer:
 
     def _asked(self, consumer: PartitionConsumer) -> PartitionFetch:
         return PartitionFetch(
-            topic_id=consumer.topic_id,
+            topic_id=consumer.standing.topic_id,
             offset=consumer.position,
             leader_epoch=self._places[consumer.key].leader.leader_epoch,
             max_bytes=min(self._settings.partition_max_bytes, consumer.room),
@@ -315,7 +315,7 @@ class BrokerConsumer:
                 self._offer(consumer, part, answer_bytes, final=final)
         served = [consumer for key, consumer in ready.items() if key not in refused]
         for consumer in served:
-            consumer.served()
+            consumer.standing.served()
             if consumer.log_end >= 0:  # a session's answer leaves out what has no news, but its reader may have moved
                 self._events.answered(*consumer.key, consumer.next_offset, consumer.log_end)
         for consumer, node in sent_away:
@@ -363,7 +363,7 @@ class BrokerConsumer:
     def _found_nothing(self, consumers: Sequence[PartitionConsumer]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
         for consumer in consumers:
-            consumer.empty_answers += 1
+            consumer.standing.empty_answers += 1
             end = consumer.end
-            if end is not None and consumer.log_end >= end and consumer.empty_answers >= _EMPTY_ANSWERS_AT_END:
+            if end is not None and consumer.log_end >= end and consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:
                 consumer.move(end)

@@ -3,62 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.position import UNKNOWN_EPOCH, Position
+from ingestd.consumer.standing import Standing
 from ingestd.consumer.unread import MetErrors, Unread
 from ingestd.errors import Closed, IngestdError
 from ingestd.records.batch import check_crc
 from ingestd.records.loops import RecordStream
-from ingestd.retry import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from typing import Any
     from uuid import UUID
 
+    from ingestd.consumer.feeder import Feeder
     from ingestd.consumer.fetched import Fetched, FetchedBatch
     from ingestd.consumer.settings import Start, TopicPartition
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
-__all__ = ["Feeder", "PartitionConsumer"]
+__all__ = ["PartitionConsumer"]
 
 _FAIR_BYTES: Final = 1024 * 1024
 """A reader that never has to wait lets other tasks run after so much."""
-
-
-class Feeder(Protocol):
-    """What a partition consumer needs of the consumer that made it."""
-
-    def share(self) -> int:
-        """Bytes of memory for each partition."""
-        ...
-
-    def wake(self, consumer: PartitionConsumer) -> None:
-        """There is room for more."""
-        ...
-
-    def repositioned(self, consumer: PartitionConsumer) -> None:
-        """Fetch from another position, whatever became of the one before."""
-        ...
-
-    def release(self, consumer: PartitionConsumer) -> None:
-        """Fetch no more."""
-        ...
-
-    def told(self) -> None:
-        """A partition consumer has something to hand out, or has ended."""
-        ...
-
-    @property
-    def locate(self) -> Callable[[TopicPartition, Start], Awaitable[int]]:
-        """The offset that a start means now."""
-        ...
 
 
 class PartitionConsumer:
@@ -91,19 +62,12 @@ class PartitionConsumer:
     ) -> None:
         self.key = key
         self.end = end
-        self.topic_id = topic_id
-        self.fetched_by_id = False
-        self.gone = False
-        self.checked_epoch = UNKNOWN_EPOCH
-        self.backoff = Backoff()
-        self.failing_since: float | None = None
-        self.empty_answers = 0
+        self.standing = Standing(topic_id)
         self.errors = MetErrors()
         """Every error as it is met, also those after which fetching is tried again; ends when this is closed.
 
         For `async for`, by one task. What ends fetching is raised by iteration as well. The newest 100 are kept.
         """
-        self.refused_by: tuple[int, int] | None = None
         self._position = position
         self._feeder = feeder
         self._committed = committed
@@ -118,7 +82,6 @@ class PartitionConsumer:
         self._high_watermark = -1
         self._last_stable_offset = -1
         self._log_start_offset = -1
-        self._leader_only_until = 0.0
         self._paused = False
         self._closed = False
         self._error: IngestdError | None = None
@@ -213,7 +176,7 @@ class PartitionConsumer:
         self._error = None
         self._position = Position(offset, epoch)
         self._next_offset, self._next_epoch = offset, epoch
-        self.checked_epoch = UNKNOWN_EPOCH
+        self.standing.checked_epoch = UNKNOWN_EPOCH
         self._feeder.repositioned(self)
         self._notify()
         return offset
@@ -404,21 +367,14 @@ class PartitionConsumer:
     def unchecked(self, leader_epoch: int) -> bool:
         """Whether a leader of this epoch must be asked first if its log is the one that was read (KIP-320)."""
         known = UNKNOWN_EPOCH not in (self._position.leader_epoch, leader_epoch)
-        return known and self.checked_epoch != leader_epoch
+        return known and self.standing.checked_epoch != leader_epoch
 
     def offer(self, fetched: Fetched) -> None:
         """Queue what an answer brought for `position`, and move on."""
         self._position = self._position.after(fetched)
-        self.empty_answers = 0
+        self.standing.empty_answers = 0
         self._unread.put(fetched)
         self._notify()
-
-    def served(self) -> None:
-        """A broker answered without an error for this partition."""
-        self.failing_since = None
-        self.refused_by = None
-        self.gone = False
-        self.backoff.reset()
 
     def learned(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
         """Take over what an answer says of the log."""
@@ -426,21 +382,9 @@ class PartitionConsumer:
         self._last_stable_offset = last_stable_offset
         self._log_start_offset = log_start_offset
 
-    @property
-    def follows(self) -> bool:
-        """Whether it may be sent to a replica that is closer than its leader."""
-        return time.monotonic() >= self._leader_only_until
-
-    def stay_with_leader(self, seconds: float) -> None:
-        """Have it fetched from its leader alone for so long."""
-        self._leader_only_until = time.monotonic() + seconds
-
     def begin_anew(self, topic_id: UUID | None) -> None:
         """The topic is another one under the same name: nothing that was known of its log counts."""
-        self.topic_id = topic_id
-        self.checked_epoch = UNKNOWN_EPOCH
-        self.gone = False
-        self.failing_since = self.refused_by = None
+        self.standing = Standing(topic_id)
         self._position = Position(self.position)
 
     def move(self, offset: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -179,7 +178,7 @@ class Placement:
             if consumer.unchecked(leader.leader_epoch):
                 self._checks.ask(consumer, leader)
                 return
-            consumer.checked_epoch = leader.leader_epoch
+            consumer.standing.checked_epoch = leader.leader_epoch
         self._put(consumer, Place(leader.leader, leader))
 
     def _put(self, consumer: PartitionConsumer, place: Place) -> None:
@@ -210,7 +209,7 @@ class Placement:
     def _retry_later(self, consumer: PartitionConsumer) -> None:
         if consumer.key in self._retries or self._closed:
             return
-        delay = consumer.backoff.next_delay()
+        delay = consumer.standing.backoff.next_delay()
         self._retries[consumer.key] = asyncio.get_running_loop().call_later(delay, self._retry, consumer)
 
     def _retry(self, consumer: PartitionConsumer) -> None:
@@ -227,7 +226,7 @@ class Placement:
             if place is None:
                 # The answer that sent it away may be newer than this snapshot: the retry's backoff stays in force
                 # unless the snapshot names another leader or term than the one that refused.
-                if consumer.refused_by != (leader.leader, leader.leader_epoch):
+                if consumer.standing.refused_by != (leader.leader, leader.leader_epoch):
                     self._place(consumer)
             elif _is_outdated(place, leader, snapshot) or (_is_another(consumer, snapshot) and _is_believed(consumer)):
                 self.repositioned(consumer)
@@ -243,7 +242,7 @@ class Placement:
         if placed is None or placed.place.follower or self.consumers.get(consumer.key) is not consumer:
             return
         if node not in self._client.metadata.snapshot.nodes:
-            consumer.stay_with_leader(_REPLICA_PENALTY)
+            consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its preferred replica {node} is not known")
             return
         self._take_away(consumer)
@@ -259,12 +258,12 @@ class Placement:
         place = self._take_away(consumer)
         if place is not None and place.follower:  # whatever it is, the leader knows better
             self._retried(consumer, error)
-            consumer.stay_with_leader(_REPLICA_PENALTY)
+            consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its replica {place.node}: {error}")
             self._place(consumer)
             return
         if place is not None:
-            consumer.refused_by = (place.leader.leader, place.leader.leader_epoch)
+            consumer.standing.refused_by = (place.leader.leader, place.leader.leader_epoch)
         if isinstance(error, KafkaError) and error.code is ErrorCode.offset_out_of_range:
             self._out_of_range(consumer, error)
             return
@@ -272,11 +271,9 @@ class Placement:
             self._fail(consumer, error)
             return
         self._retried(consumer, error)
-        now = time.monotonic()
-        if consumer.failing_since is None:
-            consumer.failing_since = now
-        consumer.gone = isinstance(error, KafkaError) and error.code in _GONE
-        if consumer.gone and now - consumer.failing_since > self._settings.metadata_timeout:
+        failing = consumer.standing.failing()
+        consumer.standing.gone = isinstance(error, KafkaError) and error.code in _GONE
+        if consumer.standing.gone and failing > self._settings.metadata_timeout:
             self._fail(consumer, error)
             return
         if refusal.leader >= 0:
@@ -324,7 +321,7 @@ class Placement:
         if check.outdated:
             self._place(consumer)
             return
-        consumer.checked_epoch = check.leader.leader_epoch
+        consumer.standing.checked_epoch = check.leader.leader_epoch
         if check.diverged_at is not None:
             self._truncated(consumer, check.diverged_at)
         self._place(consumer)
@@ -341,7 +338,7 @@ class Placement:
     def _recreated(self, consumer: PartitionConsumer, topic_id: UUID | None) -> None:
         self._take_away(consumer)
         if self._settings.recreation is Recreation.error or consumer.end is not None:
-            was = f"{consumer.topic} was deleted and created again (id {topic_id}, was {consumer.topic_id})"
+            was = f"{consumer.topic} was deleted and created again (id {topic_id}, was {consumer.standing.topic_id})"
             self._fail(consumer, TopicRecreated(f"{consumer.key} at offset {consumer.position}: {was}"))
             return
         consumer.begin_anew(topic_id)
@@ -382,9 +379,9 @@ def _is_deleted(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
 def _is_another(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
     """Whether the snapshot says that the topic of that name is another than the one that is read."""
     topic = snapshot.topics.get(consumer.topic)
-    if topic is None or topic.topic_id is None or consumer.topic_id is None:
+    if topic is None or topic.topic_id is None or consumer.standing.topic_id is None:
         return False
-    return topic.topic_id != consumer.topic_id
+    return topic.topic_id != consumer.standing.topic_id
 
 
 def _is_believed(consumer: PartitionConsumer) -> bool:
@@ -393,4 +390,4 @@ def _is_believed(consumer: PartitionConsumer) -> bool:
     A broker that was away may still name the topic before; where fetches name the topic's id, nothing wrong is read
     meanwhile, and it is believed only once a fetch was refused for that id.
     """
-    return consumer.gone or not consumer.fetched_by_id
+    return consumer.standing.gone or not consumer.standing.fetched_by_id

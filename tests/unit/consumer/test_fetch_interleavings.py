@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_cluster import Asked, Cluster, part, snapshot
 
-from ingestd.consumer import broker_consumer, partition_consumer, placement
+from ingestd.consumer import broker_consumer, placement, standing
 from ingestd.errors import ConnectionLost, ErrorCode
 from ingestd.retry import Backoff
 
@@ -144,7 +144,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backoff in milliseconds."""
     backoff = functools.partial(Backoff, initial=0.0005, maximum=0.002)
     monkeypatch.setattr(broker_consumer, "Backoff", backoff)
-    monkeypatch.setattr(partition_consumer, "Backoff", backoff)
+    monkeypatch.setattr(standing, "Backoff", backoff)
     monkeypatch.setattr(placement, "_REPLICA_PENALTY", 0.01)
 
 

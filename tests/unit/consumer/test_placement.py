@@ -399,7 +399,7 @@ async def test_where_fetches_name_topics_metadata_is_believed_at_once(make_batch
     async with cluster.consumer() as consumer:
         partition = await consumer.consume_partition("t", 0, 0)
         await cluster.asked()
-        partition.fetched_by_id = False  # as of Kafka 2.8, which has topic ids but does not fetch by them
+        partition.standing.fetched_by_id = False  # as of Kafka 2.8, which has topic ids but does not fetch by them
         cluster.metadata.push(snapshot([1], leader_epoch=0, version=2, topic_id=OTHER_TOPIC_ID))
         with pytest.raises(TopicRecreated):
             await take(partition, 1)

@@ -1,0 +1,43 @@
+"""Feeder: what a partition consumer needs of whoever has it fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.settings import Start
+
+__all__ = ["Feeder"]
+
+
+class Feeder(Protocol):
+    """Called on the event loop; none of it waits."""
+
+    def share(self) -> int:
+        """Bytes of memory for each partition."""
+        ...
+
+    def wake(self, consumer: PartitionConsumer) -> None:
+        """There is room for more."""
+        ...
+
+    def repositioned(self, consumer: PartitionConsumer) -> None:
+        """Fetch from another position, whatever became of the one before."""
+        ...
+
+    def release(self, consumer: PartitionConsumer) -> None:
+        """Fetch no more."""
+        ...
+
+    def told(self) -> None:
+        """A partition consumer has something to hand out, or has ended."""
+        ...
+
+    @property
+    def locate(self) -> Callable[[TopicPartition, Start], Awaitable[int]]:
+        """The offset that a start means now."""
+        ...

@@ -1,0 +1,59 @@
+"""Standing: what is known of how a partition fares with the brokers, whichever of them it is with."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ingestd.consumer.position import UNKNOWN_EPOCH
+from ingestd.retry import Backoff
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Kept by those who place and fetch a partition."""
+
+    def __init__(self, topic_id: UUID | None) -> None:
+        self.topic_id = topic_id
+        """Of the topic that is read, also when the cluster has another one of that name by now."""
+        self.fetched_by_id = False
+        """Whether fetches name the topic's id."""
+        self.gone = False
+        """Whether the leader said last that there is no such topic."""
+        self.checked_epoch = UNKNOWN_EPOCH
+        """The leader's epoch whose log is known to be the one that was read."""
+        self.backoff = Backoff()
+        self.failing_since: float | None = None
+        """Since when, on the monotonic clock, no leader has served it."""
+        self.refused_by: tuple[int, int] | None = None
+        """The leader that did not serve it last, and its epoch."""
+        self.empty_answers = 0
+        """Answers in a row that had nothing of it."""
+        self._leader_only_until = 0.0
+
+    @property
+    def follows(self) -> bool:
+        """Whether it may be sent to a replica that is closer than its leader."""
+        return time.monotonic() >= self._leader_only_until
+
+    def stay_with_leader(self, seconds: float) -> None:
+        """Have it fetched from its leader alone for so long."""
+        self._leader_only_until = time.monotonic() + seconds
+
+    def failing(self) -> float:
+        """No leader serves it now: for how many seconds that has been so."""
+        now = time.monotonic()
+        if self.failing_since is None:
+            self.failing_since = now
+        return now - self.failing_since
+
+    def served(self) -> None:
+        """A broker answered without an error for it."""
+        self.failing_since = None
+        self.refused_by = None
+        self.gone = False
+        self.backoff.reset()
