@@ -88,6 +88,27 @@ def test_every_line_arrives_once_while_sessions_are_renewed_and_no_secret_is_sho
     assert PASSWORD not in daemon.log.read_text()
 
 
+def test_a_broker_that_is_killed_and_started_again_costs_no_line(
+    secured_kafka: SecuredCluster,
+    password: Path,
+    logs: Path,
+    secured: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+) -> None:
+    topic, written = secured_kafka.create_topic(partitions=2), Written()
+    daemon = secured(topic, "SASL_SSL", SCRAM, {"file": str(password)})
+    with LogWriter(logs / "one.log", written):
+        daemon.start_ready()
+        daemon.until(lambda: daemon.acknowledged() > 0, "lines are acknowledged", 20)
+        secured_kafka.kill(1)
+        time.sleep(0.5)
+        secured_kafka.start(1)
+        before = daemon.acknowledged()
+        daemon.until(lambda: daemon.acknowledged() > before, "lines are acknowledged again", 40)
+    all_there(secured_kafka, topic, written).check(duplicates=False)
+    assert daemon.stop() == 0
+
+
 def test_tokens_are_asked_for_once_in_each_process(
     secured_kafka: SecuredCluster, tmp_path: Path, logs: Path, secured: Any, all_there: Callable[..., Delivered]
 ) -> None:
