@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -212,3 +215,35 @@ def test_a_sticky_partitioner_leaves_no_single_record_behind_when_a_batch_is_ful
         assert sorted(batches)[1] == max(batches)
 
     simulate(work)
+
+
+WITHOUT_COMPILED = """
+import sys
+sys.modules["ingestd.records._intake_compiled"] = None
+sys.path[:0] = sys.argv[1:]
+from simulated_cluster import SimulatedCluster, simulate
+from ingestd.producer.producer import AsyncProducer
+from ingestd.records import loops
+assert not loops.COMPILED
+
+async def work():
+    cluster = SimulatedCluster(2)
+    ends = []
+    async with AsyncProducer(cluster) as producer:
+        for number in range(1000):
+            producer.send("events", b"%d" % number, key=b"%d" % (number % 7), done=ends.append)
+        await producer.flush(10)
+    assert sorted(int(value) for log in cluster.logs for value in log.values) == list(range(1000))
+    assert [end.error for end in ends] == [None] * 1000
+
+simulate(work)
+"""
+
+
+def test_without_the_compiled_module_a_producer_works() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILED, str(Path(__file__).parent)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "plain Python" in ran.stderr
