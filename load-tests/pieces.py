@@ -67,6 +67,17 @@ class Piece:
         return self.size / self._best / 1e9
 
 
+class OneBatch(loops.RecordIntake):
+    """What a producer is while a batch is open."""
+
+    def __init__(self) -> None:
+        super().__init__(loops.Allowance(1 << 60))
+        builder = BatchBuilder(1 << 30)
+        builder.append(None, b"opens the batch: what follows goes the short way", (), 1)
+        topic = self._intakes["topic"] = loops.TopicIntake()
+        topic.sticky = builder
+
+
 def loops_of(slabs: list[bytes], records: list[bytes], counts: list[int]) -> list[Piece]:
     """The hot loops."""
     out = bytearray(2 * SLAB)
@@ -87,6 +98,12 @@ def loops_of(slabs: list[bytes], records: list[bytes], counts: list[int]) -> lis
         for each in lines:
             for line in each:
                 add(None, line, (), 1)
+
+    def send() -> None:
+        accept = OneBatch().send
+        for each in lines:
+            for line in each:
+                accept("topic", line)
 
     spans = []
     for slab in slabs:
@@ -112,6 +129,7 @@ def loops_of(slabs: list[bytes], records: list[bytes], counts: list[int]) -> lis
             ],
         ),
         Piece("records one by one", raw, append),
+        Piece("records one by one, as `send` takes them", raw, send),
         Piece("CRC-32C", plain, lambda: [crc32c(each) for each in records]),
     ]
 
