@@ -37,6 +37,8 @@ from ingestd.wire.requests.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from kio.static.protocol import RequestPayload
+
     from ingestd.client.client import Client
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
@@ -53,6 +55,9 @@ _PURPOSE: Final = "transactions"
 _FEATURE: Final = "transaction.version"
 _IMPLICIT: Final = 2
 """From this level on partitions join by their first batch and every end bumps the epoch (KIP-890)."""
+
+_SLOW: Final = 3.0
+"""Seconds without an answer that are reason to ask who coordinates, and, if that is another, not to wait longer."""
 
 _FENCING: Final = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
 
@@ -290,7 +295,7 @@ class _Asking:
         self._connected(connection)
         request = build(connection.versions)
         try:
-            answer = await connection.request(request, timeout=min(self._settings.request_timeout, deadline.remaining))
+            answer = await self._answer(broker.node.id, connection, request, deadline)
         except BaseException as error:
             self.uncertain = True
             if isinstance(error, IngestdError) and not is_retriable(error):
@@ -304,6 +309,30 @@ class _Asking:
         if refusal.retriable and code not in _BEFORE_WRITE:
             self.uncertain = True
         raise refusal
+
+    async def _answer(self, node_id: int, connection: Connection, request: RequestPayload, deadline: Deadline) -> Any:
+        """The answer, for which a node that is frozen is waited only as long as the election of another takes."""
+        timeout = min(self._settings.request_timeout, deadline.remaining)
+        answering = asyncio.ensure_future(connection.request(request, timeout=timeout))
+        try:
+            while not (await asyncio.wait({answering}, timeout=_SLOW))[0]:
+                if await self._moved(node_id, deadline):
+                    connection.abort(ConnectionLost(f"node {node_id} does not answer and coordinates no longer"))
+            return answering.result()
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait({answering})
+
+    async def _moved(self, node_id: int, deadline: Deadline) -> bool:
+        self._client.forget_coordinator(self._key, self._kind)
+        try:
+            broker = await self._client.coordinator(
+                self._key, self._kind, min(_SLOW, deadline.remaining), purpose=_PURPOSE
+            )
+        except IngestdError:
+            return False  # nobody knows: then the one that was asked may be it
+        return broker.node.id != node_id
 
 
 def _single(answer: Any) -> tuple[ErrorCode, str]:

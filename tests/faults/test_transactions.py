@@ -245,7 +245,7 @@ async def test_a_commit_that_meets_a_frozen_coordinator_is_known_in_the_end_and_
     kafka3: KafkaCluster,
 ) -> None:
     target = await asyncio.to_thread(kafka3.create_topic, partitions=1)
-    settings = ProducerSettings(transactional_id=f"tx-{target}", request_timeout=4.0, transaction_timeout=120.0)
+    settings = ProducerSettings(transactional_id=f"tx-{target}", request_timeout=120.0, transaction_timeout=120.0)
     expected: list[bytes] = []
     async with Client(kafka3.bootstrap) as client, AsyncProducer(client, settings) as producer:
         await producer.init_transactions()

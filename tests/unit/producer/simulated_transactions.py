@@ -27,7 +27,7 @@ from simulated_cluster import (
 )
 
 from ingestd.client.client import CoordinatorKind
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, KafkaError
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.records.batch import read_header
 from ingestd.wire.versions import ApiVersions
 
@@ -294,6 +294,7 @@ class CoordinatorConnection:
     def __init__(self, cluster: TransactionalCluster) -> None:
         self.cluster = cluster
         self.closed = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def versions(self) -> ApiVersions:
@@ -312,9 +313,11 @@ class CoordinatorConnection:
         if fault.hang:
             if fault.done:
                 cluster.work_on_transaction(request)
-            await asyncio.sleep(timeout)
+            await asyncio.wait({self.ended}, timeout=timeout)
             self.closed = True
-            raise DeadlineExceeded("the coordinator does not answer")
+            raise (
+                ConnectionLost("aborted") if self.ended.done() else DeadlineExceeded("the coordinator does not answer")
+            )
         if fault.lost:
             self.closed = True
             if fault.late:
@@ -327,6 +330,12 @@ class CoordinatorConnection:
         if fault.error is not NONE:
             return _refusal(request, fault.error)
         return answer
+
+    def abort(self, error: IngestdError) -> None:
+        """See `Connection`."""
+        self.closed = True
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 def _refusal(request: Any, code: ErrorCode) -> Any:
@@ -367,6 +376,7 @@ class TransactionalCluster(SimulatedCluster):
         self.random: Callable[[Any], CoordinatorFault] = lambda request: CoordinatorFault()
         self.lookup_errors: deque[ErrorCode] = deque()
         self.forgotten = 0
+        self.coordinator_node = 1
         self.markers = 0.003
         """Seconds from the decision until its markers are in the logs."""
         self.late_copies = 0
@@ -414,7 +424,7 @@ class TransactionalCluster(SimulatedCluster):
         assert purpose == "transactions"
         if self.lookup_errors:
             raise KafkaError(self.lookup_errors.popleft(), key)
-        return self
+        return SimpleNamespace(node=SimpleNamespace(id=self.coordinator_node), connection=self.connection)
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
         """See `Client`."""

@@ -272,6 +272,20 @@ async def test_a_commit_that_nobody_answers_is_neither_called_committed_nor_abor
 
 @BOTH
 @in_simulation
+async def test_a_frozen_coordinator_is_left_as_soon_as_there_is_another(level: int) -> None:
+    cluster = TransactionalCluster(1, level=level)
+    async with producing(cluster, request_timeout=30.0) as producer:
+        cluster.fail("EndTxn", CoordinatorFault(hang=True))
+        asyncio.get_running_loop().call_later(5.0, setattr, cluster, "coordinator_node", 2)
+        started = time.monotonic()
+        await transact(producer, b"a")
+        assert time.monotonic() - started == pytest.approx(6.0, abs=0.5)
+        assert cluster.questions.count("EndTxn") == 2
+    assert await settled(cluster) == [[b"a"]]
+
+
+@BOTH
+@in_simulation
 async def test_a_commit_that_is_fenced_after_its_answer_was_lost_stays_unknown(level: int) -> None:
     for again in (False, True):
         cluster = TransactionalCluster(1, level=level)
