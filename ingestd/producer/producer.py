@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.client.group import GroupMember
     from ingestd.client.metadata import TopicPartition
-    from ingestd.producer.delivery import Delivered
+    from ingestd.producer.delivery import Delivered, Delivery
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentitySource
     from ingestd.producer.transaction_coordinator import TransactionCoordinator
@@ -164,6 +165,40 @@ class AsyncProducer(RecordIntake):
         stamp = time.time_ns() // 1_000_000 if message.timestamp_ms is None else message.timestamp_ms
         producer = self._dispatcher.topic(message.topic)
         producer.send(message.key, message.value, message.partition, message.headers, stamp, done)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Send one record as soon as there is room, and wait for its end: `send` with a future for this one.
+
+        Raises what `send` raises (but `BufferFull`), and what the record failed with. Who is cancelled while it waits
+        for the end does not know it: the record is on its way.
+        """
+        ended: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+        def done(delivery: Delivery) -> None:
+            if not ended.done():
+                ended.set_result(delivery)
+
+        while True:
+            try:
+                self.send(
+                    topic, value, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms, done=done
+                )
+                break
+            except BufferFull:
+                await self.room()
+        delivery = await ended
+        if delivery.error is not None:
+            raise delivery.error
+        return delivery
 
     async def room(self) -> None:
         """Wait until `send` has room. Returns at once when the producer is closed: then `send` says so."""
