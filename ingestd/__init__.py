@@ -24,11 +24,19 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import AtTime, ConsumerSettings, Edge, Isolation
-    from ingestd.errors import AuthenticationFailed, IngestdError, KafkaError
+    from ingestd.errors import (
+        AuthenticationFailed,
+        CommitOutcomeUnknown,
+        IngestdError,
+        KafkaError,
+        ProducerFenced,
+        TransactionFailed,
+    )
     from ingestd.producer.delivery import Delivery
     from ingestd.producer.producer import AsyncProducer
     from ingestd.producer.settings import ProducerSettings
     from ingestd.producer.sync import SyncProducer
+    from ingestd.producer.transaction_state import TransactionState
     from ingestd.records.decode import Record
     from ingestd.wire.connection import ConnectionSettings
     from ingestd.wire.sasl.client_credentials import ClientCredentials
@@ -49,6 +57,7 @@ __all__ = [
     "ClientCredentials",
     "ClientSettings",
     "ClusterAdmin",
+    "CommitOutcomeUnknown",
     "ConnectionSettings",
     "Consumer",
     "ConsumerGroup",
@@ -65,6 +74,7 @@ __all__ = [
     "OffsetAndMetadata",
     "PartitionConsumer",
     "Plain",
+    "ProducerFenced",
     "ProducerSettings",
     "Record",
     "Scram",
@@ -72,6 +82,8 @@ __all__ = [
     "SyncProducer",
     "TlsSettings",
     "TopicPartition",
+    "TransactionFailed",
+    "TransactionState",
     "__version__",
 ]
 
@@ -88,11 +100,19 @@ _HOMES: Final = {
     "consumer.group.settings": ("GroupSettings",),
     "consumer.partition_consumer": ("PartitionConsumer",),
     "consumer.settings": ("AtTime", "ConsumerSettings", "Edge", "Isolation"),
-    "errors": ("AuthenticationFailed", "IngestdError", "KafkaError"),
+    "errors": (
+        "AuthenticationFailed",
+        "CommitOutcomeUnknown",
+        "IngestdError",
+        "KafkaError",
+        "ProducerFenced",
+        "TransactionFailed",
+    ),
     "producer.delivery": ("Delivery",),
     "producer.producer": ("AsyncProducer",),
     "producer.settings": ("ProducerSettings",),
     "producer.sync": ("SyncProducer",),
+    "producer.transaction_state": ("TransactionState",),
     "records.decode": ("Record",),
     "wire.connection": ("ConnectionSettings",),
     "wire.sasl.client_credentials": ("ClientCredentials",),
