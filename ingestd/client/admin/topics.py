@@ -77,20 +77,47 @@ class TopicAdmin(Administration):
         return [created[name] for name in wanted]
 
     async def delete_topics(self, topics: Iterable[str], *, timeout: float = 30.0) -> list[TopicOutcome]:
-        """Delete topics by name. One that is gone after an attempt without an answer counts as deleted."""
+        """Delete topics by name. One that is gone after an attempt without an answer counts as deleted.
+
+        Where the cluster has topic ids, it is told to delete the topic that has the name now: an attempt that is stuck
+        somewhere, and comes through late, harms no other topic that was made with that name meanwhile.
+        """
         deadline = Deadline.after(timeout)
+        names = list(dict.fromkeys(topics))
+        if not names:
+            return []
+        ids = {
+            name: topic.topic_id
+            for name, topic in (await self._topics(names, deadline.remaining)).items()
+            if topic.topic_id is not None and topic.error is ErrorCode.none
+        }
+        errors = await self._deleted(names, ids, deadline)
+        # Who was asked for the id may not have heard yet that the name is another topic's.
+        renamed = [name for name, error in errors.items() if _is(error, ErrorCode.unknown_topic_id)]
+        errors |= await self._deleted(renamed, {}, deadline)
+        return [TopicOutcome(name, error) for name, error in errors.items()]
+
+    async def _deleted(
+        self, names: Sequence[str], ids: Mapping[str, UUID], deadline: Deadline
+    ) -> dict[str, IngestdError | None]:
+        by_id = {topic_id: name for name, topic_id in ids.items()}
+
+        def read(answer: Any, _: Sequence[str]) -> dict[str, IngestdError | None]:
+            errors: dict[str, IngestdError | None] = {}
+            for topic in answer.responses:
+                name = topic.name if topic.name is not None else by_id.get(topic.topic_id, "")
+                errors[name] = error_of(topic.error_code, name, getattr(topic, "error_message", None))
+            return errors
+
         outcomes = await self._items(
-            topics,
+            names,
             ToController(self._client),
-            lambda names: requests.delete_topics(names, timeout_ms=milliseconds_left(deadline)),
-            lambda answer, _: {
-                topic.name: error_of(topic.error_code, topic.name, getattr(topic, "error_message", None))
-                for topic in answer.responses
-            },
+            lambda asked: requests.delete_topics(asked, ids=ids, timeout_ms=milliseconds_left(deadline)),
+            read,
             deadline,
         )
-        gone = {ErrorCode.unknown_topic_or_partition}
-        return [TopicOutcome(name, outcomes.error(name, done=gone)) for name in outcomes.found]
+        gone = {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id}
+        return {name: outcomes.error(name, done=gone) for name in outcomes.found}
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float = 30.0

@@ -11,6 +11,7 @@ from ingestd.wire.requests.build import by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
 
     from kio.static.protocol import RequestPayload
 
@@ -73,15 +74,22 @@ def create_topics(topics: Sequence[NewTopic], *, timeout_ms: int, validate_only:
     return build
 
 
-def delete_topics(names: Collection[str], *, timeout_ms: int) -> Build:
-    """Delete topics by name; the answer has one error per topic."""
+def delete_topics(names: Collection[str], *, timeout_ms: int, ids: Mapping[str, UUID] | None = None) -> Build:
+    """Delete topics, by those `ids` that are known (version 6, Kafka 2.8), else by name.
+
+    The answer has one error per topic.
+    """
+    known = ids or {}
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.delete_topics, 1, 6)
         module = request_module("delete_topics", version)
         timeout = milliseconds(timeout_ms)
         if version >= 6:
-            states = tuple(module.DeleteTopicState(name=name, topic_id=None) for name in names)
+            states = tuple(
+                module.DeleteTopicState(name=None if name in known else name, topic_id=known.get(name))
+                for name in names
+            )
             return made(module.DeleteTopicsRequest(topics=states, timeout=timeout))
         return made(module.DeleteTopicsRequest(topic_names=tuple(names), timeout=timeout))
 

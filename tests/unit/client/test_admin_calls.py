@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -124,6 +125,32 @@ async def test_a_topic_that_is_gone_after_a_lost_answer_counts_as_deleted(cluste
     async with Client(["one:1"], settings()) as client:
         (outcome,) = await ClusterAdmin(client).delete_topics(["t"], timeout=5)
     assert outcome.error is None
+
+
+async def test_a_topic_is_deleted_by_its_id_so_that_a_late_attempt_harms_no_other_of_its_name(
+    cluster: Any, settings: Any
+) -> None:
+    cluster.ranges[Api.metadata] = (0, 12)
+    cluster.topic_ids["t"] = UUID(int=1)
+    asked: list[tuple[str | None, UUID | None]] = []
+
+    def answer(module: Any, node: int, request: Any) -> Any:
+        (topic,) = request.topics
+        asked.append((topic.name, topic.topic_id))
+        stale = topic.topic_id == UUID(int=1)  # the name is another topic's by now
+        result = module.DeletableTopicResult(
+            name=None if stale else topic.name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.unknown_topic_id if stale else NONE,
+            error_message=None,
+        )
+        return module.DeleteTopicsResponse(throttle_time=NO_TIME, responses=(result,))
+
+    cluster.scripts["DeleteTopicsRequest"] = answer
+    async with Client(["one:1"], settings()) as client:
+        (outcome,) = await ClusterAdmin(client).delete_topics(["t"], timeout=5)
+    assert (outcome.topic, outcome.error) == ("t", None)
+    assert asked == [(None, UUID(int=1)), ("t", None)]
 
 
 async def test_a_topic_that_never_was_there_is_an_error_though_a_connection_was_refused_before(

@@ -198,6 +198,13 @@ def test_what_only_newer_versions_can_say_is_refused_to_older_brokers(
         build(ApiVersions({api: (0, lowest - 1)}))
 
 
+def test_topics_are_deleted_by_the_ids_that_are_known() -> None:
+    build = requests.delete_topics(["a", "b"], ids={"a": UUID(int=5)}, timeout_ms=1)
+    states = built(build, Api.delete_topics, 6).topics
+    assert [(state.name, state.topic_id) for state in states] == [(None, UUID(int=5)), ("b", None)]
+    assert built(build, Api.delete_topics, 5).topic_names == ("a", "b")
+
+
 def test_an_unclean_election_is_said_to_be_one() -> None:
     for unclean in (False, True):
         build = reassignments.elect_leaders([("a", 0)], timeout_ms=1, unclean=unclean)
