@@ -25,6 +25,19 @@ cdef extern from *:
 
 cdef enum:
     LONGEST_VARLONG = 10
+    MOST_KEPT = 4
+    SMALLEST_KEPT = 64 * 1024
+    LARGEST_KEPT = 4 * 1024 * 1024
+
+
+# Memory of batches that were built, for those that begin. Batch after batch is filled while the same memory is in the
+# cache, and a producer of thousands of partitions holds memory for the batches that it has, not for each partition.
+cdef struct Slab:
+    byte_t *data
+    Py_ssize_t room
+
+cdef Slab[MOST_KEPT] kept
+cdef int kept_count = 0
 
 
 # The size of a null key or value is -1. The last three fields follow from the others, and from the batch.
@@ -63,7 +76,7 @@ cdef class RecordBuffer:
         self.dones = []
 
     def __dealloc__(self):
-        free(self.data)
+        self.give_back()
 
     @property
     def size(self):
@@ -154,13 +167,33 @@ cdef class RecordBuffer:
         return 0
 
     cdef int grow(self, Py_ssize_t needed) except -1:
-        cdef Py_ssize_t room = max(needed, min(2 * self.room, self.limit), 1024)
-        cdef byte_t *data = <byte_t *> realloc(self.data, room)
+        global kept_count
+        cdef Py_ssize_t room
+        cdef byte_t *data
+        if self.data == NULL and kept_count:
+            kept_count -= 1
+            self.data = kept[kept_count].data
+            self.room = kept[kept_count].room
+            if self.room >= needed:
+                return 0
+        room = max(needed, min(2 * self.room, self.limit), 1024)
+        data = <byte_t *> realloc(self.data, room)
         if data == NULL:
             raise MemoryError
         self.data = data
         self.room = room
         return 0
+
+    cdef void give_back(self) noexcept:
+        global kept_count
+        if SMALLEST_KEPT <= self.room <= LARGEST_KEPT and kept_count < MOST_KEPT:
+            kept[kept_count].data = self.data
+            kept[kept_count].room = self.room
+            kept_count += 1
+        else:
+            free(self.data)
+        self.data = NULL
+        self.room = 0
 
     def view(self):
         """The records so far. See `_intake_plain`."""
@@ -170,6 +203,7 @@ cdef class RecordBuffer:
         """Begin anew."""
         if self.views:
             raise BufferError("records are being looked at")
+        self.give_back()
         self.used = 0
         self.records = 0
         self.base_timestamp = -1

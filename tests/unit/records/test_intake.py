@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -225,3 +227,17 @@ def test_headers_that_close_the_batch_while_they_are_read_leave_the_record_to_th
 
     assert not sent(producer, headers=Headers([("name", b"value")]))
     assert len(producer.taken) == 1
+
+
+def test_a_buffer_holds_no_memory_between_batches(twin):
+    """A producer of thousands of partitions would hold a batch's memory for each that ever had one."""
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    buffers = [twin.RecordBuffer(1 << 20) for _ in range(200)]
+    for buffer in buffers:
+        buffer.append(None, b"x" * 1_000_000, (), 0)
+        buffer.clear()
+    assert resident() - before < 30_000_000
