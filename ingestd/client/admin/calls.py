@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -140,7 +140,8 @@ class Administration:
             request = build(keys)(connection.versions)
             sent = True
             timeout = min(settings.request_timeout, _share(deadline))
-            answered = read(await self._watched(connection.request(request, timeout=timeout), broker), keys)
+            answer = await self._watched(connection.request(request, timeout=timeout), broker)
+            answered = _understood(answer, keys, read)
         except IngestdError as error:
             return dict.fromkeys(keys, error), sent
         left_out = KafkaError(ErrorCode.unknown_server_error, "the broker left it out of its answer")
@@ -155,6 +156,18 @@ class Administration:
             return asking.result()
         finally:
             asking.cancel()
+
+
+def _understood(
+    answer: Any,
+    keys: Sequence[Key],
+    read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
+) -> Mapping[Key, Found | IngestdError]:
+    """What an answer says. One that follows its layout may still say what it must not: no topic, an unknown number."""
+    try:
+        return read(answer, keys)
+    except (LookupError, ValueError) as error:
+        raise ProtocolError(f"{type(answer).__name__}: {error!r}") from error
 
 
 def _share(deadline: Deadline) -> float:

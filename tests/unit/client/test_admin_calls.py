@@ -30,6 +30,7 @@ from ingestd.errors import (
     ErrorCode,
     IngestdError,
     KafkaError,
+    ProtocolError,
     UnsupportedVersion,
 )
 from ingestd.wire.apis import Api
@@ -217,6 +218,16 @@ async def test_nothing_to_do_asks_nobody(cluster: Any, settings: Any) -> None:
         assert await admin.describe_groups([]) == []
         assert await admin.delete_records({}) == []
     assert cluster.connects == []
+
+
+async def test_an_answer_that_makes_no_sense_is_a_protocol_error(cluster: Any, settings: Any) -> None:
+    cluster.ranges[Api.describe_quorum] = (0, 1)
+    cluster.scripts["DescribeQuorumRequest"] = lambda module, _, request: module.DescribeQuorumResponse(
+        error_code=NONE, topics=()
+    )
+    async with Client(["one:1"], settings()) as client:
+        with pytest.raises(ProtocolError, match="DescribeQuorumResponse"):
+            await ClusterAdmin(client).describe_quorum(timeout=5)
 
 
 async def test_a_closed_client_is_said_to_be_closed(cluster: Any, settings: Any) -> None:
