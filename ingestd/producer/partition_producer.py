@@ -7,56 +7,32 @@ import time
 from collections import deque
 from enum import Enum, auto
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import (
-    CorruptBatch,
     DeadlineExceeded,
     ErrorCode,
     KafkaError,
     TransactionFailed,
     is_retriable,
 )
-from ingestd.producer.batch import Verdict, judge, surely_refused
+from ingestd.producer.batch import surely_refused
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
+from ingestd.producer.returned import sort_returned
 from ingestd.producer.split import split
 from ingestd.records.batch import patch_producer
 
 if TYPE_CHECKING:
-    from ingestd.client.metadata import MetadataSource
     from ingestd.errors import IngestdError
     from ingestd.producer.batch import Batch
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentityDesk, ProducerIdentity
     from ingestd.producer.ledger import Ledger
+    from ingestd.producer.routes import Route, Routes
     from ingestd.producer.settings import ProducerSettings
-    from ingestd.producer.transaction_members import TransactionMembers
 
-__all__ = ["PartitionProducer", "Route", "Routes"]
-
-
-class Route(Protocol):
-    """A leader's broker producer, as partitions see it."""
-
-    def ready(self, partition: PartitionProducer) -> None:
-        """This partition has a batch to send: ask it with `next` when a request has room."""
-        ...
-
-
-class Routes(Protocol):
-    """What partitions need of the dispatcher."""
-
-    metadata: MetadataSource
-    transaction: TransactionMembers | None
-
-    def route(self, node: int) -> Route:
-        """The broker producer of a node."""
-        ...
-
-    def fatal(self, error: IngestdError) -> None:
-        """The producer as a whole cannot go on: ends every batch of every partition with `error`, soon."""
-        ...
+__all__ = ["PartitionProducer"]
 
 
 _QUIET: Final = 3600.0
@@ -311,47 +287,19 @@ class PartitionProducer:
     def _recover(self) -> None:
         """Fail, split, renumber, or send again: see `Verdict`."""
         suspected = self._suspects[-1] if self._suspects else None
-        left: list[Batch] = []
-        ended: list[tuple[Batch, IngestdError]] = []
-        decisive: IngestdError | None = None
-        missed = hole = False
-        while self._queue and self._queue[0].attempts:
-            batch = self._queue.popleft()
-            error, batch.error = batch.error, None
-            if error is None:
-                left.append(batch)
-                continue
-            verdict = judge(batch, error, numbered=self._idempotent)
-            if verdict is Verdict.FATAL:
-                self._queue.extendleft(reversed([*left, batch]))
-                self._end_batches(ended)
-                self._state = _State.WAITING
-                self._routes.fatal(error)
-                return
-            if left and verdict in (Verdict.SPLIT, Verdict.FAIL):
-                # Those before it may be in the log and keep their sequences until that is known. It is sent again
-                # behind them, and refused again.
-                verdict = Verdict.RENUMBER
-            if verdict is Verdict.SPLIT:
-                try:
-                    left.extend(self._halves(batch))
-                    continue
-                except CorruptBatch as damage:
-                    verdict, error = Verdict.FAIL, damage
-            if verdict is Verdict.FAIL:
-                ended.append((batch, error))
-                hole = hole or not batch.uncertain
-                continue
-            left.append(batch)
-            # OUT_OF_ORDER_SEQUENCE says something of the first alone, and of a suspect; behind these it only follows.
-            if decisive is None and (verdict is Verdict.RETRY or batch is suspected or len(left) == 1):
-                decisive = error
-                missed = verdict is Verdict.RENUMBER
+        returned = sort_returned(self._queue, suspected, self._halves, numbered=self._idempotent)
+        ended, decisive = returned.ended, returned.decisive
+        for error in returned.retried:
             self._tell_retried(error)
-        self._queue.extendleft(reversed(left))
-        if self._idempotent and (hole or (ended and not any(batch.uncertain for batch in self._numbered()))):
+        if returned.fatal is not None:
+            self._end_batches(ended)
+            self._state = _State.WAITING
+            self._routes.fatal(returned.fatal)
+            return
+        uncertain = any(batch.uncertain for batch in self._numbered())
+        if self._idempotent and (returned.hole or (ended and not uncertain)):
             self._renumber(ended[0][1])
-        elif missed and decisive is not None:
+        elif returned.missed and decisive is not None:
             self._seek_end_of_log(suspected, decisive)
         else:
             self._go_on(decisive)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentityDesk
     from ingestd.producer.ledger import Ledger
-    from ingestd.producer.partition_producer import Routes
+    from ingestd.producer.routes import Routes
     from ingestd.producer.settings import ProducerSettings
 
 __all__ = ["OutgoingRecord", "TopicProducer"]
