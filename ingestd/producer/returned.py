@@ -1,4 +1,4 @@
-"""What came back: sorts the batches of a partition, when none is in flight, into those tried again and those that end."""
+"""What came back: sorts a partition's batches, when none is in flight, into those tried again and those that end."""
 
 from __future__ import annotations
 
