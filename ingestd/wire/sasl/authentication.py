@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ingestd.errors import AuthenticationFailed, ErrorCode
+from ingestd.errors import AuthenticationFailed, ConnectionLost, ErrorCode
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import decode_response, encode_entity, request_module
 
@@ -53,16 +53,20 @@ async def authenticate(
 async def check_no_sasl(broker: str, versions: ApiVersions, ask: Ask) -> None:
     """Raise `AuthenticationFailed`, naming the mechanisms that are enabled, if `broker` is a listener for SASL.
 
-    For connections without credentials. Any other listener answers ILLEGAL_SASL_STATE, and the connection goes on.
+    For connections without credentials. Any other listener answers ILLEGAL_SASL_STATE, and the connection goes on. So
+    it does where brokers other than Apache's name mechanisms on any listener: Kafka closes the connection behind that.
     """
     if Api.sasl_handshake not in versions.ranges:
         return
     version = versions.pick(Api.sasl_handshake, 0, 1)
     answer = await _answer(ask, request_module("sasl_handshake", version).SaslHandshakeRequest(mechanism="NONE"))
-    if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
-        raise AuthenticationFailed(
-            f"{broker}: this is a listener for SASL; enabled: {', '.join(answer.mechanisms) or 'none'}"
-        )
+    if answer.error_code is not ErrorCode.unsupported_sasl_mechanism:
+        return
+    try:
+        await ask(Api.api_versions, 0, b"")
+    except ConnectionLost:
+        enabled = ", ".join(answer.mechanisms) or "none"
+        raise AuthenticationFailed(f"{broker}: this is a listener for SASL; enabled: {enabled}") from None
 
 
 async def _agree(broker: str, versions: ApiVersions, ask: Ask, mechanism: str) -> None:

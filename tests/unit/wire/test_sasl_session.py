@@ -401,3 +401,15 @@ async def test_a_broker_that_closes_when_it_is_asked_is_not_asked_every_time() -
         again = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
         assert bytes(await again.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
         await again.close()
+
+
+async def test_a_broker_that_names_mechanisms_on_any_listener_is_used_when_it_goes_on() -> None:
+    """Apache Kafka closes the connection behind such an answer; brokers written elsewhere need not mean it."""
+    async with ScriptedBroker(says=welcome, mechanisms=("A", "B")) as broker:
+        connection = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        with pytest.raises(ConnectionLost):
+            await connection.send(*ECHO, [b"hello"], timeout=5)
+        broker.lenient = True
+        again = await Connection.open("127.0.0.1", broker.port, settings=ConnectionSettings(), timeout=5)
+        assert bytes(await again.send(*ECHO, [b"hello"], timeout=5)) == b"hello"
+        await again.close()
