@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.errors import (
@@ -109,6 +109,7 @@ class AsyncProducer(RecordIntake):
         )
         self._forked: IngestdError | None = None
         tell_of_fork(self)
+        self._stop_status = client.add_status("producer", self.status)
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,6 +133,17 @@ class AsyncProducer(RecordIntake):
     def buffered_bytes(self) -> int:
         """Bytes of records given to `send` that are accepted and not done; `BufferFull` begins at `buffer_bytes`."""
         return self._ledger.bytes
+
+    def status(self) -> dict[str, Any]:
+        """What the producer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
+        ended = self._dispatcher.ended
+        return {
+            "transactional_id": self._settings.transactional_id,
+            "outstanding": self.outstanding,
+            "buffered_bytes": self.buffered_bytes,
+            "buffer_bytes": self._settings.buffer_bytes,
+            "ended": None if ended is None else str(ended),
+        }
 
     def _take(
         self,
@@ -361,6 +373,7 @@ class AsyncProducer(RecordIntake):
                     await self.flush(timeout)
         finally:
             self._closed = True
+            self._stop_status()
             self._dispatcher.end(Closed(f"the producer was closed and not drained within {timeout:g} s"))
             await self._tasks.close()
 

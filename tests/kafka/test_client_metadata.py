@@ -158,6 +158,8 @@ async def test_the_status_is_json_and_says_how_things_are(kafka: KafkaCluster, t
         await deliver(producer, name, b"x")
         await client.coordinator("g", CoordinatorKind.group, PATIENT)
         status = json.loads(json.dumps(client.status().as_dict()))
+    assert not client.status().sections  # who has closed says nothing any more
+    assert status["sections"]["producer"]["outstanding"] == 0
     assert any(broker["connected"] and broker["node_id"] == 1 for broker in status["brokers"])
     features = [broker["features"] for broker in status["brokers"] if broker["connected"]]
     assert all(known["metadata.version"] > 0 for known in features)
