@@ -282,7 +282,10 @@ class TopicProducer:
             self._undecided.close()
             self._undecided = None
 
-    def _missing(self) -> KafkaError:
+    def _missing(self) -> IngestdError:
+        """Why the topic's partitions are not known: brokers refuse this client, or what they said of the topic."""
+        if (failure := self._routes.metadata.failure) is not None:
+            return type(failure)(*failure.args)
         known = self._known
         code = ErrorCode.leader_not_available if known is not None else ErrorCode.unknown_topic_or_partition
         if known is not None and known.error is not ErrorCode.none:
@@ -291,7 +294,7 @@ class TopicProducer:
 
     def _await_metadata(self) -> None:
         """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
-        error = self._routes.metadata.failure or self._missing()
+        error = self._missing()
         left = self._waiting_since + self._settings.metadata_timeout - time.monotonic()
         # What is known may be old: only news can be final.
         final = self._backoff.attempts > 0 and not is_retriable(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from confluent_kafka.admin import (
     ScramCredentialInfo,
@@ -56,10 +56,10 @@ class SecuredCluster(KafkaCluster):
         "RENEWED": "SASL_SSL",
     }
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **options: Any) -> None:
         self.certificates = Certificates(directory / "certificates")
         self._listeners = dict(zip(self.PROTOCOLS, free_ports(len(self.PROTOCOLS)), strict=True))
-        super().__init__(directory)
+        super().__init__(directory, **options)
 
     def listener(self, name: str, host: str = "127.0.0.1") -> str:
         """HOST:PORT of a listener."""

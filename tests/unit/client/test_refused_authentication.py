@@ -100,3 +100,13 @@ async def test_records_that_wait_for_metadata_fail_with_the_reason(refuse: Any, 
         producer.send("t", b"x", done=outcomes.append)
         await producer.flush(30)
     assert [str(outcome.error) for outcome in outcomes] == ["one:1: PLAIN: wrong password"]
+
+
+async def test_what_is_sent_later_is_refused_for_the_same_reason(refuse: Any, settings: Any) -> None:
+    """A topic that could not be had is not waited for again at once; that it is unknown would be the wrong reason."""
+    refuse({"one:1": WRONG})
+    async with Client(["one:1"], settings()) as client, AsyncProducer(client) as producer:
+        with pytest.raises(AuthenticationFailed, match="wrong password"):
+            for _ in range(20):
+                producer.send("t", b"x")
+                await producer.flush(30)
