@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions
+from harness.jars import kafka_jars as fetch_jars
+from harness.releases import POMS
 
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
@@ -18,7 +20,7 @@ from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.next_generation import NextGenerationSession
 from ingestd.consumer.group.session import EndReason
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
-from ingestd.errors import ErrorCode, KafkaError
+from ingestd.errors import ErrorCode, KafkaError, UnsupportedVersion
 from ingestd.producer.producer import AsyncProducer
 
 if TYPE_CHECKING:
@@ -277,3 +279,29 @@ async def test_the_group_outlives_its_coordinator_and_nobody_loses_a_partition(k
         await first.close(10)
         await two.until(count=4)
         await second.close(10)
+
+
+async def test_the_first_version_of_the_protocol_is_spoken_and_knows_no_patterns(
+    kafka_cluster: Callable[..., KafkaCluster],
+) -> None:
+    # Kafka 3.9 has it for those who switch it on.
+    cluster = kafka_cluster(
+        jars=fetch_jars(POMS / "3.9.xml"), settings={"group.coordinator.rebalance.protocols": "classic,consumer"}
+    )
+    name = cluster.create_topic(partitions=4)
+    settings = GroupSettings(protocol=GroupProtocol.consumer)
+    async with Client(cluster.bootstrap) as client:
+        owners = [Owner(), Owner()]
+        sessions = [NextGenerationSession(client, name, settings, owner) for owner in owners]
+        for session in sessions:
+            session.start([name])
+        for owner in owners:
+            await owner.until(count=2)
+        await sessions[0].close(5)
+        await owners[1].until(count=4)
+        await sessions[1].commit({TopicPartition(name, 0): OffsetAndMetadata(7)})
+        await sessions[1].close(5)
+        by_pattern = NextGenerationSession(client, name, settings, Owner())
+        by_pattern.start(re.compile(name))
+        end = await by_pattern.wait_ended()
+        assert isinstance(end.error, UnsupportedVersion)

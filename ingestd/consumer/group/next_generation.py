@@ -85,7 +85,7 @@ class NextGenerationSession(MemberSession):
         One task sends heartbeats, whatever the partitions' owner does; another one makes the assignment that it heard
         of last ours (`_stay_member`).
         A partition is in `_owned`, and so in heartbeats, from the moment before its owner hears of it until the owner
-        has given it up.
+        has given it up. It comes into it only while no heartbeat is without an answer that said otherwise.
         A member that was fenced joins again only after its partitions' owner was told that they are lost.
         Every heartbeat behind one whose outcome is not known, or was an error, says everything.
     """
@@ -120,6 +120,8 @@ class NextGenerationSession(MemberSession):
         """Something for `_stay_member`: an assignment, or that we were fenced."""
         self._hurry = asyncio.Event()
         """Something for the coordinator that does not wait for the interval."""
+        self._answered = asyncio.Event()
+        """The coordinator has answered the last heartbeat that said what we have."""
         self._may_join = asyncio.Event()
         self._unreleased: Deadline | None = None
 
@@ -173,6 +175,8 @@ class NextGenerationSession(MemberSession):
             await self._may_join.wait()
             self._hurry.clear()
             telling = _Told(self._subscribed, self._owned)
+            if self._told is None or self._told.owned != telling.owned:
+                self._answered.clear()
             membership = self._memberships
             heard = await self._tell(telling)
             if membership != self._memberships:
@@ -186,6 +190,7 @@ class NextGenerationSession(MemberSession):
                 self._told = telling
                 backoff.reset()
                 self._take(heard)
+                self._answered.set()
                 await _wait(self._hurry, self._interval)
 
     async def _tell(self, telling: _Told) -> GroupHeartbeat | IngestdError:
@@ -257,6 +262,7 @@ class NextGenerationSession(MemberSession):
         self._target = None
         self._fenced = True
         self._memberships += 1
+        self._answered.set()
         self._may_join.clear()
         self._news.set()
 
@@ -288,6 +294,8 @@ class NextGenerationSession(MemberSession):
             self._owned -= gone
             self._hurry.set()
         unknown = await self._unknown_topics({topic_id for topic_id, _ in target})
+        # What a heartbeat under way says we do not have may be another's by the time it is answered.
+        await self._answered.wait()
         if self._target is not target:
             return True  # there is newer news
         came = frozenset(key for key in target - self._owned if key[0] not in unknown)

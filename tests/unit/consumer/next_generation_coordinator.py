@@ -52,6 +52,11 @@ class Member:
     topics: tuple[str, ...] = ()
     regex: str = ""
     owned: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    """As it said itself."""
+    assigned: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    """Its to use, as far as the coordinator is concerned."""
+    revoking: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    """To be given up; nobody else's until the member says what it owns, without any of them."""
     told: set[tuple[uuid.UUID, int]] | None = None
 
 
@@ -173,13 +178,10 @@ class Coordinator:
         member = self.members.get(request.member_id)
         assignment = None
         if code is ErrorCode.none and member is not None:
-            others = {key for other in self.members.values() if other is not member for key in other.owned}
-            allowed = self.wanted.get(request.member_id, set()) - others
-            if member.owned <= self.wanted.get(request.member_id, set()):
-                member.epoch = self.epoch
-            if allowed != member.told:
-                member.told = allowed
-                assignment = self._assignment(module, allowed)
+            self._share(member, self.wanted.get(request.member_id, set()), said=request.topic_partitions is not None)
+            if member.assigned != member.told:
+                member.told = set(member.assigned)
+                assignment = self._assignment(module, member.told)
         self._changed.set()
         answer = module.ConsumerGroupHeartbeatResponse(
             throttle_time=dt.timedelta(0),
@@ -193,6 +195,16 @@ class Coordinator:
         if scripted is Late:
             await self.late.wait()
         return answer
+
+    def _share(self, member: Member, wanted: set[tuple[uuid.UUID, int]], *, said: bool) -> None:
+        member.revoking |= member.assigned - wanted
+        member.assigned &= wanted
+        if said and not member.revoking & member.owned:
+            member.revoking = set()
+        if not member.revoking:
+            others = [other for other in self.members.values() if other is not member]
+            member.assigned |= wanted - set().union(*(other.assigned | other.revoking for other in others))
+            member.epoch = self.epoch
 
     def _apply(self, request: Any) -> ErrorCode:
         if request.member_epoch < 0:

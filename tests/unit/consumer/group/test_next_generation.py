@@ -298,6 +298,32 @@ async def test_what_is_to_be_given_up_does_not_wait_for_the_name_of_what_is_new(
     assert ErrorCode.unknown_topic_id in [error.code for _, error in events.retries if isinstance(error, KafkaError)]
 
 
+async def test_nothing_is_begun_while_the_coordinator_may_take_it_as_given_up(
+    coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner
+) -> None:
+    # The member has heard that "new" is its own, but not yet what it is called. Behind an error it says everything
+    # again: what it has is "t" alone. By then the coordinator wants "new" elsewhere: this says that it may go there.
+    coordinator.interval = 1_000
+    session = join(["t", "new"])
+    member_id = session.member.member_id
+    coordinator.hidden.add(coordinator.topic("new"))
+    coordinator.assign(member_id, [("t", 0), ("new", 0)])
+    await owner.until("assigned", partitions(0))
+    await coordinator.until(lambda: len(coordinator.heard) == 2)
+    coordinator.assign(member_id, [("t", 0)])
+    coordinator.script += [ErrorCode.coordinator_load_in_progress, Late]
+    session.rejoin("so that there is a heartbeat")
+    await coordinator.until(lambda: not coordinator.script and not coordinator.members[member_id].revoking)
+    coordinator.hidden.clear()
+    lookups = coordinator.lookups_by_id
+    await coordinator.until(lambda: coordinator.lookups_by_id > lookups)
+    await asyncio.sleep(0.05)
+    assert session.assignment == frozenset(partitions(0))
+    coordinator.late.set()
+    await owner.until("assigned", [])
+    assert partitions(0, topic="new") not in [keys for _, keys in owner.told]
+
+
 async def test_a_topic_that_was_deleted_and_created_again_is_given_up_and_begun_anew(
     coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner
 ) -> None:
@@ -601,4 +627,46 @@ async def test_random_trouble_never_leaves_owner_and_session_of_two_minds(
             has -= set(keys)
     assert has == session.assignment == set(partitions(*wanted))
     with contextlib.suppress(KafkaError):
+        await session.close(1)
+
+
+async def test_no_partition_ever_has_two_owners_whatever_is_lost_on_the_way(
+    coordinator: Coordinator, client: Client
+) -> None:
+    import random
+
+    rng = random.Random(8)
+    owners = [Owner() for _ in range(3)]
+    sessions = [
+        NextGenerationSession(client, "g", replace(SETTINGS, request_timeout=0.1), owner)  # type: ignore[arg-type]
+        for owner in owners
+    ]
+    for session in sessions:
+        session.start(["t"])
+
+    def nobody_shares() -> bool:
+        held = [key for session in sessions for key in session.assignment]
+        assert len(held) == len(set(held))
+        return True
+
+    for _ in range(25):
+        shares = [rng.randrange(3) for _ in range(8)]
+        for place, session in enumerate(sessions):
+            coordinator.assign(
+                session.member.member_id, [("t", number) for number, share in enumerate(shares) if share == place]
+            )
+        troubles: list[ErrorCode | type] = [CutAfterwards, Silence, ErrorCode.not_coordinator]
+        coordinator.script += rng.choices(troubles, k=rng.randint(0, 3))
+        for _ in range(rng.randint(1, 6)):
+            await coordinator.heartbeats(1)
+            nobody_shares()
+    await coordinator.until(
+        lambda: (
+            nobody_shares()
+            and [sorted(key.partition for key in session.assignment) for session in sessions]
+            == [[number for number, share in enumerate(shares) if share == place] for place in range(3)]
+        )
+    )
+    assert not any(what == "lost" for owner in owners for what, _ in owner.told)
+    for session in sessions:
         await session.close(1)
