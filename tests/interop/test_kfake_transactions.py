@@ -1,4 +1,4 @@
-"""Our transactions against franz-go's fake cluster, whose coordinators answer with errors before and after they acted."""
+"""Our transactions against franz-go's fake cluster: coordinators that answer with errors before and after they act."""
 
 from __future__ import annotations
 
