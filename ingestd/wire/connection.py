@@ -380,8 +380,8 @@ class Connection(asyncio.BufferedProtocol):
     def _lost(self, reason: str, cause: Exception | None) -> None:
         if self._error is not None:
             return
-        # It said its versions and nothing else, as a listener for SASL does to a client without.
-        versions_only = self.versions.ranges and self._next_correlation_id - len(self._pending) <= 1
+        # It said its versions (asked once or twice) and nothing else, as a listener for SASL does to a client without.
+        versions_only = self.versions.ranges and self._next_correlation_id - len(self._pending) <= 2
         if (
             self._settings.sasl is None
             and versions_only

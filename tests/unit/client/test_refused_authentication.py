@@ -106,7 +106,11 @@ async def test_what_is_sent_later_is_refused_for_the_same_reason(refuse: Any, se
     """A topic that could not be had is not waited for again at once; that it is unknown would be the wrong reason."""
     refuse({"one:1": WRONG})
     async with Client(["one:1"], settings()) as client, AsyncProducer(client) as producer:
-        with pytest.raises(AuthenticationFailed, match="wrong password"):
+
+        async def send_on() -> None:
             for _ in range(20):
                 producer.send("t", b"x")
                 await producer.flush(30)
+
+        with pytest.raises(AuthenticationFailed, match="wrong password"):
+            await send_on()
