@@ -303,6 +303,9 @@ class ClassicSession(MemberSession):
                 continue
             backoff.reset()
             self._events.heartbeat(self._group_id, time.monotonic() - started)
+            if missing := [topic for topic, count in self._led_partitions.items() if not count]:
+                # Metadata's own age is too long a wait for a topic that is made after its readers.
+                self._client.metadata.wanted(missing, f"group {self._group_id} subscribes to it")
 
     def _heartbeat_refused(self, error: IngestdError) -> bool:
         """Whether the next one shall be sent soon."""

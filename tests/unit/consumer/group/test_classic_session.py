@@ -325,6 +325,15 @@ async def test_the_leader_notices_partitions_that_are_added(groups: Groups, join
     await member.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
 
 
+async def test_a_topic_that_is_made_after_its_readers_is_soon_shared(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(["t", "later"])
+    await member.owner.until(("assigned", ALL))
+    groups.topics["later"] = 1
+    await member.owner.until(("revoked", ALL), ("assigned", [TopicPartition("later", 0), *ALL]))
+
+
 async def test_a_pattern_is_looked_up_before_the_first_join_and_now_and_then(
     groups: Groups, join: Callable[..., Started]
 ) -> None:
