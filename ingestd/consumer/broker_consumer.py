@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
 from ingestd.consumer.fetched import cut
+from ingestd.consumer.place import Refusal
 from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
 from ingestd.consumer.settings import Isolation, TopicPartition
+from ingestd.consumer.wanted import Wanted
 from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.retry import Backoff
 from ingestd.wire.apis import Api
@@ -26,20 +27,20 @@ from ingestd.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
     from ingestd.client.client import Client
-    from ingestd.client.metadata import PartitionMetadata
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.place import Place
     from ingestd.consumer.settings import ConsumerSettings
     from ingestd.retry import Deadline
     from ingestd.tasks import TaskOwner
     from ingestd.wire.codec import Buffer
     from ingestd.wire.fetch import FetchAnswer, FetchedPartition
 
-__all__ = ["BrokerConsumer", "Place", "Refusal"]
+__all__ = ["BrokerConsumer"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,30 +58,6 @@ _SLOW_ANSWER: Final = 3.0
 
 _PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
 """Errors of a whole fetch that pass although the protocol does not call them retriable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a partition is fetched: a node's id, and what was known of the partition's leader when that was chosen."""
-
-    node: int
-    leader: PartitionMetadata
-
-    @property
-    def follower(self) -> bool:
-        """Whether that is not the leader, but a replica closer to us (KIP-392)."""
-        return self.node != self.leader.leader
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a broker does not serve a partition, and who does where the answer says so (-1 where it does not)."""
-
-    error: IngestdError
-    leader: int = -1
-    leader_epoch: int = -1
-    node: Node | None = None
-    """Where that leader is."""
 
 
 def _passes(error: IngestdError) -> bool:
@@ -123,6 +100,7 @@ class BrokerConsumer:
         tasks: TaskOwner,
         events: ConsumerEvents,
         *,
+        share: Callable[[], int],
         refused: Callable[[PartitionConsumer, Refusal], None],
         preferred: Callable[[PartitionConsumer, int], None],
     ) -> None:
@@ -133,8 +111,8 @@ class BrokerConsumer:
         self._events = events
         self._refused = refused
         self._preferred = preferred
-        self._partitions: dict[TopicPartition, PartitionConsumer] = {}
-        self._places: dict[TopicPartition, Place] = {}
+        self._wanted = Wanted(settings.partition_max_bytes, share)
+        self._unserved: set[TopicPartition] = set()
         self._session = FetchSession()
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
@@ -143,20 +121,21 @@ class BrokerConsumer:
 
     def add(self, consumer: PartitionConsumer, place: Place) -> None:
         """Fetch this partition from here, from now on."""
-        self._partitions[consumer.key] = consumer
-        self._places[consumer.key] = place
+        self._wanted.add(consumer, place)
+        self._unserved.add(consumer.key)
         self._wait = _FIRST_WAIT
-        self.wake()
+        self.wake(consumer)
 
     def remove(self, consumer: PartitionConsumer) -> None:
         """Fetch it no more."""
-        if self._partitions.get(consumer.key) is consumer:
-            del self._partitions[consumer.key]
-            del self._places[consumer.key]
+        if self._wanted.partitions.get(consumer.key) is consumer:
+            self._wanted.remove(consumer.key)
+            self._unserved.discard(consumer.key)
 
-    def wake(self) -> None:
-        """A partition may have become fetchable: see to it that the loop runs."""
-        if (self._loop is None or self._loop.done()) and any(one.fetchable for one in self._partitions.values()):
+    def wake(self, consumer: PartitionConsumer) -> None:
+        """Whether or what to fetch of this partition may have changed: see to it that the loop runs if it must."""
+        self._wanted.changed(consumer.key)
+        if (self._loop is None or self._loop.done()) and consumer.fetchable:
             self._loop = self._tasks.start(self._run(), f"fetch from broker {self._node_id}")
 
     async def give_back(self, deadline: Deadline) -> None:
@@ -175,62 +154,64 @@ class BrokerConsumer:
 
     async def _run(self) -> None:
         await asyncio.sleep(0)  # partitions that are added together go into one request
-        while ready := {key: one for key, one in self._partitions.items() if one.fetchable}:
+        while self._has_work():
             try:
-                await self._fetch(ready)
+                await self._fetch()
             except IngestdError as error:
                 self._session.lost()
-                await self._failed(error, ready)
+                await self._failed(error)
 
-    async def _failed(self, error: IngestdError, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
+    def _has_work(self) -> bool:
+        self._wanted.update()
+        return bool(self._wanted.fetches)
+
+    async def _failed(self, error: IngestdError) -> None:
         """A fetch failed as a whole: hand back what has a leader to go to, and wait before the next one."""
-        led: dict[TopicPartition, PartitionConsumer] = {}
-        for key, one in ready.items():
-            if self._partitions.get(key) is not one:
+        led: list[PartitionConsumer] = []
+        for key in list(self._wanted.fetches):
+            one = self._wanted.partitions.get(key)
+            if one is None:  # taken away, because of one before
                 continue
-            if self._places[key].follower:
+            if self._wanted.places[key].follower:
                 self._refused(one, Refusal(error))
             else:
-                led[key] = one
+                led.append(one)
         if not led:
             return
         if not _passes(error):
-            self._fail(led, error)
+            for one in led:
+                self._fail(one, error)
             return
-        for one in led.values():
+        for one in led:
             self._events.retried(*one.key, error)
             one.report(error)
-        self._client.metadata.wanted({one.topic for one in led.values()}, f"fetch from broker {self._node_id}: {error}")
+        self._client.metadata.wanted({one.topic for one in led}, f"fetch from broker {self._node_id}: {error}")
         await asyncio.sleep(self._backoff.next_delay())
 
-    def _fail(self, ready: Mapping[TopicPartition, PartitionConsumer], error: IngestdError) -> None:
-        for one in ready.values():
-            self._events.failed(*one.key, error)
-            one.fail(error)
+    def _fail(self, consumer: PartitionConsumer, error: IngestdError) -> None:
+        self._events.failed(*consumer.key, error)
+        consumer.fail(error)
 
-    async def _fetch(self, ready: Mapping[TopicPartition, PartitionConsumer]) -> None:
-        settings = self._settings
+    async def _fetch(self) -> None:
+        settings, wanted = self._settings, self._wanted
         broker = self._client.broker(self._node_id, PURPOSE)
         connection = await broker.connection(settings.request_timeout)
-        ready = {key: one for key, one in ready.items() if self._partitions.get(key) is one and one.fetchable}
-        if not ready:
+        if not self._has_work():
             return
-        wanted = {key: self._asked(one) for key, one in ready.items()}
-        by_id = all(fetch.topic_id is not None for fetch in wanted.values())
-        version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if by_id else HIGHEST_BY_NAME)
-        fetch = self._session.next_fetch(wanted)
+        asked = wanted.fetches.copy()
+        version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if wanted.by_id else HIGHEST_BY_NAME)
+        looked_at = wanted.take_looked_at()
+        fetch = self._session.next_fetch(asked, looked_at)
+        for key in fetch.named:
+            wanted.partitions[key].standing.fetched_by_id = version >= FIRST_WITH_TOPIC_ID
         wait = min(self._wait, settings.fetch_max_wait)
-        # A leader that is told where we are serves nothing that a closer replica has.
-        rack = settings.rack if all(one.standing.follows for one in ready.values()) else ""
-        for one in ready.values():
-            one.standing.fetched_by_id = by_id and version >= FIRST_WITH_TOPIC_ID
         self._under_way = True
-        reminder = self._remind_later(wanted)
+        reminder = self._remind_later(asked)
         try:
             body = await connection.send(
                 Api.fetch,
                 version,
-                self._request(version, fetch, wait, rack),
+                self._request(version, fetch, wait, self._rack(asked)),
                 timeout=settings.request_timeout + wait,
             )
         finally:
@@ -243,24 +224,20 @@ class BrokerConsumer:
         self._session.answered(answer.session_id)
         self._backoff.reset()
         # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
-        final = len(ready) == 1 or version < FIRST_WITH_WHOLE_BATCHES
-        self._take(answer, len(body), ready, wanted, final=final)
+        final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
+        self._take(answer, len(body), asked, looked_at, final=final)
         if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
             await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
 
-    def _remind_later(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> _Reminder:
-        """Look for other leaders, again and again, while the broker owes an answer: it may hang, not only be slow."""
-        topics = {key.topic for key in wanted}
-        reason = f"broker {self._node_id} owes an answer"
-        return _Reminder(lambda: self._client.metadata.wanted(topics, reason))
+    def _rack(self, asked: Iterable[TopicPartition]) -> str:
+        """What to say of where we are: a leader that knows it serves nothing that a closer replica has."""
+        rack = self._settings.rack
+        return rack if rack and all(self._wanted.partitions[key].standing.follows for key in asked) else ""
 
-    def _asked(self, consumer: PartitionConsumer) -> PartitionFetch:
-        return PartitionFetch(
-            topic_id=consumer.standing.topic_id,
-            offset=consumer.position,
-            leader_epoch=self._places[consumer.key].leader.leader_epoch,
-            max_bytes=min(self._settings.partition_max_bytes, consumer.room),
-        )
+    def _remind_later(self, asked: Iterable[TopicPartition]) -> _Reminder:
+        """Look for other leaders, again and again, while the broker owes an answer: it may hang, not only be slow."""
+        reason = f"broker {self._node_id} owes an answer"
+        return _Reminder(lambda: self._client.metadata.wanted({key.topic for key in asked}, reason))
 
     def _request(self, version: int, fetch: SessionFetch, wait: float, rack: str) -> list[Buffer]:
         settings = self._settings
@@ -289,35 +266,32 @@ class BrokerConsumer:
         self,
         answer: FetchAnswer,
         answer_bytes: int,
-        ready: Mapping[TopicPartition, PartitionConsumer],
-        wanted: Mapping[TopicPartition, PartitionFetch],
+        asked: Mapping[TopicPartition, PartitionFetch],
+        looked_at: set[TopicPartition],
         *,
         final: bool,
     ) -> None:
-        names = {fetch.topic_id: key.topic for key, fetch in wanted.items()}
         nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in answer.nodes}
-        refused = set()
+        told = looked_at.copy()
         sent_away: list[tuple[PartitionConsumer, int]] = []
         for part in answer.partitions:
-            key = TopicPartition(part.topic or names.get(part.topic_id, ""), part.partition)
-            consumer = ready.get(key)
-            if consumer is None or not self._still_asked(consumer, wanted[key]):
+            key = TopicPartition(part.topic or self._wanted.names.get(part.topic_id, ""), part.partition)
+            consumer = self._still_asked(key, asked)
+            if consumer is None:
                 continue
+            self._wanted.changed(key)
             if part.error is not ErrorCode.none:
-                refused.add(key)
+                self._unserved.discard(key)
                 self._refused(consumer, self._refusal(key, consumer, part, nodes))
                 continue
+            told.add(key)
             consumer.learned(part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if part.preferred_read_replica >= 0:
                 sent_away.append((consumer, part.preferred_read_replica))
-                continue
-            if len(part.records):
+            elif len(part.records):
                 self._offer(consumer, part, answer_bytes, final=final)
-        served = [consumer for key, consumer in ready.items() if key not in refused]
-        for consumer in served:
-            consumer.standing.served()
-            if consumer.log_end >= 0:  # a session's answer leaves out what has no news, but its reader may have moved
-                self._events.answered(*consumer.key, consumer.next_offset, consumer.log_end)
+        self._serve(asked)
+        self._tell(told)
         for consumer, node in sent_away:
             self._preferred(consumer, node)
         if any(len(part.records) for part in answer.partitions):
@@ -325,7 +299,20 @@ class BrokerConsumer:
             return
         self._wait = min(self._wait * 2, self._settings.fetch_max_wait)
         if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
-            self._found_nothing([one for one in served if self._still_asked(one, wanted[one.key])])
+            self._found_nothing(asked)
+
+    def _serve(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
+        """The first good answer since they came here: what was wrong with them is over."""
+        for key in [key for key in self._unserved if key in asked]:
+            self._unserved.discard(key)
+            self._wanted.partitions[key].standing.served()
+
+    def _tell(self, keys: Iterable[TopicPartition]) -> None:
+        """How far behind they are, of those whose log or reader may have moved."""
+        for key in keys:
+            consumer = self._wanted.partitions.get(key)
+            if consumer is not None and consumer.log_end >= 0:
+                self._events.answered(*key, consumer.next_offset, consumer.log_end)
 
     def _refusal(
         self, key: TopicPartition, consumer: PartitionConsumer, part: FetchedPartition, nodes: Mapping[int, Node]
@@ -334,10 +321,15 @@ class BrokerConsumer:
         error = KafkaError(part.error, detail)
         return Refusal(error, part.leader_id, part.leader_epoch, nodes.get(part.leader_id))
 
-    def _still_asked(self, consumer: PartitionConsumer, fetch: PartitionFetch) -> bool:
-        if consumer.paused or not consumer.live:
-            return False
-        return self._partitions.get(consumer.key) is consumer and consumer.position == fetch.offset
+    def _still_asked(
+        self, key: TopicPartition, asked: Mapping[TopicPartition, PartitionFetch]
+    ) -> PartitionConsumer | None:
+        """The consumer of a partition, unless it was taken away, paused or repositioned since it was asked for."""
+        fetch = asked.get(key)
+        consumer = self._wanted.partitions.get(key)
+        if fetch is None or consumer is None or self._wanted.fetches.get(key) is not fetch:
+            return None
+        return consumer if consumer.live and not consumer.paused and consumer.position == fetch.offset else None
 
     def _offer(self, consumer: PartitionConsumer, part: FetchedPartition, answer_bytes: int, *, final: bool) -> None:
         try:
@@ -350,19 +342,22 @@ class BrokerConsumer:
                 aborted=[(one.producer_id, one.first_offset) for one in part.aborted_transactions],
             )
         except IngestdError as error:
-            self._fail({consumer.key: consumer}, type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
+            self._fail(consumer, type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
             return
         if fetched.next_offset == consumer.position and final:
             size = len(part.records)
             torn = CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes")
-            self._fail({consumer.key: consumer}, torn)
+            self._fail(consumer, torn)
             return
         self._events.fetched(*consumer.key, fetched.size)
         consumer.offer(fetched)
 
-    def _found_nothing(self, consumers: Sequence[PartitionConsumer]) -> None:
+    def _found_nothing(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
-        for consumer in consumers:
+        for key in list(self._wanted.bounded):
+            consumer = self._still_asked(key, asked)
+            if consumer is None:
+                continue
             consumer.standing.empty_answers += 1
             end = consumer.end
             if end is not None and consumer.log_end >= end and consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:

@@ -22,7 +22,7 @@ class Feeder(Protocol):
         ...
 
     def wake(self, consumer: PartitionConsumer) -> None:
-        """There is room for more."""
+        """Whether or what to fetch of it may have changed."""
         ...
 
     def repositioned(self, consumer: PartitionConsumer) -> None:

@@ -155,6 +155,7 @@ class PartitionConsumer:
     def pause(self) -> None:
         """Fetch no more until `resume`. What is already fetched can still be read."""
         self._paused = True
+        self._feeder.wake(self)
 
     def resume(self) -> None:
         """Fetch again."""
@@ -390,6 +391,7 @@ class PartitionConsumer:
     def move(self, offset: int) -> None:
         """Fetch from another offset: the out-of-range policy's, or the end where nothing is left before it."""
         self._position = Position(offset)
+        self._feeder.wake(self)
         self._notify()
 
     def forget_from(self, offset: int) -> None:
@@ -407,6 +409,7 @@ class PartitionConsumer:
         """End the iteration with `error`, after what is already fetched. The first error stays."""
         if self._error is None:
             self._error = error
+            self._feeder.wake(self)
             self.report(error)
             self._notify()
 

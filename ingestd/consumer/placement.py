@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingestd.consumer.broker_consumer import BrokerConsumer, Place, Refusal
+from ingestd.consumer.broker_consumer import BrokerConsumer
+from ingestd.consumer.place import Place, Refusal
 from ingestd.consumer.settings import Edge, OutOfRange, Recreation, Truncation
 from ingestd.consumer.truncation import TruncationChecks
 from ingestd.errors import (
@@ -104,10 +105,10 @@ class Placement:
             self._events.released(consumer.topic, consumer.partition)
 
     def wake(self, consumer: PartitionConsumer) -> None:
-        """There is something to fetch for it, perhaps."""
+        """Whether or what to fetch of it may have changed."""
         placed = self._placed.get(consumer.key)
         if placed is not None:
-            self._brokers[placed.place.node].wake()
+            self._brokers[placed.place.node].wake(consumer)
 
     def repositioned(self, consumer: PartitionConsumer) -> None:
         """Its position is another now: begin anew."""
@@ -190,6 +191,7 @@ class Placement:
                 self._settings,
                 self._tasks,
                 self._events,
+                share=self.share,
                 refused=self._refused,
                 preferred=self._preferred,
             )

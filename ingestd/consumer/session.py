@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from uuid import UUID
 
     from ingestd.consumer.settings import TopicPartition
@@ -79,19 +79,27 @@ class FetchSession:
         """Whether the broker keeps a session that should be given back."""
         return self._id != _NO_SESSION
 
-    def next_fetch(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionFetch:
-        """The request that makes the broker fetch exactly `wanted`."""
+    def next_fetch(
+        self, wanted: Mapping[TopicPartition, PartitionFetch], changed: Collection[TopicPartition] | None = None
+    ) -> SessionFetch:
+        """The request that makes the broker fetch exactly `wanted`.
+
+        `changed`: all that may be another than in the request before; None: anything.
+        """
         if self._epoch == _FIRST_EPOCH:
             self._known = dict(wanted)
             return SessionFetch(self._id, _FIRST_EPOCH, self._known.copy(), {})
-        known = self._known
-        forgotten = {
-            key: fetch.topic_id
-            for key, fetch in known.items()
-            if key not in wanted or wanted[key].topic_id != fetch.topic_id
-        }
-        named = {key: fetch for key, fetch in wanted.items() if known.get(key) != fetch}
-        self._known = dict(wanted)
+        forgotten: dict[TopicPartition, UUID | None] = {}
+        named: dict[TopicPartition, PartitionFetch] = {}
+        for key in {*self._known, *wanted} if changed is None else changed:
+            before, now = self._known.get(key), wanted.get(key)
+            if before == now:
+                continue
+            if before is not None and (now is None or now.topic_id != before.topic_id):
+                forgotten[key] = before.topic_id
+                del self._known[key]
+            if now is not None:
+                named[key] = self._known[key] = now
         return SessionFetch(self._id, self._epoch, named, forgotten)
 
     def answered(self, session_id: int) -> None:

@@ -16,6 +16,7 @@ from ingestd.errors import ConnectionLost, ErrorCode
 from ingestd.retry import Backoff
 
 if TYPE_CHECKING:
+    from ingestd.consumer.consumer import Consumer
     from ingestd.consumer.partition_consumer import PartitionConsumer
 
 PARTITIONS = 3
@@ -105,6 +106,16 @@ class Model:
         return part(number, data, high_watermark=END)
 
 
+def check_what_is_wanted(consumer: Consumer) -> None:
+    """What is kept up by changes is what a look at every partition gives."""
+    for broker in consumer._placement._brokers.values():
+        wanted = broker._wanted
+        wanted.update()
+        assert {key: fetch.offset for key, fetch in wanted.fetches.items()} == {
+            key: one.position for key, one in wanted.partitions.items() if one.fetchable
+        }
+
+
 async def run(model: Model, actions: list[Any]) -> list[list[bytes | None]]:
     async def read(partition: PartitionConsumer) -> list[bytes | None]:
         return [record.value async for record in partition]
@@ -114,6 +125,7 @@ async def run(model: Model, actions: list[Any]) -> list[list[bytes | None]]:
         readings = asyncio.gather(*map(read, partitions))
         held: list[Asked] = []
         for action in actions:
+            check_what_is_wanted(consumer)
             if isinstance(action, tuple):
                 kind, number = action
                 {"pause": partitions[number].pause, "resume": partitions[number].resume}.get(

@@ -90,3 +90,14 @@ def test_the_final_fetch_closes_the_session() -> None:
     fetch = established({ZERO: at(5)}).final_fetch()
     assert (fetch.session_id, fetch.session_epoch) == (55, -1)
     assert not fetch.named
+
+
+def test_only_what_may_have_changed_is_compared() -> None:
+    session = established({ZERO: at(5), ONE: at(6)})
+    fetch = session.next_fetch({ZERO: at(8), ONE: at(9)}, {ZERO})
+    assert (fetch.named, fetch.forgotten) == ({ZERO: at(8)}, {})
+    session.answered(55)
+    fetch = session.next_fetch({ONE: at(9)}, {ZERO, ONE})
+    assert (fetch.named, fetch.forgotten) == ({ONE: at(9)}, {ZERO: TOPIC_ID})
+    session.lost()
+    assert set(session.next_fetch({ONE: at(9), ZERO: at(1)}, set()).named) == {ZERO, ONE}

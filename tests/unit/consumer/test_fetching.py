@@ -3,7 +3,8 @@ import asyncio
 import pytest
 from scripted_cluster import Cluster, part, snapshot
 
-from ingestd.consumer.settings import Edge, Isolation
+from ingestd.consumer.partition_consumer import PartitionConsumer
+from ingestd.consumer.settings import Edge, Isolation, TopicPartition
 from ingestd.errors import ConnectionLost, CorruptBatch, ErrorCode, IngestdError, KafkaError
 
 
@@ -235,3 +236,39 @@ async def test_a_start_at_an_edge_of_a_partition_that_does_not_exist_is_refused(
     async with cluster.consumer() as consumer:
         with pytest.raises(KafkaError, match="t-3"):
             await consumer.consume_partition("t", 3, Edge.oldest)
+
+
+async def test_partitions_without_news_cost_a_fetch_nothing(make_batch, monkeypatch):
+    looks = 0
+    fetchable = PartitionConsumer.fetchable
+
+    def counted(consumer: PartitionConsumer) -> bool:
+        nonlocal looks
+        looks += 1
+        return fetchable.fget(consumer)
+
+    cluster = Cluster([1] * 200)
+    async with cluster.consumer() as consumer:
+        await consumer.consume_partitions({TopicPartition("t", number): 0 for number in range(200)})
+        (await cluster.asked()).answer(*(part(number) for number in range(200)))
+        (await cluster.asked()).answer()
+        monkeypatch.setattr(PartitionConsumer, "fetchable", property(counted))
+        for offset in range(10):
+            (await cluster.asked()).answer(part(7, make_batch(offset, [b"a"])))
+        await cluster.asked()
+    assert looks <= 40
+
+
+async def test_a_share_of_the_memory_that_shrinks_is_heeded_by_the_next_fetch(make_batch):
+    cluster = Cluster([1, 1])
+    async with cluster.consumer(prefetch_bytes=1_000_000) as consumer:
+        await consumer.consume_partition("t", 0, 0)
+        limits = {}
+        asked = await cluster.asked()
+        limits.update({one.partition: one.partition_max_bytes for one in asked.request.topics[0].partitions})
+        await consumer.consume_partition("t", 1, 0)
+        asked.answer()
+        asked = await cluster.asked()
+        limits_now = {one.partition: one.partition_max_bytes for one in asked.request.topics[0].partitions}
+    assert limits == {0: 500_000}
+    assert limits_now == {0: 250_000, 1: 250_000}

@@ -1,0 +1,36 @@
+"""Place: where a partition is fetched, and why a broker does not serve it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingestd.client.metadata import Node, PartitionMetadata
+    from ingestd.errors import IngestdError
+
+__all__ = ["Place", "Refusal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition is fetched: a node's id, and what was known of the partition's leader when that was chosen."""
+
+    node: int
+    leader: PartitionMetadata
+
+    @property
+    def follower(self) -> bool:
+        """Whether that is not the leader, but a replica closer to us (KIP-392)."""
+        return self.node != self.leader.leader
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not serve a partition, and who does where the answer says so (-1 where it does not)."""
+
+    error: IngestdError
+    leader: int = -1
+    leader_epoch: int = -1
+    node: Node | None = None
+    """Where that leader is."""

@@ -1,0 +1,106 @@
+"""Wanted: what the next fetch from a broker asks for. Kept up by what changes: an idle partition costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.consumer.session import PartitionFetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.place import Place
+
+__all__ = ["Wanted"]
+
+
+class Wanted:
+    """The partitions of one broker consumer, and for those that can be fetched now, what to ask.
+
+    Invariants
+        After `update`, `fetches` is what a look at every partition would give; only those are looked at of which
+        `changed` was said, and all of them when a partition's share of the memory is another than before.
+    """
+
+    def __init__(self, partition_max_bytes: int, share: Callable[[], int]) -> None:
+        self.partitions: dict[TopicPartition, PartitionConsumer] = {}
+        self.places: dict[TopicPartition, Place] = {}
+        self.fetches: dict[TopicPartition, PartitionFetch] = {}
+        self.names: dict[UUID | None, str] = {}
+        """The topic of each id that is fetched."""
+        self.bounded: set[TopicPartition] = set()
+        """Those that are read up to an end."""
+        self._partition_max_bytes = partition_max_bytes
+        self._share = share
+        self._share_before = share()
+        self._changed: set[TopicPartition] = set()
+        self._looked_at: set[TopicPartition] = set()
+        self._without_id: set[TopicPartition] = set()
+
+    @property
+    def by_id(self) -> bool:
+        """Whether the topic id of everything that is fetched is known."""
+        return not self._without_id
+
+    def add(self, consumer: PartitionConsumer, place: Place) -> None:
+        """A partition is fetched here from now on."""
+        key = consumer.key
+        self.partitions[key] = consumer
+        self.places[key] = place
+        if consumer.end is not None:
+            self.bounded.add(key)
+        self._changed.add(key)
+
+    def remove(self, key: TopicPartition) -> None:
+        """A partition is fetched here no more."""
+        del self.partitions[key]
+        del self.places[key]
+        self.fetches.pop(key, None)
+        self.bounded.discard(key)
+        self._without_id.discard(key)
+        self._changed.discard(key)
+        self._looked_at.add(key)
+
+    def changed(self, key: TopicPartition) -> None:
+        """Whether or what to fetch of this partition may be another than before."""
+        self._changed.add(key)
+
+    def update(self) -> None:
+        """Bring `fetches` up to what is wanted now."""
+        share = self._share()
+        if share != self._share_before:
+            self._share_before = share
+            self._changed.update(self.partitions)
+        for key in self._changed:
+            consumer = self.partitions.get(key)
+            if consumer is None:
+                continue
+            self._looked_at.add(key)
+            if consumer.fetchable:
+                self._want(key, consumer)
+            else:
+                self.fetches.pop(key, None)
+                self._without_id.discard(key)
+        self._changed.clear()
+
+    def take_looked_at(self) -> set[TopicPartition]:
+        """Everything that may have changed since this was asked last, what was removed included."""
+        looked_at, self._looked_at = self._looked_at, set()
+        return looked_at
+
+    def _want(self, key: TopicPartition, consumer: PartitionConsumer) -> None:
+        topic_id = consumer.standing.topic_id
+        self.fetches[key] = PartitionFetch(
+            topic_id=topic_id,
+            offset=consumer.position,
+            leader_epoch=self.places[key].leader.leader_epoch,
+            max_bytes=min(self._partition_max_bytes, consumer.room),
+        )
+        if topic_id is None:
+            self._without_id.add(key)
+        else:
+            self._without_id.discard(key)
+            self.names[topic_id] = key.topic
