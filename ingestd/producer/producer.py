@@ -137,8 +137,10 @@ class AsyncProducer(RecordIntake):
     def status(self) -> dict[str, Any]:
         """What the producer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
         ended = self._dispatcher.ended
+        transactions = self._transactions
         return {
             "transactional_id": self._settings.transactional_id,
+            "transaction": None if transactions is None else transactions.status(),
             "outstanding": self.outstanding,
             "buffered_bytes": self.buffered_bytes,
             "buffer_bytes": self._settings.buffer_bytes,

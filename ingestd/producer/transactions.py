@@ -100,6 +100,18 @@ class Transactions:
         """What led to an error state."""
         return self._states.error
 
+    def status(self) -> dict[str, str | int | bool | None]:
+        """For bug reports."""
+        identity = self._identity
+        return {
+            "state": self.state.value,
+            "error": None if self.error is None else str(self.error),
+            "producer_id": None if identity is None else identity.producer_id,
+            "producer_epoch": None if identity is None else identity.epoch,
+            "implicit": self.members.implicit,
+            "commit_sent": self._commit_sent,
+        }
+
     def require_open(self, doing: str) -> None:
         """Raise why records are not accepted now, unless they are."""
         if self.state is _S.ABORTABLE_ERROR:

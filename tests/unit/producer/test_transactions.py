@@ -390,6 +390,29 @@ async def test_events_are_passed_on(level: int) -> None:
     assert {"retried", "failed", "acknowledged", "throttled"} <= set(told)
 
 
+@in_simulation
+async def test_the_status_says_where_the_transaction_stands() -> None:
+    import json
+
+    cluster = TransactionalCluster(1)
+    async with producing(cluster, linger=0.0) as producer:
+        await transact(producer, b"a")
+        await producer.begin()
+        said = json.loads(json.dumps(producer.status()))["transaction"]
+        assert said == {
+            "state": "in transaction",
+            "error": None,
+            "producer_id": 4000,
+            "producer_epoch": 1,
+            "implicit": True,
+            "commit_sent": False,
+        }
+        cluster.faults.script.append(Fault(ErrorCode.invalid_record, appended=False))
+        producer.send("events", b"b", partition=0)
+        await producer.flush(5.0)
+        assert "INVALID_RECORD" in producer.status()["transaction"]["error"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
