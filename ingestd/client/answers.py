@@ -11,6 +11,8 @@ from ingestd.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from ingestd.client.metadata import NewLeader
+
 __all__ = [
     "is_unknown",
     "keep_newer_leaders",
@@ -18,7 +20,7 @@ __all__ = [
     "read_metadata",
     "unsettled",
     "why_no_leader",
-    "with_leader",
+    "with_leaders",
     "without_topics",
 ]
 
@@ -176,22 +178,35 @@ def _newer(old: TopicMetadata, new: TopicMetadata) -> TopicMetadata:
     return replace(new, partitions=tuple(partitions))
 
 
-def with_leader(
-    known: ClusterMetadata, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None
-) -> ClusterMetadata | None:
-    """The snapshot with a partition's newer leader; None where the epoch is not newer or the node is not known.
+def with_leaders(known: ClusterMetadata, leaders: Iterable[NewLeader]) -> ClusterMetadata | None:
+    """The snapshot with the newer leaders among these; None where there are none.
 
-    `node` says where the leader is, if the answer that named it did; a node that is known stays where it is.
+    A leader counts if its epoch is newer than what is known and its node is known, or comes with it. A node that is
+    known stays where it is.
     """
-    before = known.partition(topic, partition)
-    if before is None or leader_epoch <= before.leader_epoch or (node is None and leader not in known.nodes):
+    nodes = dict(known.nodes)
+    changed: dict[str, list[PartitionMetadata]] = {}
+    for new in leaders:
+        before = known.partition(new.topic, new.partition)
+        if before is None or new.leader < 0 or new.leader_epoch <= before.leader_epoch:
+            continue
+        if new.node is not None:
+            nodes.setdefault(new.leader, new.node)
+        if new.leader not in nodes:
+            continue
+        partitions = changed.setdefault(new.topic, list(known.topics[new.topic].partitions))
+        partitions[new.partition] = replace(
+            before, leader=new.leader, leader_epoch=new.leader_epoch, error=ErrorCode.none
+        )
+    if not changed:
         return None
-    moved = replace(before, leader=leader, leader_epoch=leader_epoch, error=ErrorCode.none)
-    of_topic = known.topics[topic]
-    partitions = (*of_topic.partitions[:partition], moved, *of_topic.partitions[partition + 1 :])
-    topics: Mapping[str, TopicMetadata] = {**known.topics, topic: replace(of_topic, partitions=partitions)}
-    nodes = known.nodes if node is None or leader in known.nodes else {**known.nodes, leader: node}
-    return replace(known, nodes=nodes, topics=topics, version=known.version + 1)
+    topics = {name: replace(known.topics[name], partitions=tuple(moved)) for name, moved in changed.items()}
+    return replace(
+        known,
+        nodes=known.nodes if len(nodes) == len(known.nodes) else nodes,
+        topics={**known.topics, **topics},
+        version=known.version + 1,
+    )
 
 
 def why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ingestd.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from ingestd.errors import IngestdError
 
-__all__ = ["ClusterMetadata", "MetadataSource", "Node", "PartitionMetadata", "TopicMetadata", "TopicPartition"]
+__all__ = [
+    "ClusterMetadata",
+    "MetadataSource",
+    "NewLeader",
+    "Node",
+    "PartitionMetadata",
+    "TopicMetadata",
+    "TopicPartition",
+]
 
 NO_LEADER = -1
 
@@ -89,6 +97,16 @@ class ClusterMetadata:
         return None if known is None else self.nodes.get(known.leader)
 
 
+class NewLeader(NamedTuple):
+    """A leader that a produce or fetch answer named (KIP-951); `node` is where it is, if the answer said so."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    node: Node | None = None
+
+
 class MetadataSource(Protocol):
     """Where a client's metadata comes from: its own refreshes, or what a supervisor pushes.
 
@@ -125,6 +143,10 @@ class MetadataSource(Protocol):
 
         `node` is where the leader is, if the answer said so: it need not be in the snapshot yet.
         """
+        ...
+
+    def hints(self, leaders: Sequence[NewLeader]) -> None:
+        """Apply all the leaders that an answer named, as `hint` does, in one replacement of the snapshot."""
         ...
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ingestd.client.answers import keep_newer_leaders, with_leader
+from ingestd.client.answers import keep_newer_leaders, with_leaders
 from ingestd.client.listeners import Snapshot
+from ingestd.client.metadata import NewLeader
 from ingestd.errors import Closed
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from ingestd.client.metadata import ClusterMetadata, Node
     from ingestd.errors import IngestdError
@@ -83,15 +84,18 @@ class PushedMetadata:
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Apply a newer leader here, and pass it on, without its address: the supervisor refreshes for that."""
-        if leader < 0:
-            return
-        before = self.snapshot.partition(topic, partition)
-        if before is not None and leader_epoch <= before.leader_epoch:
-            return
-        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch, node)
+        self.hints([NewLeader(topic, partition, leader, leader_epoch, node)])
+
+    def hints(self, leaders: Sequence[NewLeader]) -> None:
+        """Apply newer leaders here, in one replacement of the snapshot, and pass them on one by one."""
+        before = self.snapshot
+        changed = with_leaders(before, leaders)
         if changed is not None:
             self._snapshot.replace(changed)
-        self._pass_on_hint(topic, partition, leader, leader_epoch)
+        for new in leaders:
+            known = before.partition(new.topic, new.partition)
+            if new.leader >= 0 and (known is None or new.leader_epoch > known.leader_epoch):
+                self._pass_on_hint(new.topic, new.partition, new.leader, new.leader_epoch)
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
         """Pass the wish on and wait for the next push. Raises `DeadlineExceeded`, `Closed`."""

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.answers import is_unknown, merge, read_metadata, unsettled, with_leader, without_topics
+from ingestd.client.answers import is_unknown, merge, read_metadata, unsettled, with_leaders, without_topics
 from ingestd.client.listeners import Snapshot
+from ingestd.client.metadata import NewLeader
 from ingestd.errors import (
     AuthenticationFailed,
     Closed,
@@ -22,7 +23,7 @@ from ingestd.tasks import TaskOwner
 from ingestd.wire import requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from ingestd.client.broker import Broker
     from ingestd.client.brokers import Brokers
@@ -109,15 +110,19 @@ class RefreshedMetadata:
 
         `node` is the leader's address, where the answer gave it; without it, one not known yet makes a refresh wanted.
         """
-        if leader < 0:
-            return
-        changed = with_leader(self.snapshot, topic, partition, leader, leader_epoch, node)
+        self.hints([NewLeader(topic, partition, leader, leader_epoch, node)])
+
+    def hints(self, leaders: Sequence[NewLeader]) -> None:
+        """Apply all the leaders that an answer named, as `hint` does, in one replacement of the snapshot."""
+        changed = with_leaders(self.snapshot, leaders)
         if changed is not None:
             if changed.nodes is not self.snapshot.nodes:
                 self._brokers.replace(changed)
             self._snapshot.replace(changed)
-        elif leader not in self.snapshot.nodes:
-            self.wanted((topic,), "its new leader is not a known node")
+        known = self.snapshot.nodes
+        strangers = {new.topic for new in leaders if new.leader >= 0 and new.leader not in known}
+        if strangers:
+            self.wanted(strangers, "their new leader is not a known node")
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
         """Refresh (None: every topic known) and return the new snapshot.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingestd.client.metadata import Node
+from ingestd.client.metadata import NewLeader, Node
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, ProtocolError, UnsupportedCodec
 from ingestd.records.batch import codec_of
 from ingestd.records.codecs import Codec
@@ -124,10 +124,13 @@ class ProduceSet:
                 raise ProtocolError(f"a produce answer without {partition}")
             found.append((partition, batch, given))
         nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in whole.nodes}
-        for partition, _, given in found:
-            if given.leader_id >= 0:
-                where = nodes.get(given.leader_id)
-                metadata.hint(partition.topic, partition.partition, given.leader_id, given.leader_epoch, where)
+        leaders = [
+            NewLeader(one.topic, one.partition, given.leader_id, given.leader_epoch, nodes.get(given.leader_id))
+            for one, _, given in found
+            if given.leader_id >= 0
+        ]
+        if leaders:
+            metadata.hints(leaders)
         for partition, batch, given in found:
             if given.error in _SUCCESS:
                 partition.acknowledged(batch, given.base_offset, given.log_append_time_ms)

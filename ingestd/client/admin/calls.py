@@ -86,22 +86,18 @@ class Administration:
             except IngestdError as error:
                 if not attempt and not route.again(error, attempt):
                     raise
-                # What ends at the deadline is not why it came to that: an earlier error says more.
-                for key in left:
-                    found.setdefault(key, error)
+                _note(found, dict.fromkeys(left, error), deadline)
                 if not route.again(error, attempt):
                     break
                 continue
-            found |= unplaced
+            _note(found, unplaced, deadline)
             answers = await asyncio.gather(
                 *(self._ask(broker, items, build, read, deadline) for broker, items in requests)
             )
             for answer, sent in answers:
-                for key, outcome in answer.items():
-                    if not (deadline.expired and isinstance(outcome, DeadlineExceeded) and key in found):
-                        found[key] = outcome
-                    if sent and isinstance(outcome, (ConnectionLost, DeadlineExceeded)):
-                        unsure.add(key)
+                _note(found, answer, deadline)
+                if sent:
+                    unsure.update(key for key, outcome in answer.items() if _is_lost(outcome))
             left = [key for key in left if isinstance(now := found[key], IngestdError) and route.again(now, attempt)]
         _raise_if_nobody_answered(found.values())
         return Outcomes({key: found[key] for key in asked}, frozenset(unsure))
@@ -156,6 +152,17 @@ class Administration:
             return asking.result()
         finally:
             asking.cancel()
+
+
+def _is_lost(outcome: object) -> bool:
+    return isinstance(outcome, (ConnectionLost, DeadlineExceeded))
+
+
+def _note(found: dict[Key, Found | IngestdError], news: Mapping[Key, Found | IngestdError], deadline: Deadline) -> None:
+    """Take the outcomes of an attempt. What ends at the deadline is not why it came to that: an earlier error stays."""
+    for key, outcome in news.items():
+        if not (deadline.expired and _is_lost(outcome) and key in found):
+            found[key] = outcome
 
 
 def _understood(

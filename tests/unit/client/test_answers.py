@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from ingestd.client.answers import keep_newer_leaders, merge, read_metadata, with_leader
-from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.client.answers import keep_newer_leaders, merge, read_metadata, with_leaders
+from ingestd.client.metadata import ClusterMetadata, NewLeader, Node, PartitionMetadata, TopicMetadata
 from ingestd.errors import ErrorCode
 from ingestd.wire.codec import decode_entity, encode_entity
 
@@ -116,10 +116,27 @@ def test_a_broker_without_topic_ids_undoes_no_newer_leader() -> None:
 
 def test_a_new_leader_on_a_node_not_known_yet_needs_its_address() -> None:
     known = metadata_of(topic_of("a", 7))
-    assert with_leader(known, "a", 0, 9, 8) is None
-    moved = with_leader(known, "a", 0, 9, 8, Node(9, "nine", 9))
+    assert with_leaders(known, [NewLeader("a", 0, 9, 8)]) is None
+    moved = with_leaders(known, [NewLeader("a", 0, 9, 8, Node(9, "nine", 9))])
     assert moved is not None
     assert moved.leader("a", 0) == Node(9, "nine", 9)
-    kept = with_leader(known, "a", 0, 2, 8, Node(2, "elsewhere", 2))
+    kept = with_leaders(known, [NewLeader("a", 0, 2, 8, Node(2, "elsewhere", 2))])
     assert kept is not None
     assert kept.nodes is known.nodes
+
+
+def test_leaders_of_one_answer_are_taken_together_and_older_ones_left_out() -> None:
+    known = metadata_of(topic_of("a", 7, 7, 7), topic_of("b", 1))
+    news = [
+        NewLeader("a", 0, 2, 8),
+        NewLeader("a", 1, 2, 7),
+        NewLeader("a", 2, -1, 9),
+        NewLeader("a", 5, 2, 9),
+        NewLeader("b", 0, 2, 3),
+        NewLeader("c", 0, 2, 3),
+    ]
+    moved = with_leaders(known, news)
+    assert moved is not None
+    assert [partition.leader for partition in moved.topics["a"].partitions] == [2, 1, 1]
+    assert moved.topics["b"].partitions[0].leader_epoch == 3
+    assert moved.version == known.version + 1

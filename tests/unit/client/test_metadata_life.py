@@ -113,3 +113,17 @@ async def test_a_preferred_leader_is_the_first_replica(cluster: Any, settings: A
     async with Client(["one:1"], settings()) as client:
         assert (await client.preferred_leader("t", 2, 5)).node.id == 1
         assert (await client.leader("t", 2, 5)).node.id == 3
+
+
+async def test_all_leaders_of_an_answer_cost_one_replacement(cluster: Any, settings: Any) -> None:
+    from ingestd.client.metadata import NewLeader
+
+    async with Client(["one:1"], settings()) as client:
+        await client.metadata.refresh(["t"], 5)
+        heard: list[int] = []
+        client.metadata.listen(lambda now: heard.append(now.version))
+        client.metadata.hints([NewLeader("t", number, 2, 6) for number in range(3)])
+        assert len(heard) == 1
+        assert {client.metadata.snapshot.leader("t", number).id for number in range(3)} == {2}  # type: ignore[union-attr]
+        client.metadata.hints([NewLeader("t", 0, 1, 5)])
+        assert len(heard) == 1

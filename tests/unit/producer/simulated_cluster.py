@@ -25,7 +25,7 @@ from kio.schema.produce.v13 import response as response_v13
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.client.metadata import ClusterMetadata, NewLeader, Node, PartitionMetadata, TopicMetadata
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.records.batch import check_crc, read_header
 from ingestd.records.builder import BatchBuilder
@@ -371,6 +371,11 @@ class SimulatedMetadata:
         self.hints += 1
         del leader
         self.replace(only=partition)
+
+    def hints(self, leaders: Sequence[NewLeader]) -> None:
+        """Take every partition's leader at once."""
+        for new in leaders:
+            self.hint(*new)
 
     async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
         """Refresh now."""
