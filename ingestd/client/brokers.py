@@ -76,15 +76,17 @@ class Brokers:
             if node.id not in self._failed and self._nodes.get(node.id) is node:
                 yield self._of(node, CONTROL)
         for node in self._seed_nodes:
-            yield self._of(node, CONTROL)
+            if node.id not in self._failed:
+                yield self._of(node, CONTROL)
         self._failed.clear()  # nobody answered: next time everybody gets another chance
 
     def any(self, purpose: str) -> Broker:
         """The first of `candidates`, for this purpose. Raises `KafkaError` (BROKER_NOT_AVAILABLE): there is none."""
-        broker = next(self.candidates(), None)
-        if broker is None:
-            raise KafkaError(ErrorCode.broker_not_available, "no broker is known yet")
-        return self._of(broker.node, purpose)
+        for _ in range(2):  # a look that finds nobody gives everybody another chance
+            broker = next(self.candidates(), None)
+            if broker is not None:
+                return self._of(broker.node, purpose)
+        raise KafkaError(ErrorCode.broker_not_available, "no broker is known yet")
 
     def register(self, node: Node) -> None:
         """Know a node that an answer other than metadata named (a coordinator, a new leader)."""
