@@ -14,7 +14,7 @@ from ingestd.producer.breaker import CircuitBreaker
 from ingestd.producer.delivery import Delivery, deliver
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
-from ingestd.producer.partitioners import Keyed, Sticky, murmur2_partition
+from ingestd.producer.partitioners import Hashed, Keyed, Sticky, murmur2_partition
 from ingestd.records.loops import TopicIntake
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ class TopicProducer:
         self._sticky = isinstance(partitioner.keyless if isinstance(partitioner, Keyed) else partitioner, Sticky)
         self.intake = TopicIntake()
         """What lets records go the short way, and to which open batch; kept up here."""
-        self.intake.hashed = isinstance(partitioner, Keyed) and partitioner.index is murmur2_partition
+        if isinstance(partitioner, (Keyed, Hashed)):
+            self.intake.murmur2 = partitioner.index is murmur2_partition
+            self.intake.index = partitioner.index
         self.used = False
         """Whether a batch was made since somebody set this to False: what is idle need not be known any more."""
         self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)

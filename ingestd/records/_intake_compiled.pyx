@@ -276,7 +276,8 @@ cdef class TopicIntake:
 
     cdef public RecordBuffer sticky
     cdef public list partitions
-    cdef public bint hashed
+    cdef public bint murmur2
+    cdef public object index
 
     def __cinit__(self):
         self.partitions = []
@@ -327,22 +328,25 @@ cdef class RecordIntake:
     cdef RecordBuffer open_batch(self, topic, key, partition, Record *record):
         cdef TopicIntake intake = self.intake_of(topic)
         cdef RecordBuffer buffer
-        cdef Py_ssize_t index, count
+        cdef list partitions
+        cdef Py_ssize_t count, index = -1
         if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
             return None
         if partition is None and key is None:
             buffer = intake.sticky
         else:
-            count = PyList_GET_SIZE(intake.partitions)
-            if partition is not None:
-                index = partition if type(partition) is int and 0 <= partition < count else -1
-            elif intake.hashed and count:
-                index = (murmur2_of(record.key, record.key_size) & 0x7FFFFFFF) % count
-            else:
-                index = -1
-            if index < 0:
+            partitions = intake.partitions
+            count = PyList_GET_SIZE(partitions)
+            if partition is None and record.key_size > 0 and count:
+                if intake.murmur2:
+                    index = (murmur2_of(record.key, record.key_size) & 0x7FFFFFFF) % count
+                elif intake.index is not None:
+                    partition = intake.index(key, count)
+            if type(partition) is int and 0 <= partition < count:
+                index = partition
+            if index < 0 or index >= PyList_GET_SIZE(partitions):
                 return None
-            item = <object> PyList_GET_ITEM(intake.partitions, index)
+            item = <object> PyList_GET_ITEM(partitions, index)
             buffer = None if item is None else <RecordBuffer?> item
         return buffer if buffer is not None and buffer.records else None
 

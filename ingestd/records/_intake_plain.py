@@ -129,8 +129,10 @@ class TopicIntake:
         """Of records without key and partition."""
         self.partitions: list[RecordBuffer | None] = []
         """Of records that name their partition; empty where the topic's partitions are not known."""
-        self.hashed = False
-        """Whether murmur2 chooses among all `partitions` for a record with a key, as Java's producer does."""
+        self.murmur2 = False
+        """Whether murmur2 of a record's key chooses among all `partitions`, as in Java's producer."""
+        self.index: Callable[[bytes, int], int] | None = None
+        """What else chooses, from the key and the number of partitions. An empty key goes the long way in any case."""
 
 
 class RecordIntake:
@@ -138,7 +140,8 @@ class RecordIntake:
 
     A record goes the short way when it is settled which open batch it goes to, when that batch has records and stays
     open with this one, when key and value are bytes, and while the allowance has bytes left and is not shut. So the
-    first record of a batch and the last go the long way, and between them no Python code runs for a record. The long
+    first record of a batch and the last go the long way, and between them no Python code runs for a record (but a hash of
+    its key that is not murmur2). The long
     way must do with a record exactly what the short way would have done.
     """
 
@@ -180,13 +183,12 @@ class RecordIntake:
         intake = self._intakes.get(topic)
         if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
             return None
-        partitions = intake.partitions
         if partition is None and key is None:
             buffer = intake.sticky
-        elif partition is None:
-            buffer = _hashed(intake, key)
         else:
-            buffer = partitions[partition] if type(partition) is int and 0 <= partition < len(partitions) else None
+            partitions = intake.partitions
+            chosen = _chosen(intake, key) if partition is None else partition
+            buffer = partitions[chosen] if type(chosen) is int and 0 <= chosen < len(partitions) else None
         return buffer if buffer is not None and buffer.records else None
 
     def _take(
@@ -206,10 +208,12 @@ class RecordIntake:
 _BYTES: Final = (bytes, type(None))
 
 
-def _hashed(intake: TopicIntake, key: bytes | None) -> RecordBuffer | None:
-    if not intake.hashed or type(key) is not bytes or not intake.partitions:
+def _chosen(intake: TopicIntake, key: bytes | None) -> int | None:
+    if not key or not intake.partitions:
         return None
-    return intake.partitions[(murmur2(key) & 0x7FFFFFFF) % len(intake.partitions)]
+    if intake.murmur2:
+        return (murmur2(key) & 0x7FFFFFFF) % len(intake.partitions)
+    return None if intake.index is None else intake.index(key, len(intake.partitions))
 
 
 def _headers(headers: HeaderPairs) -> bytes:

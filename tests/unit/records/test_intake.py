@@ -44,7 +44,10 @@ class Producer:
             known = self.intake._intakes[topic] = twin.TopicIntake()
             known.sticky = buffers[0]
             known.partitions = [*buffers[:2], None]
-            known.hashed = topic == "a"
+            if topic == "a":
+                known.murmur2 = True
+            else:
+                known.index = lambda key, count: len(key) % (count + 1)
 
     def take(self, topic, value, key, partition, headers, timestamp_ms, done):
         """The long way: always partition 0, so that what comes here can be told from what does not."""
@@ -160,7 +163,18 @@ def test_a_key_goes_where_murmur2_says_or_the_long_way(twin):
             before = buffer.records
             assert sent(producer, value=b"", key=key)
             assert buffer.records == before + 1
-    assert not sent(producer, topic="b", key=b"key")
+    assert not sent(producer, key=b"")
+
+
+def test_a_key_goes_where_the_partitioner_says_or_the_long_way(twin):
+    producer = opened(twin)
+    known = producer.intake._intakes["a"]
+    known.murmur2 = False
+    assert not sent(producer, key=b"key")
+    for index, short in ((lambda key, count: 0, True), (lambda key, count: 1, False), (lambda key, count: 9, False)):
+        known.index = index
+        assert sent(producer, key=b"key") is short
+    assert not sent(producer, key=b"")
 
 
 def test_what_is_not_bytes_goes_the_long_way(twin):
