@@ -140,9 +140,8 @@ class RecordIntake:
 
     A record goes the short way when it is settled which open batch it goes to, when that batch has records and stays
     open with this one, when key and value are bytes, and while the allowance has bytes left and is not shut. So the
-    first record of a batch and the last go the long way, and between them no Python code runs for a record (but a hash of
-    its key that is not murmur2). The long
-    way must do with a record exactly what the short way would have done.
+    first record of a batch and the last go the long way. Between them no Python code runs for a record, except a hash
+    of its key that is not murmur2. The long way must do with a record what the short way would have done.
     """
 
     def __init__(self, allowance: Allowance) -> None:
