@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingestd.errors import IngestdError, is_retriable, raise_for_code
+from ingestd.errors import IngestdError, UnsupportedVersion, is_retriable, raise_for_code
 from ingestd.retry import Backoff
 from ingestd.wire import requests
 
@@ -62,7 +62,10 @@ class FetchedIdentities:
         if previous is not None and previous.epoch < _LAST_EPOCH:
             return ProducerIdentity(previous.producer_id, previous.epoch + 1)
         broker = await self._client.any()
-        answer = await broker.request(requests.init_producer_id(), self._timeout)
+        try:
+            answer = await broker.request(requests.init_producer_id(), self._timeout)
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(f"{error}; without idempotent=False a producer needs Kafka 0.11") from error
         raise_for_code(answer.error_code, "InitProducerId")
         return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
 
