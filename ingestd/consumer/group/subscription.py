@@ -94,7 +94,8 @@ class Subscription(ConsumerGroupHandler):
         try:
             async for records in claim.chunks():
                 chunk = _Chunk(claim, records)
-                claim.idle = True  # until it is its turn, nobody works on it
+                # Nobody works on it until it is its turn; the first in line waits for the reader alone.
+                claim.idle = self._chunk is not None or bool(self._line)
                 self._line.append(chunk)
                 self._news.set()
                 await asyncio.wait({chunk.done, ended}, return_when=asyncio.FIRST_COMPLETED)

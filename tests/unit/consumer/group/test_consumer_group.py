@@ -74,25 +74,30 @@ class Partition:
         self._news.set()
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        while True:
+        while await self._some():
             while self.next_offset < self.end and not self.closed:
                 self.next_offset += 1
-                yield Record(
-                    self.next_offset - 1,
-                    0,
-                    TimestampType.create_time,
-                    None,
-                    b"v",
-                    topic=self.key.topic,
-                    partition=self.key.partition,
-                    leader_epoch=5,
-                )
-            if self.closed:
-                return
+                yield self._record(self.next_offset - 1)
+
+    async def chunks(self) -> AsyncIterator[list[Record]]:
+        while await self._some():
+            records = [self._record(offset) for offset in range(self.next_offset, self.end)]
+            self.next_offset = self.end
+            yield records
+
+    async def _some(self) -> bool:
+        while self.next_offset == self.end and not self.closed:
             self._news.clear()
             self.awaited = True
             await self._news.wait()
             self.awaited = False
+        return not self.closed
+
+    def _record(self, offset: int) -> Record:
+        topic, partition = self.key
+        return Record(
+            offset, 0, TimestampType.create_time, None, b"v", topic=topic, partition=partition, leader_epoch=5
+        )
 
 
 class Consumer:
@@ -563,3 +568,91 @@ async def test_chosen_partitions_wait_for_a_broker_without_haste_and_are_committ
     assert (await consuming).reason is EndReason.closed
     assert groups.left == []
     await client.close()
+
+
+# Records as one stream
+
+
+@pytest.fixture
+async def client(groups: Groups) -> AsyncIterator[Client]:
+    async with Client(["one:1"], FAST) as opened:
+        yield opened
+
+
+async def opened(consumer: Consumer, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(consumer.partitions) < count:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_record_is_marked_when_the_next_one_is_asked_for_and_the_last_when_the_block_is_left(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        read = [(record.partition, record.offset) for record in [await anext(records) for _ in range(3)]]
+    assert read == [(1, 0), (1, 1), (1, 2)]
+    assert groups.offsets == {("t", 1): (3, 5, "")}
+    assert groups.left == [("m1", None)]
+
+
+async def test_the_record_that_raised_is_not_marked(groups: Groups, consumer: Consumer, client: Client) -> None:
+    async def read() -> None:
+        async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+            await opened(consumer, 4)
+            consumer.partitions[ALL[1]].feed(5)
+            async for record in records:
+                if record.offset == 2:
+                    raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await read()
+    assert groups.offsets == {("t", 1): (2, 5, "")}
+
+
+async def test_partitions_take_turns_and_a_rebalance_waits_for_the_record_at_hand(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        for key in ALL[:2]:
+            consumer.partitions[key].feed(2)
+        first = await anext(records)
+        groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+        await groups.more("Heartbeat", 5)
+        assert groups.counts["JoinGroup"] == 2  # the two of the first time: the reader is still at its record
+        old = dict(consumer.partitions)
+        asking = asyncio.ensure_future(anext(records))
+        await groups.more("SyncGroup")
+        async with asyncio.timeout(20):
+            while any(consumer.partitions[key] is old[key] for key in ALL):
+                await asyncio.sleep(0.001)
+        assert groups.offsets == {("t", first.partition): (1, 5, "")}
+        consumer.partitions[ALL[3]].feed(1)
+        record = await asking
+        assert (record.partition, record.offset) == (3, 0)
+
+
+async def test_what_ends_consuming_is_raised_to_the_reader(groups: Groups, consumer: Consumer, client: Client) -> None:
+    groups.script["JoinGroup"].append(ErrorCode.group_authorization_failed)
+    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+        with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+            await anext(records)
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+async def test_a_reader_that_stays_away_exceeds_the_poll_interval(
+    groups: Groups, consumer: Consumer, client: Client, reads: int
+) -> None:
+    settings = replace(SETTINGS, max_poll_interval=0.2)
+    async with ConsumerGroup(client, "g", settings).subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        await groups.more("Heartbeat", 20)  # there is nothing to read: nobody is late
+        for key in ALL:
+            consumer.partitions[key].feed(2)
+        for _ in range(reads):
+            await anext(records)
+        await groups.until(lambda: groups.left == [("m1", None)])
+        with pytest.raises(PollIntervalExceeded):
+            await anext(records)
