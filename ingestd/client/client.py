@@ -102,16 +102,16 @@ class Client:
         """
         deadline = self._deadline(timeout)
         snapshot = self.metadata.snapshot
+        if snapshot.controller_id in snapshot.nodes:
+            return self.broker(snapshot.controller_id, purpose)
         async for attempt in self.settings.retry_backoff().attempts_until(deadline):
-            if snapshot.controller_id in snapshot.nodes:
-                return self.broker(snapshot.controller_id, purpose)
             try:
                 snapshot = await self.metadata.refresh((), deadline.remaining)
             except DeadlineExceeded:
                 if not attempt:
                     raise
-        if snapshot.controller_id in snapshot.nodes:
-            return self.broker(snapshot.controller_id, purpose)
+            if snapshot.controller_id in snapshot.nodes:
+                return self.broker(snapshot.controller_id, purpose)
         raise KafkaError(ErrorCode.not_controller, "no controller is known")
 
     async def leader(

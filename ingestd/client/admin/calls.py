@@ -72,13 +72,13 @@ class Administration:
     ) -> Outcomes[Key, Found]:
         """Ask for items. `read` raises `KafkaError` for what the answer says of all its items."""
         asked = list(dict.fromkeys(keys))
+        if not asked:
+            return Outcomes({}, frozenset())
         left = asked
         found: dict[Key, Found | IngestdError] = {}
         unsure: set[Key] = set()
         backoff = self._client.settings.retry_backoff()
         async for attempt in backoff.attempts_until(deadline):
-            if not left:
-                break
             try:
                 if attempt:
                     await route.moved(left, deadline)
@@ -97,8 +97,10 @@ class Administration:
             for answer, sent in answers:
                 _note(found, answer, deadline)
                 if sent:
-                    unsure.update(key for key, outcome in answer.items() if _is_lost(outcome))
+                    unsure.update(key for key, outcome in answer.items() if _is_open(outcome))
             left = [key for key in left if isinstance(now := found[key], IngestdError) and route.again(now, attempt)]
+            if not left:
+                break
         _raise_if_nobody_answered(found.values())
         return Outcomes({key: found[key] for key in asked}, frozenset(unsure))
 
@@ -156,6 +158,11 @@ class Administration:
 
 def _is_lost(outcome: object) -> bool:
     return isinstance(outcome, (ConnectionLost, DeadlineExceeded))
+
+
+def _is_open(outcome: object) -> bool:
+    """Whether a change that ended so may have been made nevertheless, or may still be."""
+    return _is_lost(outcome) or (isinstance(outcome, KafkaError) and outcome.code is ErrorCode.request_timed_out)
 
 
 def _note(found: dict[Key, Found | IngestdError], news: Mapping[Key, Found | IngestdError], deadline: Deadline) -> None:

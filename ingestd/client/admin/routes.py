@@ -48,8 +48,13 @@ class Route(Protocol[Key]):
         ...
 
 
-_NOT_HERE: Final = frozenset({ErrorCode.not_controller, ErrorCode.throttling_quota_exceeded})
-"""What the controller answers of an item that it did not look at; its other errors are its verdict."""
+_NO_VERDICT: Final = frozenset(
+    {ErrorCode.not_controller, ErrorCode.throttling_quota_exceeded, ErrorCode.request_timed_out}
+)
+"""What the controller, or a broker in its stead, answers where it has not decided or did not say so in time.
+
+Its other errors are its verdict.
+"""
 
 
 def _lost(error: IngestdError) -> bool:
@@ -69,7 +74,7 @@ class ToController:
     def again(self, error: IngestdError, attempt: int) -> bool:
         """See `Route`."""
         del attempt
-        return _lost(error) or (isinstance(error, KafkaError) and error.code in _NOT_HERE)
+        return _lost(error) or (isinstance(error, KafkaError) and error.code in _NO_VERDICT)
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
         """See `Route`."""

@@ -113,6 +113,22 @@ async def test_a_topic_that_is_there_after_a_lost_answer_is_ours_if_it_is_as_ask
     assert outcome.partitions == (3 if expected is None else -1)
 
 
+async def test_a_broker_that_waited_in_vain_for_the_controller_is_asked_again(cluster: Any, settings: Any) -> None:
+    late = {"t": ErrorCode.request_timed_out}
+    Script(cluster, "CreateTopics", created, late, {"t": ErrorCode.topic_already_exists})
+    async with Client(["one:1"], settings()) as client:
+        (outcome,) = await ClusterAdmin(client).create_topics([NewTopic("t", 3, 3)], timeout=5)
+    assert outcome.error is None
+
+
+async def test_a_call_that_is_answered_waits_for_no_backoff(cluster: Any, settings: Any) -> None:
+    Script(cluster, "CreateTopics", created, {})
+    async with Client(["one:1"], settings(retry_initial=60.0, retry_maximum=60.0)) as client:
+        creating = ClusterAdmin(client).create_topics([NewTopic("n", 1, 1)], timeout=600)
+        (outcome,) = await asyncio.wait_for(creating, 30)
+    assert outcome.error is None
+
+
 async def test_a_topic_that_was_there_before_is_not_ours(cluster: Any, settings: Any) -> None:
     Script(cluster, "CreateTopics", created, {"t": ErrorCode.topic_already_exists})
     async with Client(["one:1"], settings()) as client:
