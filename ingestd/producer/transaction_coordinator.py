@@ -68,15 +68,12 @@ _BEFORE_WRITE: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.c
 _MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
 
 
-def fencing(error: KafkaError, transactional_id: str) -> KafkaError:
+def fencing(error: KafkaError) -> KafkaError:
     """The error with its typed form where it says that the producer is fenced."""
     if error.code not in _FENCING or isinstance(error, ProducerFenced):
         return error
-    detail = (
-        f"{transactional_id}: {error.detail}: another producer has the transactional id by now, "
-        "or the transaction took longer than its timeout"
-    )
-    return ProducerFenced(error.code, detail)
+    why = "another producer has the transactional id by now, or the transaction took longer than its timeout"
+    return ProducerFenced(error.code, f"{error.detail}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +302,7 @@ class _Asking:
         code, detail = read(answer)
         if code is ErrorCode.none:
             return answer
-        refusal = fencing(KafkaError(code, f"{doing}: {detail}" if detail else doing), self._key)
+        refusal = fencing(KafkaError(code, f"{doing}: {detail}" if detail else doing))
         if refusal.retriable and code not in _BEFORE_WRITE:
             self.uncertain = True
         raise refusal

@@ -129,8 +129,8 @@ class Transactions:
 
     def ended(self, error: IngestdError) -> IngestdError:
         """The producer as a whole cannot go on; the error to say so with."""
-        if isinstance(error, KafkaError):
-            error = fencing(error, self._id)
+        if isinstance(error, KafkaError) and not error.detail.startswith(self._id):
+            error = fencing(KafkaError(error.code, f"{self._id}: {error.detail}"))
         if self.state is not _S.FATAL_ERROR:
             self._states.enter(_S.FATAL_ERROR, error)
         return error
@@ -190,6 +190,9 @@ class Transactions:
         deadline = Deadline.after(timeout)
         async with self._in_turn("add_offsets", deadline):
             self.require_open("add_offsets")
+            for partition, position in offsets.items():
+                if position.offset < 0:
+                    raise ValueError(f"{partition}: offset {position.offset}; expected 0 or more")
             if not offsets:
                 return
             try:
@@ -201,8 +204,8 @@ class Transactions:
                 else:
                     self.failed(error)
                 raise
-            except BaseException:
-                self._doom(TransactionFailed("add_offsets was cancelled"))
+            except BaseException as error:
+                self._doom(TransactionFailed(f"add_offsets was ended by {error!r}"))
                 raise
 
     async def commit(self, timeout: float) -> None:

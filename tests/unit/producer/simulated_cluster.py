@@ -340,7 +340,7 @@ class SimulatedMetadata:
         self.snapshot = ClusterMetadata()
         self.listeners: list[Callable[[ClusterMetadata], None]] = []
         self.wishes: list[tuple[str, ...]] = []
-        self.hints = 0
+        self.taken = 0
         self.due: asyncio.TimerHandle | None = None
 
     def listen(
@@ -368,7 +368,7 @@ class SimulatedMetadata:
         known = self.snapshot.partition(topic, partition)
         if known is not None and known.leader_epoch >= leader_epoch:
             return
-        self.hints += 1
+        self.taken += 1
         del leader
         self.replace(only=partition)
 

@@ -164,7 +164,7 @@ async def test_a_leader_named_by_the_answer_is_followed_without_waiting_for_meta
         cluster.metadata.wishes.clear()
         send(producer, ends, [b"a"])
         await producer.flush(1.0)
-    assert cluster.metadata.hints == 1
+    assert cluster.metadata.taken == 1
     assert cluster.metadata.wishes == []
     assert cluster.logs[0].values == [b"warm", b"a"]
 

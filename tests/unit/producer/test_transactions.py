@@ -391,6 +391,19 @@ async def test_events_are_passed_on(level: int) -> None:
 
 
 @in_simulation
+async def test_an_offset_that_is_none_is_refused_and_hurts_nothing() -> None:
+    cluster = TransactionalCluster(1)
+    async with producing(cluster) as producer:
+        await producer.begin()
+        with pytest.raises(ValueError, match="source-3: offset -1"):
+            await producer.add_offsets({TopicPartition("source", 3): OffsetAndMetadata(-1)}, MEMBER)
+        await producer.add_offsets(OFFSETS, MEMBER)
+        await producer.commit()
+    await settled(cluster)
+    assert cluster.offsets == {("group", "source", 3): 17}
+
+
+@in_simulation
 async def test_the_status_says_where_the_transaction_stands() -> None:
     import json
 
