@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetched", "FetchedBatch", "cut"]
 
+_MADE_BYTES = 16 * 1024 * 1024
+"""So much is made of the old messages of one answer; what is behind it is fetched again."""
 _PINNED_SHARE = 4
 """An answer's memory lives as long as any view into it: a part smaller than this fraction of it is copied out."""
 
@@ -82,6 +84,7 @@ def cut(
     batches = []
     next_offset = position
     leader_epoch = epoch_start = -1
+    size = 0
     try:
         for data in batches_of(records):
             header = read_header(data)
@@ -91,10 +94,11 @@ def cut(
             next_offset = max(next_offset, header.last_offset + 1)
             if header.leader_epoch != leader_epoch:
                 leader_epoch, epoch_start = header.leader_epoch, header.base_offset
+            size += len(data)
+            if size > len(records) and size >= _MADE_BYTES:  # batches made of old messages: they are larger
+                break
     except IngestdError:
         if next_offset == position:
             raise
         # What came before is good; the next fetch begins with what is not, and says so.
-    # Batches made of old messages are larger than what they were made of.
-    size = max(len(records), sum(len(batch.data) for batch in batches))
-    return Fetched(batches, size, next_offset, leader_epoch, epoch_start)
+    return Fetched(batches, max(size, len(records)), next_offset, leader_epoch, epoch_start)
