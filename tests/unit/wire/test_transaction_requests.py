@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.serial import entity_reader
@@ -11,7 +11,6 @@ from kio.serial import entity_reader
 from ingestd.errors import ErrorCode, UnsupportedVersion
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import encode_entity
-from ingestd.wire.requests import Build
 from ingestd.wire.requests.groups import CommittedOffset
 from ingestd.wire.requests.transactions import (
     add_offsets_to_transaction,
@@ -23,6 +22,9 @@ from ingestd.wire.requests.transactions import (
     transaction_offset_commit,
 )
 from ingestd.wire.versions import ApiVersions
+
+if TYPE_CHECKING:
+    from ingestd.wire.requests import Build
 
 OFFSETS = [CommittedOffset("a", 0, 17, 3, "note"), CommittedOffset("b", 2, 0), CommittedOffset("a", 1, 5)]
 EVERYTHING = [
