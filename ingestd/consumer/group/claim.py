@@ -27,6 +27,22 @@ class Claim:
         Marks only grow, but by `reset_offset`; they count until the handler's end was waited for.
     """
 
+    __slots__ = (
+        "_committed",
+        "_consumer",
+        "_end",
+        "_leader_epoch",
+        "_marked",
+        "_metadata",
+        "_released",
+        "_run_callbacks",
+        "_seen",
+        "_stopped",
+        "idle",
+        "initial_offset",
+        "key",
+    )
+
     def __init__(self, consumer: PartitionConsumer, run_callbacks: Callable[[], None]) -> None:
         self.key: TopicPartition = consumer.key
         self.initial_offset = consumer.next_offset
@@ -36,7 +52,7 @@ class Claim:
         """Set by a handler that waits for something else than records: it is not taken for stuck."""
         self._run_callbacks = run_callbacks
         self._stopped = False
-        self._end = asyncio.Event()
+        self._end: asyncio.Event | None = None
         self._released = False
         self._seen = (-1, -1)
         self._marked = -1
@@ -79,7 +95,9 @@ class Claim:
 
     async def wait_ended(self) -> None:
         """Wait until it has ended; for handlers that wait for something else than records."""
-        await self._end.wait()
+        if not self._stopped:
+            self._end = self._end or asyncio.Event()
+            await self._end.wait()
 
     @property
     def paused(self) -> bool:
@@ -164,7 +182,8 @@ class Claim:
     def stop(self) -> None:
         """Fetch and hand out nothing more. Marks still count, until `release`."""
         self._stopped = True
-        self._end.set()
+        if self._end is not None:
+            self._end.set()
         self._consumer.abandon()
 
     def release(self) -> None:
