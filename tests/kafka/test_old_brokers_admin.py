@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,9 @@ async def test_topics_are_created_described_grown_and_deleted(kafka_of_release: 
         assert await client.partitions(topic, 10.0) == [0, 1]
         (grown,) = await admin.create_partitions([NewPartitions(topic, 3)])
         assert grown.error is None
-        await client.metadata.refresh([topic], 10.0)
-        assert await client.partitions(topic) == [0, 1, 2]
+        async with asyncio.timeout(10.0):  # the broker hears of it a moment after the controller has done it
+            while await client.partitions(topic) != [0, 1, 2]:
+                await client.metadata.refresh([topic], 10.0)
         (configs,) = await admin.describe_configs([ConfigResource(ResourceType.topic, topic)], keys=["retention.ms"])
         assert configs.entries["retention.ms"].value == "123456"
         (deleted,) = await admin.delete_topics([topic])
