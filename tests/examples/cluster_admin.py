@@ -15,7 +15,9 @@ async def main(bootstrap: str, topic: str) -> None:
             print(f"create {made.topic}: {made.error or 'done'}")
         for grown in await admin.create_partitions([NewPartitions(topic, 4)]):
             print(f"grow {grown.topic}: {grown.error or 'done'}")
-        described = (await admin.describe_topics([topic]))[topic]
+        async with asyncio.timeout(30):  # brokers hear of it a moment after the controller has done it
+            while len((described := (await admin.describe_topics([topic]))[topic]).partitions) < 4:
+                await asyncio.sleep(0.05)
         print(f"{topic}: {len(described.partitions)} partitions")
         cluster = await admin.describe_cluster()
         print(f"{len(cluster.nodes)} nodes")
