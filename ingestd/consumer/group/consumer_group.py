@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.group.classic import ClassicSession
@@ -51,7 +51,7 @@ _MEMBER_SHARE: Final = 0.5
 
 
 class ConsumerGroup:
-    """A member of one group. Async context manager; shares the client, and does not close it.
+    """A member of one group, on one event loop. Async context manager; shares the client, and does not close it.
 
     `await group.consume(topics, handler)`, in a loop: each turn is one `ConsumerGroupSession`. Between turns, and while
     handlers are slow, the member stays in the group, up to `max_poll_interval`.
@@ -74,10 +74,12 @@ class ConsumerGroup:
         self._group_id = group_id
         self._settings = settings or GroupSettings()
         self._events = events or LoggedGroupEvents()
-        out_of_range = OutOfRange(self._settings.no_offset.value)
-        self._consumer = Consumer(
-            client, replace(self._settings.consumer, out_of_range=out_of_range), events=consumer_events
+        consumer = replace(
+            self._settings.consumer,
+            out_of_range=OutOfRange(self._settings.no_offset.value),
+            rack=self._settings.consumer.rack or self._settings.rack or "",
         )
+        self._consumer = Consumer(client, consumer, events=consumer_events)
         self._tasks = TaskOwner()
         self._member: CoordinatorSession | None = None
         self._partitions = _Partitions()
@@ -86,6 +88,7 @@ class ConsumerGroup:
         self._last_end: EndReason | None = None
         self._paused: set[TopicPartition] = set()
         self._closed = False
+        self._stop_status = client.add_status(f"group {group_id}", self.status)
 
     async def consume(self, topics: Topics, handler: ConsumerGroupHandler) -> SessionEnd:
         """Join (again), and have `handler` process the partitions that come, until the session ends.
@@ -140,6 +143,21 @@ class ConsumerGroup:
         """The session of the `consume` that runs now."""
         return self._partitions.session
 
+    def status(self) -> dict[str, Any]:
+        """What the member does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
+        member, session = self._member, self._partitions.session
+        lag = {} if session is None else session.lag()
+        return {
+            "protocol": self._settings.protocol.value,
+            "member": None if member is None else member.member.member_id,
+            "generation": None if member is None else member.member.generation,
+            "assignment": [] if member is None else [str(key) for key in sorted(member.assignment)],
+            "ended": None if member is None or member.end is None else member.end.reason.value,
+            "consuming": session is not None,
+            "lag": {str(key): records for key, records in lag.items()},
+            "paused": [str(key) for key in sorted(self._paused)],
+        }
+
     async def close(self, timeout: float = 10.0) -> None:
         """End the session with cleanup and final commit, leave the group (static members stay) and end.
 
@@ -148,6 +166,7 @@ class ConsumerGroup:
         if self._closed:
             return
         self._closed = True
+        self._stop_status()
         deadline = Deadline.after(timeout)
         if self._partitions.session is not None:
             self._partitions.session.end(EndReason.closed, within=timeout * (1 - _MEMBER_SHARE))

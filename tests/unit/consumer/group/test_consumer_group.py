@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +247,12 @@ async def join(groups: Groups, consumer: Consumer) -> AsyncIterator[Callable[...
                 one.consuming.exception()
     for client in clients:
         await client.close()
+
+
+@pytest.fixture
+async def client(groups: Groups) -> AsyncIterator[Client]:
+    async with Client(["one:1"], FAST) as opened:
+        yield opened
 
 
 def kinds(groups: Groups) -> list[str]:
@@ -546,6 +553,23 @@ async def test_what_is_paused_stays_paused_in_the_next_session(
     assert not consumer.partitions[ALL[0]].paused
 
 
+async def test_the_clients_status_tells_of_the_group_until_it_is_closed(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    member = Joined(client, SETTINGS)
+    member.consume()
+    await member.claimed(4)
+    member.group.pause(ALL[:1])
+    section = member.group.status()
+    assert json.loads(json.dumps(client.status().sections["group g"])) == section
+    assert section["member"] == "m1"
+    assert section["assignment"] == ["t-0", "t-1", "t-2", "t-3"]
+    assert section["paused"] == ["t-0"]
+    assert section["lag"] == dict.fromkeys(section["assignment"])
+    await member.group.close()
+    assert "group g" not in client.status().sections
+
+
 async def test_chosen_partitions_wait_for_a_broker_without_haste_and_are_committed_by_nobody_in_particular(
     groups: Groups, consumer: Consumer, join: Callable[..., Joined]
 ) -> None:
@@ -571,12 +595,6 @@ async def test_chosen_partitions_wait_for_a_broker_without_haste_and_are_committ
 
 
 # Records as one stream
-
-
-@pytest.fixture
-async def client(groups: Groups) -> AsyncIterator[Client]:
-    async with Client(["one:1"], FAST) as opened:
-        yield opened
 
 
 async def opened(consumer: Consumer, count: int) -> None:
