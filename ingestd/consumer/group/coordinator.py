@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.wire.requests import Build
 
-__all__ = ["COMMIT", "FETCH", "HEARTBEAT", "JOIN", "SYNC", "Action", "GroupCoordinator"]
+__all__ = ["COMMIT", "FETCH", "HEARTBEAT", "JOIN", "LEAVE", "SYNC", "Action", "GroupCoordinator"]
 
 
 class Action(Enum):
@@ -62,6 +62,7 @@ JOIN: Final[Actions] = {
 }
 SYNC: Final[Actions] = {**_FINDING, **_MEMBERSHIP}
 HEARTBEAT: Final[Actions] = {**_FINDING, **_MEMBERSHIP}
+LEAVE: Final[Actions] = _FINDING
 COMMIT: Final[Actions] = {
     **_FINDING,
     **_MEMBERSHIP,

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.group.commits import Commits
-from ingestd.consumer.group.coordinator import GroupCoordinator
+from ingestd.consumer.group.coordinator import LEAVE, Action, GroupCoordinator
 from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.poll_interval import PollInterval
 from ingestd.consumer.group.session import EndReason, PollIntervalExceeded, SessionEnd
-from ingestd.errors import Closed, DeadlineExceeded, IngestdError
-from ingestd.retry import Deadline
+from ingestd.errors import Closed, DeadlineExceeded, IngestdError, KafkaError
+from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
-    from ingestd.consumer.group.coordinator import Action
     from ingestd.consumer.group.events import GroupEvents
     from ingestd.consumer.group.session import CommitDone, PartitionOwner, Topics
     from ingestd.consumer.group.settings import GroupSettings
-    from ingestd.errors import KafkaError
 
 __all__ = ["MemberSession"]
 
@@ -232,13 +230,28 @@ class MemberSession(ABC):
             end = end if end.error is not None else failure
         try:
             self._commits.give_up()
-            await self._leave(end, self._settings.request_timeout if self._closing is None else self._closing.remaining)
+            await self._leave_in_time(end, self._closing or Deadline.after(self._settings.request_timeout))
         except IngestdError as failed:
             _log.debug("group %s: leaving it failed, its session timeout ends the member: %s", self._group_id, failed)
         finally:
             self._coordinator.release()
             self._poll.stop()
             self._set_end(end)
+
+    async def _leave_in_time(self, end: SessionEnd, deadline: Deadline) -> None:
+        """Leave; again where a coordinator moves or loads, since others wait for a member that has not left."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._leave(end, deadline.remaining)
+            except KafkaError as error:
+                action = self._coordinator.action(LEAVE, error)
+                pause = backoff.next_delay()
+                if action not in (Action.retry, Action.find_coordinator) or pause >= deadline.remaining:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
 
     def _failure(self, what: str, error: BaseException) -> SessionEnd:
         if isinstance(error, IngestdError):

@@ -108,6 +108,7 @@ class Coordinator:
         self.members: dict[str, Member] = {}
         self.wanted: dict[str, set[tuple[uuid.UUID, int]]] = {}
         self.script: deque[ErrorCode | type] = deque()
+        self.leave_script: deque[ErrorCode | type] = deque()
         self.commit_script: deque[ErrorCode] = deque()
         self.versions: dict[int, tuple[int, int]] = {}
         self.heard: list[Any] = []
@@ -167,7 +168,8 @@ class Coordinator:
 
     async def _heartbeat(self, module: Any, request: Any, connection: Connection) -> Any:
         self.heard.append(request)
-        scripted = self.script.popleft() if self.script else None
+        script = self.leave_script if request.member_epoch < 0 and self.leave_script else self.script
+        scripted = script.popleft() if script else None
         self._changed.set()
         if scripted is Silence:
             await asyncio.get_running_loop().create_future()
@@ -179,7 +181,9 @@ class Coordinator:
         assignment = None
         if code is ErrorCode.none and member is not None:
             self._share(member, self.wanted.get(request.member_id, set()), said=request.topic_partitions is not None)
-            if member.assigned != member.told:
+            # As real ones do: whoever says everything may have missed an answer.
+            said_everything = request.topic_partitions is not None and request.subscribed_topic_names is not None
+            if said_everything or member.assigned != member.told:
                 member.told = set(member.assigned)
                 assignment = self._assignment(module, member.told)
         self._changed.set()

@@ -651,6 +651,23 @@ async def test_closing_revokes_leaves_and_says_why(groups: Groups, join: Callabl
     assert member.session.assignment == frozenset()
 
 
+async def test_leaving_is_tried_again_where_the_coordinator_moves_and_no_longer_than_closing_may_take(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["LeaveGroup"] += [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress]
+    await member.session.close(5.0)
+    assert groups.left == [("m1", None)]
+    assert groups.counts["LeaveGroup"] == 3
+    other = join()
+    await other.owner.until(("assigned", ALL))
+    groups.script["LeaveGroup"] += [ErrorCode.not_coordinator] * 1_000
+    async with asyncio.timeout(5.0):
+        await other.session.close(0.5)
+    assert other.session.end is not None
+
+
 async def test_closing_while_a_join_waits_for_others_leaves_at_once(
     groups: Groups, join: Callable[..., Started]
 ) -> None:

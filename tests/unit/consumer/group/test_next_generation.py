@@ -562,6 +562,16 @@ async def test_closing_revokes_and_leaves_as_it_is_told(
     assert len(coordinator.heard) == heard
 
 
+async def test_leaving_is_tried_again_where_the_coordinator_moves(
+    coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner
+) -> None:
+    session = join()
+    await joined(coordinator, session, owner, 0)
+    coordinator.leave_script += [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress]
+    await session.close(5)
+    assert [request.member_epoch for request in coordinator.heard if request.member_epoch < 0] == [-1] * 3
+
+
 async def test_closing_ends_in_time_when_nobody_answers_and_the_owner_does_not_return(
     coordinator: Coordinator, join: Callable[..., NextGenerationSession], owner: Owner
 ) -> None:
