@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from ingestd.errors import CorruptBatch
+from ingestd.records.checksum import crc32c
 from ingestd.records.codecs import Codec
 
 if TYPE_CHECKING:

@@ -22,3 +22,10 @@ def test_no_process_of_a_daemon_imports_rich_unless_it_shows_something(module: s
     program = f"import sys, {module}; print(sorted({{'rich', 'pygments', 'hypothesis'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["ingestd.daemon.worker", "ingestd.producer.producer", "ingestd.consumer.consumer"])
+def test_no_process_reads_the_versions_of_packages_when_it_starts(module: str) -> None:
+    program = f"import sys, {module}; print(sorted({{'importlib.metadata', 'email', 'argparse'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
