@@ -33,8 +33,8 @@ class Feeder(Protocol):
         """Fetch no more."""
         ...
 
-    def told(self) -> None:
-        """A partition consumer has something to hand out, or has ended."""
+    def told(self, consumer: PartitionConsumer) -> None:
+        """It has something to hand out, or has ended."""
         ...
 
     @property

@@ -18,15 +18,23 @@ __all__ = ["MergedReader", "Partitions"]
 
 
 class Partitions(Protocol):
-    """The partitions that are being read, and when one of them has news."""
+    """The partitions that are being read, and which of them have something to hand out."""
 
     @property
     def consumers(self) -> Mapping[TopicPartition, PartitionConsumer]:
         """Those of now."""
         ...
 
+    def next_in_turn(self) -> PartitionConsumer | None:
+        """The one that had news the longest ago: something to hand out, an error or an end. None: none has any."""
+        ...
+
+    def told(self, consumer: PartitionConsumer) -> None:
+        """This one has news: it is behind all others that have."""
+        ...
+
     async def news(self) -> None:
-        """Wait until one has something to hand out, has ended, or is new."""
+        """Wait until one has news, or is new."""
         ...
 
 
@@ -35,39 +43,35 @@ class MergedReader:
 
     Invariants
         A partition that has something to hand out waits for at most one batch of each of the others.
+        The error that ended a partition is raised once.
     """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._last: TopicPartition | None = None
-        self._told: set[int] = set()
+        self._failed: dict[TopicPartition, PartitionConsumer] = {}
         self.stream = RecordStream(self._more)
 
     async def _more(self) -> list[Record] | None:
-        while True:
-            waiting = self._in_turn()
-            if not waiting:
-                return None
-            for consumer in waiting:
-                if not consumer.readable:
-                    continue
-                self._last = consumer.key
-                try:
-                    records = await consumer.lend(self.stream)
-                except IngestdError:
-                    self._told.add(id(consumer))
-                    raise
-                if records:
-                    return records
-                break  # it has ended, or hid everything: look anew
-            else:
+        while self._left():
+            consumer = self._partitions.next_in_turn()
+            if consumer is None:
                 await self._partitions.news()
+                continue
+            try:
+                records = await consumer.lend(self.stream)
+            except IngestdError:
+                self._failed[consumer.key] = consumer
+                raise
+            if consumer.readable:
+                self._partitions.told(consumer)
+            if records:
+                return records
+        return None
 
-    def _in_turn(self) -> list[PartitionConsumer]:
-        """The partitions still to be read, beginning behind the one that was read last."""
-        consumers = list(self._partitions.consumers.values())
-        self._told &= {id(consumer) for consumer in consumers}
-        keys = [consumer.key for consumer in consumers]
-        begin = keys.index(self._last) + 1 if self._last in keys else 0
-        rotated = consumers[begin:] + consumers[:begin]
-        return [consumer for consumer in rotated if id(consumer) not in self._told]
+    def _left(self) -> bool:
+        """Whether there is a partition that has not ended."""
+        consumers = self._partitions.consumers
+        for key, failed in list(self._failed.items()):
+            if consumers.get(key) is not failed or failed.error is None:
+                del self._failed[key]
+        return len(consumers) > len(self._failed)

@@ -416,4 +416,4 @@ class PartitionConsumer:
     def _notify(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        self._feeder.told()
+        self._feeder.told(self)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import ClusterMetadata, PartitionMetadata, TopicPartition
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.position import Position
     from ingestd.consumer.settings import ConsumerSettings, Start
     from ingestd.consumer.truncation import TruncationCheck
     from ingestd.retry import Deadline
@@ -84,8 +85,11 @@ class Placement:
         self._brokers: dict[int, BrokerConsumer] = {}
         self._placed: dict[TopicPartition, _Placed] = {}
         self._retries: dict[TopicPartition, asyncio.TimerHandle] = {}
+        self._relocating: set[TopicPartition] = set()
+        """Those for which a policy's offset is being looked up: their position is not to be fetched from."""
         self._checks = TruncationChecks(client, self._tasks, done=self._checked)
         self._stop_listening = client.metadata.listen(self._metadata_changed, self._topics)
+        self._in_turn: dict[TopicPartition, PartitionConsumer] = {}
         self._news: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -93,13 +97,15 @@ class Placement:
         """Have this partition fetched from now on."""
         self.consumers[consumer.key] = consumer
         self._place(consumer)
-        self.told()
+        self.told(consumer)
 
     def release(self, consumer: PartitionConsumer) -> None:
         """Fetch it no more."""
         if self.consumers.get(consumer.key) is consumer:
             self._take_away(consumer)
             del self.consumers[consumer.key]
+            self._in_turn.pop(consumer.key, None)
+            self._relocating.discard(consumer.key)
             if (retry := self._retries.pop(consumer.key, None)) is not None:
                 retry.cancel()
             self._events.released(consumer.topic, consumer.partition)
@@ -113,6 +119,7 @@ class Placement:
     def repositioned(self, consumer: PartitionConsumer) -> None:
         """Its position is another now: begin anew."""
         if self.consumers.get(consumer.key) is consumer:
+            self._relocating.discard(consumer.key)
             self._take_away(consumer)
             self._place(consumer)
 
@@ -120,10 +127,20 @@ class Placement:
         """Bytes of memory for each partition."""
         return max(_LEAST_SHARE, self._settings.prefetch_bytes // max(1, len(self.consumers)))
 
-    def told(self) -> None:
-        """A partition consumer has something to hand out, or has ended."""
+    def told(self, consumer: PartitionConsumer) -> None:
+        """It has something to hand out, or has ended, or is new."""
+        if self.consumers.get(consumer.key) is consumer:
+            self._in_turn[consumer.key] = consumer
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+    def next_in_turn(self) -> PartitionConsumer | None:
+        """The partition consumer that had news the longest ago; None where none has any."""
+        while self._in_turn:
+            consumer = self._in_turn.pop(next(iter(self._in_turn)))
+            if consumer.readable:
+                return consumer
+        return None
 
     async def news(self) -> None:
         """Wait until a partition consumer has something to hand out, has ended, or is new. For one task."""
@@ -159,6 +176,8 @@ class Placement:
 
     def _place(self, consumer: PartitionConsumer) -> None:
         if self._closed or not consumer.live or self.consumers.get(consumer.key) is not consumer:
+            return
+        if consumer.key in self._relocating:
             return
         snapshot = self._client.metadata.snapshot
         another = _is_another(consumer, snapshot)
@@ -292,6 +311,7 @@ class Placement:
         self._go_on_from(consumer, Edge.oldest if policy is OutOfRange.oldest else Edge.newest)
 
     def _go_on_from(self, consumer: PartitionConsumer, edge: Edge) -> None:
+        self._relocating.add(consumer.key)
         self._tasks.start(self._reposition(consumer, edge), f"new position of {consumer.key}")
 
     async def _reposition(self, consumer: PartitionConsumer, edge: Edge) -> None:
@@ -300,16 +320,24 @@ class Placement:
             offset = await self.locate(consumer.key, edge)
         except DeadlineExceeded as error:
             self._retried(consumer, error)
-            self._retry_later(consumer)
+            if self._is_relocating(consumer, asked):
+                self._go_on_from(consumer, edge)
             return
         except IngestdError as error:
-            self._fail(consumer, error)
+            if self._is_relocating(consumer, asked):
+                self._fail(consumer, error)
             return
-        if consumer.place != asked:  # its reader went elsewhere meanwhile
+        if not self._is_relocating(consumer, asked):
             return
+        self._relocating.discard(consumer.key)
         self._events.moved(*consumer.key, asked.offset, offset)
         consumer.move(offset)
         self._retry_later(consumer)  # with its backoff: a log that shrinks faster than we ask must not keep us busy
+
+    def _is_relocating(self, consumer: PartitionConsumer, asked: Position) -> bool:
+        """Whether nobody closed it or sent it elsewhere meanwhile."""
+        current = self.consumers.get(consumer.key) is consumer and consumer.key in self._relocating
+        return current and consumer.place == asked and not self._closed
 
     # A log that is not the one that was read
 

@@ -170,6 +170,7 @@ class _Broker:
         request: Any = build(ApiVersions({Api.offset_for_leader_epoch: (0, 4), Api.list_offsets: (1, 8)}))
         await asyncio.sleep(0)
         if request.__api_key__ == Api.list_offsets:
+            await self._cluster.answers_offsets.wait()
             return SimpleNamespace(topics=[self._listed(topic) for topic in request.topics])
         return SimpleNamespace(topics=[self._ended(topic) for topic in request.topics])
 
@@ -212,6 +213,9 @@ class Cluster:
         self.epochs_asked: list[EpochAsked] = []
         self.edge = 0
         """The answer to any question for an offset."""
+        self.answers_offsets = asyncio.Event()
+        """Cleared: such questions wait for their answer."""
+        self.answers_offsets.set()
 
     def broker(self, node_id: int, purpose: str = "control") -> _Broker:
         assert purpose == "fetch" or node_id in NODES

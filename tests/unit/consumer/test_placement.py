@@ -329,6 +329,49 @@ def test_a_position_knows_where_its_epoch_began():
     assert Position(10, 3).diverges_at(2, 99) is not None
 
 
+# A position that a policy is looking for
+
+
+@pytest.mark.parametrize("code", [ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_id])
+async def test_nothing_is_fetched_from_a_position_that_a_policy_gives_up(make_batch, code):
+    """Metadata changes while the new offset is being asked for: the partition must not go to its leader before."""
+    cluster = Cluster([1])
+    cluster.edge = 3
+    async with cluster.consumer(out_of_range=OutOfRange.oldest, recreation=Recreation.oldest) as consumer:
+        partition = await consumer.consume_partition("t", 0, 7)
+        asked = await cluster.asked()
+        cluster.answers_offsets.clear()
+        asked.answer(part(0, error=code))
+        while partition.key in consumer._placement._placed:
+            await asyncio.sleep(0)
+        topic_id = OTHER_TOPIC_ID if code is ErrorCode.unknown_topic_id else TOPIC_ID
+        for epoch in (2, 3):
+            cluster.metadata.push(snapshot([2], leader_epoch=epoch, version=epoch, topic_id=topic_id))
+            assert await cluster.asked_within(0.02) is None
+        cluster.answers_offsets.set()
+        asked = await cluster.asked()
+        assert (asked.node_id, asked.offsets) == (2, {0: 3})
+        asked.answer(part(0, make_batch(3, [b"a"], leader_epoch=3)), topic_id=topic_id)
+        assert await take(partition, 1) == [b"a"]
+
+
+async def test_a_reader_that_seeks_meanwhile_is_not_moved_by_the_policy(make_batch):
+    cluster = Cluster([1])
+    cluster.edge = 3
+    async with cluster.consumer(out_of_range=OutOfRange.oldest) as consumer:
+        partition = await consumer.consume_partition("t", 0, 7)
+        asked = await cluster.asked()
+        cluster.answers_offsets.clear()
+        asked.answer(part(0, error=ErrorCode.offset_out_of_range))
+        while partition.key in consumer._placement._placed:
+            await asyncio.sleep(0)
+        await partition.seek(5)
+        assert (await cluster.asked()).offsets == {0: 5}
+        cluster.answers_offsets.set()
+        await asyncio.sleep(0.02)
+        assert (partition.position, cluster.quiet) == (5, True)
+
+
 # A topic that is gone, or another now
 
 
