@@ -64,10 +64,16 @@ class Committer(Protocol):
 class _Later:
     """What one call of `commit_later` asked for."""
 
-    __slots__ = ("done", "offsets")
+    __slots__ = ("done", "offsets", "owned")
 
-    def __init__(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None) -> None:
+    def __init__(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        owned: frozenset[TopicPartition],
+        done: CommitDone | None,
+    ) -> None:
         self.offsets = offsets
+        self.owned = owned
         self.done = done or _log_error
 
 
@@ -79,6 +85,8 @@ class Commits:
         overtakes a newer one. Calls of `commit_later` that wait meanwhile go as one.
         Every call of `commit_later` gets its callback exactly once, from `run_callbacks`.
         A commit that a rebalance refused is repeated only while its partitions are still the member's.
+        Nothing is sent, be it for the first time or again, of a partition that was given up since the call: another
+        member may have committed more of it by now.
     """
 
     def __init__(
@@ -105,11 +113,12 @@ class Commits:
         """See `CoordinatorSession.commit`."""
         if not offsets:
             return
+        owned = self._owned(offsets)
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._turn.acquire(), "commit: waiting for the commits before it")
         try:
             await self._send_waiting(deadline)
-            await self._commit(offsets, deadline)
+            await self._commit(offsets, owned, deadline)
         finally:
             self._turn.release()
 
@@ -117,7 +126,7 @@ class Commits:
         """See `CoordinatorSession.commit_later`. Raises `BufferFull` when thousands wait already, `Closed`."""
         if len(self._waiting) >= _MOST_WAITING:
             raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator")
-        self._waiting.append(_Later(dict(offsets), done))
+        self._waiting.append(_Later(dict(offsets), self._owned(offsets), done))
         if self._sender is None or self._sender.done():
             self._sender = self._tasks.start(self._send_later(), f"commit offsets of {self._coordinator.group_id}")
 
@@ -192,23 +201,46 @@ class Commits:
     async def _send_waiting(self, deadline: Deadline) -> None:
         waiting, self._waiting = self._waiting, []
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        owned: frozenset[TopicPartition] = frozenset()
+        sent = []
         for later in waiting:
+            if (gone := self._given_up(later.owned)) is not None:
+                self._finished.append((later, gone))
+                continue
+            sent.append(later)
             offsets.update(later.offsets)
+            owned |= later.owned
         error: IngestdError | None = Closed("the group's session was closed during the commit")
         try:
             if offsets:
-                await self._commit(offsets, deadline)
+                await self._commit(offsets, owned, deadline)
             error = None
         except IngestdError as failed:
             error = failed
         finally:
-            self._finished.extend((later, error) for later in waiting)
+            self._finished.extend((later, error) for later in sent)
 
-    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline) -> None:
+    def _owned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> frozenset[TopicPartition]:
+        return self._committer.assignment.intersection(offsets)
+
+    def _given_up(self, owned: frozenset[TopicPartition]) -> KafkaError | None:
+        gone = owned - self._committer.assignment
+        if not gone:
+            return None
+        return KafkaError(ErrorCode.rebalance_in_progress, f"{min(gone)} was given up before it was committed")
+
+    async def _commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        owned: frozenset[TopicPartition],
+        deadline: Deadline,
+    ) -> None:
         started = time.monotonic()
         left = dict(offsets)
         last: IngestdError | None = None
         async for attempt in Backoff().attempts_until(deadline):
+            if (gone := self._given_up(owned)) is not None:
+                raise gone from last
             last = await self._attempt(left, attempt, deadline)
             if last is None:
                 self._events.committed(self._coordinator.group_id, len(offsets), time.monotonic() - started)

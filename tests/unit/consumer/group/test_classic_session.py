@@ -548,6 +548,31 @@ async def test_a_commit_that_meets_a_rebalance_is_an_error_where_the_partition_g
     await other.owner.until(("assigned", ALL[2:]))
 
 
+async def test_a_commit_that_waited_until_its_partition_was_given_up_is_not_sent(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    """The commit of a partition hangs while it goes to another member, who commits more of it."""
+    member = join(assignors=("cooperative-sticky",), request_timeout=1.0)
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(Silence)
+    errors: list[IngestdError | None] = []
+    hangs = asyncio.create_task(member.session.commit({ALL[3]: OffsetAndMetadata(7)}))
+    await groups.more("OffsetCommit")
+    member.session.commit_later({ALL[2]: OffsetAndMetadata(7)}, lambda _, error: errors.append(error))
+    waits = asyncio.create_task(member.session.commit({ALL[3]: OffsetAndMetadata(8)}))
+    stays = asyncio.create_task(member.session.commit({ALL[0]: OffsetAndMetadata(9)}))
+    other = join(assignors=("cooperative-sticky",))
+    await other.owner.until(("assigned", ALL[2:]))
+    await other.session.commit({ALL[3]: OffsetAndMetadata(20)})
+    for refused in (hangs, waits):
+        with pytest.raises(KafkaError, match="t-3 was given up"):
+            await refused
+    await stays
+    member.session.run_callbacks()
+    assert ["t-2 was given up" in str(error) for error in errors] == [True]
+    assert {key: offset for key, (offset, _, _) in groups.offsets.items()} == {("t", 3): 20, ("t", 0): 9}
+
+
 async def test_a_commit_without_an_answer_ends_at_its_deadline(groups: Groups, join: Callable[..., Started]) -> None:
     member = join(request_timeout=0.05)
     await member.owner.until(("assigned", ALL))
