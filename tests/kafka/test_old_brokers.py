@@ -15,6 +15,10 @@ from ingestd.errors import ErrorCode, KafkaError, UnsupportedCodec, UnsupportedV
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Codec, Compression
+from ingestd.records.decode import Record, TimestampType, decode_records
+from ingestd.records.message_set import batches_of, encode_message_set
+from ingestd.wire import fetch, produce
+from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
 
     from ingestd.consumer.settings import Start
     from ingestd.producer.delivery import Delivery
-    from ingestd.records.decode import Record
 
 NOW = time.time_ns() // 1_000_000
 RECORDS = [(b"key %d" % n if n % 3 else None, b"value %d " % n * 20 if n % 5 else None, NOW + n) for n in range(300)]
@@ -151,6 +154,32 @@ async def test_javas_own_clients_of_old_releases_read_what_we_write_and_we_what_
     writing = ("--broker-list", kafka_of_release.servers, "--topic", theirs, "--compression-codec", "lz4")
     kafka_of_release.tool("kafka.tools.ConsoleProducer", *writing, stdin=b"\n".join(lines))
     assert [record.value for record in await read(kafka_of_release, theirs)] == lines
+
+
+@pytest.mark.parametrize("kafka_of_release", ["2.8", "0.10"], indirect=True)
+async def test_message_sets_in_every_version_of_produce_and_fetch_that_carries_them(
+    kafka_of_release: KafkaCluster,
+) -> None:
+    topic = old_topic(kafka_of_release)
+    sent: list[tuple[bytes | None, bytes | None]] = []
+    async with Client(kafka_of_release.bootstrap) as client:
+        connection = await (await client.leader(topic, 0, 10.0)).connection(10.0)
+        for version in range(produce.FIRST_WITH_BATCHES):
+            for codec in OLD_CODECS:
+                records = [Record(0, NOW, TimestampType.create_time, b"%d" % version, b"value " * 50)] * 5
+                message_set = encode_message_set(records, 1 if version >= 2 else 0, Compression(codec))
+                body = produce.produce_request(version, -1, 10_000, None, [(topic, None, [(0, message_set)])])
+                answer = await connection.send(Api.produce, version, body, timeout=10)
+                (partition,) = produce.read_produce_answer(version, answer).partitions
+                assert (partition.error, partition.base_offset) == (ErrorCode.none, len(sent)), (version, codec)
+                sent += [(record.key, record.value) for record in records]
+        for version in range(min(4, connection.versions.ranges[Api.fetch][1]) + 1):
+            body = fetch.fetch_request(version, [(topic, None, [fetch.FetchPartition(0, 0)])], max_wait_ms=1000)
+            answer = await connection.send(Api.fetch, version, body, timeout=10)
+            (fetched,) = fetch.read_fetch_response(version, answer).partitions
+            assert (fetched.error, fetched.high_watermark) == (ErrorCode.none, len(sent))
+            read_now = [record for batch in batches_of(fetched.records) for record in decode_records(batch)]
+            assert [(record.key, record.value) for record in read_now] == sent, version
 
 
 def old_topic(cluster: KafkaCluster) -> str:
