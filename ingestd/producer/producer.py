@@ -25,9 +25,7 @@ from ingestd.producer.ledger import Ledger
 from ingestd.producer.message import OutgoingMessage
 from ingestd.producer.settings import ProducerSettings
 from ingestd.producer.transaction import Transaction
-from ingestd.producer.transaction_coordinator import RequestedTransactions
 from ingestd.producer.transaction_state import TransactionState
-from ingestd.producer.transactions import TransactionEvents, Transactions
 from ingestd.records.batch import HEADER_BYTES, codec_of
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentitySource
     from ingestd.producer.transaction_coordinator import TransactionCoordinator
+    from ingestd.producer.transactions import Transactions
     from ingestd.records.decode import Record
 
 __all__ = ["AsyncProducer"]
@@ -92,6 +91,10 @@ class AsyncProducer(RecordIntake):
         self._interceptors = Interceptors(settings.interceptors) if settings.interceptors else None
         self._transactions: Transactions | None = None
         if settings.transactional_id is not None:
+            # Imported here: no other producer pays for them.
+            from ingestd.producer.transaction_coordinator import RequestedTransactions  # noqa: PLC0415
+            from ingestd.producer.transactions import TransactionEvents, Transactions  # noqa: PLC0415
+
             coordinator = RequestedTransactions(client, settings) if coordinator is None else coordinator
             self._transactions = Transactions(coordinator, settings, self._tasks, self._transaction_changed)
             events = TransactionEvents(self._transactions.failed, events)
