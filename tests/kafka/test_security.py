@@ -343,6 +343,7 @@ def test_the_small_tools_work_over_tls_and_sasl(secured_kafka: SecuredCluster, t
         (("consume", "-t", topic, "-e"), b"", b"one\ntwo\n"),
         (("topics", "list"), b"", topic.encode()),
         (("topics", "describe", topic), b"", topic.encode()),
+        (("groups", "list"), b"", b""),
         (("topics", "delete", topic), b"", b""),
     ):
         done = tool(file, *arguments, stdin=stdin)
