@@ -83,16 +83,7 @@ def test_sticky_shares_are_at_least_as_even_as_javas_and_move_less(oracle: JavaP
         group = Group.at_random(rng)
         had: Members = {}
         for generation in range(3):
-            group = Group(
-                group.cluster,
-                {
-                    member: replace(
-                        subscription,
-                        user_data=encode_claim(Claim(tuple(had[member]), generation)) if member in had else None,
-                    )
-                    for member, subscription in group.members.items()
-                },
-            )
+            group = remembering("sticky", group, had, generation)
             ours = rebalance(ASSIGNORS["sticky"](), group)
             javas = rebalance_by_java(oracle, "sticky", group)
             check_whole(group, javas)
@@ -107,6 +98,27 @@ def test_sticky_shares_are_at_least_as_even_as_javas_and_move_less(oracle: JavaP
             had, group = ours, group.changed_at_random(rng)
     assert ours_moved <= javas_moved
     assert ours_far <= 1.02 * javas_far  # neither seeks the nearest of all outcomes
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+def test_java_reads_what_our_members_had_and_leaves_a_settled_group_as_it_is(oracle: JavaProgram, name: str) -> None:
+    rng = random.Random(7)
+    for _ in range(100):
+        group = without_racks(Group.at_random(rng))
+        had: Members = {}
+        for generation in range(2):
+            had = rebalance(ASSIGNORS[name](), remembering(name, group, had, generation))
+        assert rebalance_by_java(oracle, name, remembering(name, group, had, 2)) == had
+
+
+def remembering(name: str, group: Group, had: Members, generation: int) -> Group:
+    """The same group, whose members tell what they have as the assignor wants to hear it."""
+    if name == "cooperative-sticky":
+        return claiming(group, had, generation)
+    told = {member: encode_claim(Claim(tuple(partitions), generation)) for member, partitions in had.items()}
+    return Group(
+        group.cluster, {member: replace(one, user_data=told.get(member)) for member, one in group.members.items()}
+    )
 
 
 def test_leaders_of_both_kinds_in_turn_settle_a_cooperative_group(oracle: JavaProgram) -> None:
