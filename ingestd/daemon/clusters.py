@@ -11,7 +11,7 @@ from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
 from ingestd.daemon.processes import ChildProcess
-from ingestd.errors import IngestdError, KafkaError, is_retriable
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, is_retriable
 from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
@@ -254,8 +254,7 @@ class ClusterSession:
         try:
             identity = await FetchedIdentities(self.client).acquire(previous)
         except (IngestdError, OSError) as error:
-            code = error.code if isinstance(error, KafkaError) and not is_retriable(error) else None
-            answer(IdentityRefused(wanted.ticket, str(error), code))
+            answer(IdentityRefused(wanted.ticket, str(error), _final_code(error)))
             return
         answer(IdentityGranted(wanted.ticket, identity.producer_id, identity.epoch))
 
@@ -269,3 +268,10 @@ class ClusterSession:
             await self.client.close(timeout=min(deadline.remaining, 2.0))
         if self._broker is not None:
             await self._broker.close(deadline)
+
+
+def _final_code(error: Exception) -> ErrorCode | None:
+    """The code of an error that no asking again mends."""
+    if isinstance(error, UnsupportedVersion):
+        return ErrorCode.unsupported_version
+    return error.code if isinstance(error, KafkaError) and not is_retriable(error) else None

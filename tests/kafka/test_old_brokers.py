@@ -131,7 +131,7 @@ async def test_zstd_and_idempotence_are_refused_by_name_before_anything_is_sent_
     assert {type(end.error) for end in zstd} == {UnsupportedCodec}
     assert f"{topic}[0]: node 1: too old for zstd" in str(zstd[0].error)
     assert {type(end.error) for end in idempotent} == {UnsupportedVersion}
-    assert "without idempotent=False a producer needs Kafka 0.11" in str(idempotent[0].error)
+    assert "idempotence needs Kafka 0.11 (idempotent=False does without)" in str(idempotent[0].error)
     assert await read(kafka_of_release, topic) == []
 
 

@@ -10,7 +10,7 @@ from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
 from ingestd.daemon.control import IdentityWanted
 from ingestd.daemon.worker import Worker
-from ingestd.errors import ConnectionLost, ErrorCode, KafkaError, is_retriable
+from ingestd.errors import ConnectionLost, ErrorCode, KafkaError, UnsupportedVersion, is_retriable
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from ingestd.errors import ConnectionLost, ErrorCode, KafkaError, is_retriable
     [
         (KafkaError(ErrorCode.cluster_authorization_failed, "InitProducerId"), False),
         (KafkaError(ErrorCode.coordinator_load_in_progress, "InitProducerId"), True),
+        (UnsupportedVersion("init_producer_id: this broker does not have it"), False),
         (ConnectionLost("no broker"), True),
         (OSError("no route"), True),
     ],
