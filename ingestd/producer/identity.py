@@ -65,7 +65,9 @@ class FetchedIdentities:
         try:
             answer = await broker.request(requests.init_producer_id(), self._timeout)
         except UnsupportedVersion as error:
-            raise UnsupportedVersion(f"{error}; idempotence needs Kafka 0.11 (idempotent=False does without)") from error
+            raise UnsupportedVersion(
+                f"{error}; idempotence needs Kafka 0.11 (idempotent=False does without)"
+            ) from error
         raise_for_code(answer.error_code, "InitProducerId")
         return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))
 
