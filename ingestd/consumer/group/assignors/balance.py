@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Balance", "Kind", "members_of"]
+__all__ = ["Balance", "Kind"]
 
 Members: TypeAlias = int
 """A set of members: bit n stands for member n."""
@@ -35,7 +35,7 @@ class Kind:
     """Those of `subscribers` who are near a replica; all of them where nobody is or where it does not matter."""
 
 
-def members_of(members: Members) -> Iterator[int]:
+def _members_of(members: Members) -> Iterator[int]:
     """The members of a set, in order."""
     while members:
         lowest = members & -members
@@ -49,7 +49,7 @@ class Balance:
     Invariants
         `load[member]` is the sum of `held[member]`'s counts; `held` has no zero counts.
         For each member and kind, held = owned - lacking + new, with lacking or new zero.
-        Nothing but `place` changes how many partitions of a kind are held in all.
+        Nothing but `_place` changes how many partitions of a kind are held in all.
     """
 
     def __init__(self, kinds: Sequence[Kind], owned: Sequence[Mapping[int, int]]) -> None:
@@ -69,10 +69,10 @@ class Balance:
         everybody = [kind.subscribers for kind in self.kinds]
         near = [kind.near for kind in self.kinds]
         if near != everybody:
-            self._even_out(near, owned_too=False)
-            self._even_out(near, owned_too=True)
-        self._even_out(everybody, owned_too=False)
-        self._even_out(everybody, owned_too=True)
+            self._even_out(near, self._new)
+            self._even_out(near, self.held)
+        self._even_out(everybody, self._new)
+        self._even_out(everybody, self.held)
         if near != everybody:
             self._bring_near()
 
@@ -134,7 +134,7 @@ class Balance:
         for number in order:
             if self.kinds[number].near != candidates:
                 candidates = self.kinds[number].near
-                waiting = [(self.load[member], member) for member in members_of(candidates)]
+                waiting = [(self.load[member], member) for member in _members_of(candidates)]
                 heapq.heapify(waiting)
             for _ in range(free[number]):
                 load, member = waiting[0]
@@ -143,12 +143,12 @@ class Balance:
 
     # Evenness
 
-    def _even_out(self, allowed: Sequence[Members], *, owned_too: bool) -> None:
-        """Pass partitions on until no chain of members helps. A kind only goes to whom `allowed` has for it.
+    def _even_out(self, allowed: Sequence[Members], givable: Sequence[Mapping[int, int]]) -> None:
+        """Pass partitions on until no chain of members helps.
 
-        Without `owned_too` only what a member did not own before is passed on.
+        Each member gives of its kinds in `givable` (of `_new`: nobody loses what it owned); a kind only goes to whom
+        `allowed` has for it.
         """
-        givable = self.held if owned_too else self._new
         # Who could get something from each member. May name too many: that is found out when it is tried, and mended.
         reach = [_union(allowed, kinds) & ~(1 << member) for member, kinds in enumerate(givable)]
         helped = True
@@ -169,7 +169,7 @@ class Balance:
     def _chain(self, givers: Members, at_most: int, reach: Sequence[Members]) -> list[int] | None:
         """The shortest chain from a giver to a member with `at_most` partitions, there to the one with the fewest."""
         came_from: dict[int, int] = {}
-        frontier = list(members_of(givers))
+        frontier = list(_members_of(givers))
         seen = givers
         while frontier:
             reached: Members = 0
@@ -184,7 +184,7 @@ class Balance:
                 return chain
             following: list[int] = []
             for member in frontier:
-                for found in members_of(reach[member] & ~seen):
+                for found in _members_of(reach[member] & ~seen):
                     came_from[found] = member
                     following.append(found)
                 seen |= reach[member]
@@ -247,7 +247,7 @@ class Balance:
             exchangeable: Members = 0
             for kind in kinds:
                 exchangeable |= self._exchangeable_to(holder, kind)
-            for member in members_of(exchangeable & ~(1 << holder)):
+            for member in _members_of(exchangeable & ~(1 << holder)):
                 partners[member] |= 1 << holder
         return partners
 
@@ -262,7 +262,7 @@ class Balance:
             self._give(member, kind)
             self._take(taker, kind)
             return True
-        for partner in members_of(near & partners[member]):
+        for partner in _members_of(near & partners[member]):
             for other in self.held[partner]:
                 if self._exchangeable_to(partner, other) >> member & 1:
                     self._give(member, kind)
