@@ -50,6 +50,26 @@ async def test_a_group_goes_on_when_its_coordinator_is_killed(kafka3: KafkaClust
     assert len(again.handled) == 6  # all that was handled before is committed
 
 
+async def test_a_group_goes_on_when_its_coordinator_hangs(kafka3: KafkaCluster) -> None:
+    name = await asyncio.to_thread(kafka3.create_topic, partitions=6)
+    async with Team(kafka3.servers, name, [name], session_timeout=6.0, request_timeout=3.0) as team:
+        team.join()
+        team.join()
+        await team.settled(name, 6)
+        await asyncio.to_thread(produce, kafka3.servers, name, 600, 6)
+        await team.handled_all(600)
+        frozen = await coordinator_of(kafka3, name)
+        kafka3.freeze(frozen)
+        await asyncio.to_thread(produce, kafka3.servers, name, 600, 6, first=600)
+        await team.handled_all(1_200)
+        await team.settled(name, 6)
+        while await coordinator_of(kafka3, name) == frozen:
+            await asyncio.sleep(0.1)
+        for member in team.members:
+            assert member.group.session is not None
+            await member.group.session.commit()
+
+
 async def test_closing_ends_in_time_when_every_broker_hangs(kafka3: KafkaCluster) -> None:
     name = await asyncio.to_thread(kafka3.create_topic, partitions=6)
     await asyncio.to_thread(produce, kafka3.servers, name, 600, 6)

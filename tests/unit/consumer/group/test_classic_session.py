@@ -82,6 +82,7 @@ class Events:
     def __init__(self) -> None:
         self.retries: list[tuple[str, IngestdError]] = []
         self.reasons: list[str] = []
+        self.others: list[tuple[Any, ...]] = []
 
     def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
         self.retries.append((doing, error))
@@ -90,7 +91,7 @@ class Events:
         self.reasons.append(reason)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
+        return lambda *told: self.others.append((name, *told))
 
 
 class Started:
@@ -659,6 +660,26 @@ async def test_committed_offsets_that_we_may_not_see_are_an_error(
     with pytest.raises(KafkaError) as refused:
         await member.session.committed(ALL)
     assert refused.value.code is error
+
+
+async def test_whoever_watches_is_told_of_everything(groups: Groups, join: Callable[..., Started]) -> None:
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    await member.session.commit(ONE)
+    await groups.more("Heartbeat", 2)
+    groups.script["Heartbeat"].append(ErrorCode.unknown_member_id)
+    await member.owner.until(("lost", ALL), ("assigned", ALL))
+    await member.session.close(5.0)
+    told = member.events.others
+    assert {event[1] for event in told} == {"g"}
+    assert [event[2] for event in told if event[0] == "joined"] == [1, 2]
+    assert [list(event[2]) for event in told if event[0] == "assigned"] == [ALL, ALL]
+    assert [sorted(event[2]) for event in told if event[0] in ("lost", "revoked")] == [ALL, ALL]
+    assert [event[0] for event in told if event[0] in ("lost", "revoked")] == ["lost", "revoked"]
+    assert [event[2] for event in told if event[0] == "committed"] == [1]
+    assert all(event[2] >= 0 for event in told if event[0] == "heartbeat")
+    assert "heartbeat" in {event[0] for event in told}
+    assert member.events.reasons[0] == "the member is new"
 
 
 # The end
