@@ -24,7 +24,8 @@ class Claim:
 
     Invariants
         What is handed out is in order of offset. Once the claim has ended nothing is, and iteration ends.
-        Marks only grow, but by `reset_offset`; they count until the handler's end was waited for.
+        Marks only grow, but by `reset_offset` and where reading goes back (a cut log, a topic that was made again).
+        They count until the handler's end was waited for.
     """
 
     __slots__ = (
@@ -157,7 +158,9 @@ class Claim:
 
     def _mark(self, offset: int, leader_epoch: int, metadata: str) -> None:
         self._run_callbacks()
-        if offset > self._marked and not self._released:
+        if self._released:
+            return
+        if offset > self._marked or self._consumer.next_offset < self._marked:
             self._marked, self._leader_epoch, self._metadata = offset, leader_epoch, metadata
 
     # What the session does with it

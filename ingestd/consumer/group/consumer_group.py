@@ -14,9 +14,9 @@ from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.manual import ManualSession
 from ingestd.consumer.group.next_generation import NextGenerationSession
 from ingestd.consumer.group.session import EndReason
-from ingestd.consumer.group.settings import GroupProtocol, GroupSettings
+from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.group.subscription import Subscription
-from ingestd.consumer.settings import OutOfRange
+from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
 from ingestd.errors import Closed, IngestdError
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.handler import ConsumerGroupHandler
     from ingestd.consumer.group.member_session import MemberSession
     from ingestd.consumer.group.session import CoordinatorSession, SessionEnd, Topics
+    from ingestd.consumer.settings import ConsumerSettings
 
 __all__ = ["ConsumerGroup"]
 
@@ -74,12 +75,7 @@ class ConsumerGroup:
         self._group_id = group_id
         self._settings = settings or GroupSettings()
         self._events = events or LoggedGroupEvents()
-        consumer = replace(
-            self._settings.consumer,
-            out_of_range=OutOfRange(self._settings.no_offset.value),
-            rack=self._settings.consumer.rack or self._settings.rack or "",
-        )
-        self._consumer = Consumer(client, consumer, events=consumer_events)
+        self._consumer = Consumer(client, _fetching(self._settings), events=consumer_events)
         self._tasks = TaskOwner()
         self._member: CoordinatorSession | None = None
         self._partitions = _Partitions()
@@ -257,6 +253,20 @@ class ConsumerGroup:
     def _claims_of(self, partitions: Collection[TopicPartition]) -> list[Claim]:
         session = self._partitions.session
         return [] if session is None else [session.claims[key] for key in partitions if key in session.claims]
+
+
+def _fetching(settings: GroupSettings) -> ConsumerSettings:
+    """How the claims' partitions are fetched: with the group's policies, as Java has one for all of them."""
+    rack = settings.consumer.rack or settings.rack or ""
+    if settings.no_offset is NoOffset.error:
+        return replace(settings.consumer, rack=rack)
+    return replace(
+        settings.consumer,
+        rack=rack,
+        out_of_range=OutOfRange(settings.no_offset.value),
+        truncation=Truncation.rewind,
+        recreation=Recreation.oldest,
+    )
 
 
 class _Partitions:

@@ -27,7 +27,12 @@ class GroupProtocol(Enum):
 
 
 class NoOffset(Enum):
-    """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`."""
+    """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`.
+
+    The same where the committed offset is not in the log any more. With `oldest` and `newest` reading also goes on
+    where a log was cut or a topic made again, from where it became another; with `error` that is as
+    `GroupSettings.consumer` has it.
+    """
 
     oldest = "oldest"
     newest = "newest"

@@ -295,6 +295,23 @@ async def test_marks_of_a_claim_that_is_over_count_for_nothing(
     assert claim.uncommitted is None
 
 
+async def test_marks_go_back_where_reading_goes_back(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    """A log that was cut is read again from where it became another."""
+    member = join()
+    await member.claimed(4)
+    claim, partition = member.handler.claims[0], consumer.partitions[ALL[0]]
+    partition.feed(10)
+    await member.handler.until(lambda: claim.next_offset == 10)
+    claim.mark_offset(3)  # late, and of no effect
+    assert claim.uncommitted == OffsetAndMetadata(10, 5, "")
+    partition.next_offset, partition.end = 6, 7
+    partition.feed(0)
+    await member.handler.until(lambda: claim.next_offset == 7)
+    assert claim.uncommitted == OffsetAndMetadata(7, 5, "")
+
+
 async def test_what_is_lost_ends_at_once_and_is_not_committed(
     groups: Groups, consumer: Consumer, join: Callable[..., Joined]
 ) -> None:
