@@ -39,7 +39,7 @@ from ingestd.client.admin import (
 from ingestd.client.broker import Broker
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
-from ingestd.client.metadata import TopicPartition
+from ingestd.client.metadata import NO_LEADER, TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
 
 with warnings.catch_warnings():
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from harness.cluster import KafkaCluster
+
+    from ingestd.client.metadata import PartitionMetadata
 
 PATIENT = 30.0
 TOPIC = ResourceType.topic
@@ -609,3 +611,34 @@ async def test_administration_goes_on_when_coordinator_and_controller_are_killed
         assert created.error is None
         deleted = await admin.delete_topics(names, timeout=60)
         assert [one.error for one in deleted] == [None] * 2
+
+
+async def test_a_partition_without_replicas_in_sync_is_led_by_another_one_only_when_told(kafka3: KafkaCluster) -> None:
+    name = f"unclean-{uuid4()}"
+    async with Client(kafka3.bootstrap) as client:
+        admin = ClusterAdmin(client)
+        await admin.create_topics([NewTopic(name, assignments=[[1, 3]], configs={"min.insync.replicas": "1"})])
+        await client.leader(name, 0, PATIENT)
+
+        async def partition() -> PartitionMetadata:
+            return (await client.metadata.refresh([name], PATIENT)).topics[name].partitions[0]
+
+        async def is_followed_by_nobody() -> bool:
+            return (await partition()).in_sync_replicas == (3,)
+
+        async def is_led_by_nobody() -> bool:
+            return (await partition()).leader == NO_LEADER
+
+        async def is_led_by_the_other() -> bool:
+            return (await partition()).leader == 1
+
+        await asyncio.to_thread(kafka3.stop, 1)
+        await until(is_followed_by_nobody)
+        await asyncio.to_thread(kafka3.kill, 3)
+        await asyncio.to_thread(kafka3.start, 1)
+        await until(is_led_by_nobody)
+        (clean,) = await admin.elect_leaders([(name, 0)])
+        assert clean.error is not None
+        (unclean,) = await admin.elect_leaders([(name, 0)], unclean=True)
+        assert unclean.error is None
+        await until(is_led_by_the_other)
