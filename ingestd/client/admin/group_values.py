@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.client.admin.calls import error_of
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, ProtocolError
-from ingestd.wire.codec import decode_entity
+from ingestd.wire.consumer_protocol import PROTOCOL_TYPE, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ingestd.wire.consumer_protocol import Kind
 
 __all__ = [
     "GroupDescription",
@@ -22,7 +23,6 @@ __all__ = [
     "described_consumer_group",
 ]
 
-_HIGHEST_PROTOCOL_VERSION: Final = 3
 _DEAD: Final = "Dead"
 
 
@@ -108,7 +108,7 @@ def described_consumer_group(group: Any) -> GroupDescription | IngestdError:
 
 def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     who = (member.member_id, getattr(member, "group_instance_id", None), member.client_id, member.client_host)
-    if protocol_type != "consumer":
+    if protocol_type != PROTOCOL_TYPE:
         return MemberDescription(*who, metadata=member.member_metadata)
     subscription = _consumer_protocol("subscription", member.member_metadata)
     assignment = _consumer_protocol("assignment", member.member_assignment)
@@ -120,16 +120,10 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     )
 
 
-def _consumer_protocol(kind: str, data: bytes) -> Any:
+def _consumer_protocol(kind: Kind, data: bytes) -> Any:
     """What a consumer tells its group's leader, or is told; None where it is empty or not readable: members send it."""
-    if len(data) < 2:
-        return None
-    version = min(int.from_bytes(data[:2], "big", signed=True), _HIGHEST_PROTOCOL_VERSION)
-    if version < 0:
-        return None
-    module = import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
     try:
-        return decode_entity(getattr(module, f"ConsumerProtocol{kind.capitalize()}"), data[2:])
+        return decode(kind, data) if data else None
     except ProtocolError:
         return None
 

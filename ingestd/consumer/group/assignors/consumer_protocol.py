@@ -1,21 +1,13 @@
-"""ConsumerProtocol: what members and their leader tell each other through the coordinator, to bytes and back.
-
-Kafka's ConsumerProtocolSubscription versions 0 to 3 and ConsumerProtocolAssignment
-(https://kafka.apache.org/protocol, KIP-429, KIP-792, KIP-881), each behind its version as an int16. Readers take the
-fields that they know and ignore what a newer writer put behind them, so the highest version suits every reader.
-"""
+"""Subscriptions and assignments as members send them to each other, to bytes and back."""
 
 from __future__ import annotations
 
-import struct
-from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignor import Assignment, Subscription
 from ingestd.errors import ProtocolError
-from ingestd.wire.codec import decode_entity, encode_entity
+from ingestd.wire.consumer_protocol import HIGHEST_VERSION, decode, encode, module_of
 from ingestd.wire.requests.build import by_topic
 
 if TYPE_CHECKING:
@@ -23,20 +15,7 @@ if TYPE_CHECKING:
 
     from ingestd.wire.codec import Buffer
 
-__all__ = [
-    "HIGHEST_VERSION",
-    "PROTOCOL_TYPE",
-    "decode_assignment",
-    "decode_subscription",
-    "encode_assignment",
-    "encode_subscription",
-]
-
-PROTOCOL_TYPE: Final = "consumer"
-"""JoinGroup's protocol type of every group whose members speak this."""
-
-HIGHEST_VERSION: Final = 3
-_VERSION: Final = struct.Struct(">h")
+__all__ = ["decode_assignment", "decode_subscription", "encode_assignment", "encode_subscription"]
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
@@ -44,7 +23,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 
     0: topics, user data; 1: owned partitions; 2: generation; 3: rack.
     """
-    module = _module("subscription", version)
+    module = module_of("subscription", version)
     fields: dict[str, Any] = {"topics": tuple(sorted(subscription.topics)), "user_data": subscription.user_data}
     if version >= 1:
         fields["owned_partitions"] = _grouped(module, subscription.owned)
@@ -52,7 +31,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
         fields["generation_id"] = subscription.generation
     if version >= 3:
         fields["rack_id"] = subscription.rack
-    return _VERSION.pack(version) + encode_entity(module.ConsumerProtocolSubscription(**fields))
+    return encode(module.ConsumerProtocolSubscription(**fields))
 
 
 def decode_subscription(data: Buffer, group_instance_id: str | None = None) -> Subscription:
@@ -60,8 +39,8 @@ def decode_subscription(data: Buffer, group_instance_id: str | None = None) -> S
 
     Raises `ProtocolError`.
     """
-    version = _version(data)
-    entity = decode_entity(_module("subscription", version).ConsumerProtocolSubscription, data[_VERSION.size :])
+    entity = decode("subscription", data)
+    version = entity.__version__
     return Subscription(
         topics=entity.topics,
         owned=_flat(entity.owned_partitions) if version >= 1 else (),
@@ -74,11 +53,11 @@ def decode_subscription(data: Buffer, group_instance_id: str | None = None) -> S
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
     """The bytes of an assignment; all versions are laid out alike."""
-    module = _module("assignment", version)
+    module = module_of("assignment", version)
     entity = module.ConsumerProtocolAssignment(
         assigned_partitions=_grouped(module, assignment.partitions), user_data=assignment.user_data
     )
-    return _VERSION.pack(version) + encode_entity(entity)
+    return encode(entity)
 
 
 def decode_assignment(data: Buffer) -> Assignment:
@@ -88,22 +67,8 @@ def decode_assignment(data: Buffer) -> Assignment:
     """
     if not len(data):
         return Assignment(())
-    entity = decode_entity(_module("assignment", _version(data)).ConsumerProtocolAssignment, data[_VERSION.size :])
+    entity = decode("assignment", data)
     return Assignment(_flat(entity.assigned_partitions), entity.user_data)
-
-
-@lru_cache(maxsize=16)
-def _module(kind: str, version: int) -> Any:
-    return import_module(f"kio.schema.consumer_protocol_{kind}.v{version}.data")
-
-
-def _version(data: Buffer) -> int:
-    if len(data) < _VERSION.size:
-        raise ProtocolError(f"ConsumerProtocol: {len(data)} bytes, which hold no version")
-    version: int = _VERSION.unpack_from(data)[0]
-    if version < 0:
-        raise ProtocolError(f"ConsumerProtocol version {version}")
-    return min(version, HIGHEST_VERSION)
 
 
 def _grouped(module: Any, partitions: Collection[TopicPartition]) -> tuple[Any, ...]:
