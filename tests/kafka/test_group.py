@@ -210,6 +210,22 @@ async def test_a_topic_that_appears_and_matches_the_pattern_is_claimed(
         )
 
 
+async def test_a_topic_that_is_made_again_is_read_and_committed_from_its_beginning(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    await asyncio.to_thread(produce, kafka.servers, name, 50, 1)
+    async with Team(kafka.servers, name, [name]) as team:
+        team.join()
+        await team.handled_all(50)
+        await asyncio.to_thread(kafka.delete_topic, name)
+        await asyncio.to_thread(topic, name)
+        await asyncio.to_thread(produce, kafka.servers, name, 20, 1)
+        await team.until(lambda: sum(team.handled.values()) >= 70, "the new records are handled")
+    assert await committed(kafka, name) == {TopicPartition(name, 0): 20}
+    assert all(team.handled[name, 0, offset] == (2 if offset < 20 else 1) for offset in range(50))
+
+
 async def test_a_static_member_restarts_without_a_rebalance(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
     name = topic(partitions=4)
     async with Team(kafka.servers, name, [name], session_timeout=20.0, **EAGER) as team:
