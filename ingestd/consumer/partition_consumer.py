@@ -203,7 +203,7 @@ class PartitionConsumer:
         return self._stream
 
     async def chunks(self) -> AsyncIterator[list[Record]]:
-        """Lists of records, none empty: the least work for each of many. Raises what `take` raises."""
+        """Lists of records, none empty: for those who hand on many at once. Raises what `take` raises."""
         while (records := self._stream.rest() or await self._more()) is not None:
             self._finish_open()
             if records:
