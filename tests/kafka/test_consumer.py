@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -291,3 +293,16 @@ async def test_pausing_and_resuming_all_is_one_call(kafka: KafkaCluster, topic: 
         assert all(partition.paused for partition in partitions)
         reader.resume_all()
         assert await asyncio.gather(*(take(partition, 1) for partition in partitions)) == [[b"x"], [b"x"]]
+
+
+async def test_the_clients_status_shows_what_its_consumers_do(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
+    name = topic()
+    produce(kafka.servers, name, [b"%d" % number for number in range(10)])
+    async with Client(kafka.bootstrap) as client:
+        async with Consumer(client) as reader:
+            partition = await reader.consume_partition(name, 0, Edge.oldest)
+            await take(partition, 4)
+            shown = json.dumps(client.status(), default=asdict)
+            assert f'"{name}-0": {{"next_offset": 4, "position": 10' in shown
+            assert '"lag": 6' in shown
+        assert name not in json.dumps(client.status(), default=asdict).partition('"consumer"')[2]
