@@ -18,8 +18,9 @@ from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.settings import ConsumerSettings
-from ingestd.errors import Closed, DeadlineExceeded
+from ingestd.errors import Closed, DeadlineExceeded, UsedAfterFork
 from ingestd.records.batch import check_crc
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -134,7 +135,7 @@ class BlockingPartition:
 
     def close(self) -> None:
         """Fetch no more. What is fetched can still be read, then iteration ends. Safe to call at any time."""
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(Closed, UsedAfterFork):
             self._call(_soon(self._consumer.close), f"closing {self._consumer.key}")
 
     def __iter__(self) -> Iterator[Record]:
@@ -185,10 +186,12 @@ class BlockingConsumer:
         self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Consumer]]
         self._ready = concurrent.futures.Future()
         self._closed = False
+        self._forked = False
         self._running: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name="ingestd consumer", daemon=True)
         self._thread.start()
         self._loop, self._stop, self._consumer = self._ready.result(_CLOSE_TIMEOUT)
+        tell_of_fork(self)
 
     def topics(self) -> list[str]:
         """See `Consumer.topics`."""
@@ -241,6 +244,10 @@ class BlockingConsumer:
         """See `Consumer.status`."""
         return self._call(_soon(self._consumer.status), "status")
 
+    def forked(self) -> None:
+        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
+        self._forked = self._closed = True
+
     def close(self) -> None:
         """Close the consumer, the client and the thread. Safe to call twice; ends even when no broker answers."""
         if self._closed:
@@ -277,6 +284,9 @@ class BlockingConsumer:
             await stop.wait()
 
     def _call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+        if self._forked:
+            work.close()
+            raise UsedAfterFork("the consumer was made before this process was forked; make one here")
         if self._closed:
             work.close()
             raise Closed("the consumer is closed")

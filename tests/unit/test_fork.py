@@ -11,6 +11,8 @@ import pytest
 from simulated_cluster import SimulatedCluster
 
 from ingestd.client.client import Client
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
 from ingestd.errors import UsedAfterFork
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.sync import SyncProducer
@@ -57,6 +59,21 @@ def alone_ends(work: Any) -> None:
         work.send(None)
 
 
+class _Reading:
+    """A partition consumer that nobody asks anything."""
+
+    key = TopicPartition("events", 0)
+    next_offset = 0
+
+    async def take(self) -> None:
+        raise AssertionError("asked in the child")
+
+    def pause(self) -> None:
+        raise AssertionError("asked in the child")
+
+    close = pause
+
+
 def test_a_synchronous_producer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
     made: list[SimulatedCluster] = []
 
@@ -97,6 +114,22 @@ async def test_a_client_is_refused_in_the_child() -> None:
         ):
             assert in_child(question) == UsedAfterFork.__name__
         assert in_child(lambda: alone_ends(client.close())) == "nothing"
+
+
+def test_a_blocking_consumer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
+    with BlockingConsumer(["127.0.0.1:1"]) as consumer:
+        for question in (consumer.topics, consumer.status, lambda: consumer.partitions("t"), consumer.resume_all):
+            assert in_child(question) == UsedAfterFork.__name__
+        assert in_child(consumer.close) == "nothing"
+        assert consumer.status()
+
+
+def test_a_partition_that_is_read_is_refused_in_the_child_but_for_its_close() -> None:
+    with BlockingConsumer(["127.0.0.1:1"]) as consumer:
+        partition = BlockingPartition(_Reading(), consumer._call, check_crcs=True)  # type: ignore[arg-type]
+        assert in_child(lambda: next(partition.batches())) == UsedAfterFork.__name__
+        assert in_child(partition.pause) == UsedAfterFork.__name__
+        assert in_child(partition.close) == "nothing"
 
 
 def test_one_that_is_gone_is_not_told() -> None:
