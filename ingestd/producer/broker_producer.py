@@ -240,12 +240,14 @@ class BrokerProducer:
             return
         self._begin_watch()
         slow = set(self._ready) if self._connecting else set()
-        oldest = next(iter(self._under_way), None)
-        if oldest is not None and asyncio.get_running_loop().time() - self._under_way[oldest] >= _SLOW:
-            slow.update(partition for partition, _ in oldest.entries)
-            if self._connection is not None and any(partition.moved for partition, _ in oldest.entries):
+        sent_at = next(iter(self._under_way.values()), None)
+        if sent_at is not None and asyncio.get_running_loop().time() - sent_at >= _SLOW:
+            # Answers come in order: what is behind the oldest request is held up by it.
+            awaited = {partition for produce_set in self._under_way for partition, _ in produce_set.entries}
+            if self._connection is not None and any(partition.moved for partition in awaited):
                 self._connection.abort(ConnectionLost(f"node {self._node} does not answer and leads no longer"))
                 return
+            slow |= awaited.union(self._ready)
         if slow:
             self._client.metadata.wanted({each.topic for each in slow}, f"node {self._node} is slow")
 

@@ -248,6 +248,27 @@ async def test_a_frozen_leader_is_left_when_there_is_another_and_not_only_after_
 
 
 @in_simulation
+async def test_a_frozen_leader_is_left_by_what_waits_behind_a_partition_that_has_no_other_leader() -> None:
+    cluster = SimulatedCluster(3)
+    cluster.leaders = [(1, 0)] * 3
+    ends = Ends()
+    async with producing(cluster, request_timeout=30.0, in_flight_requests=2) as producer:
+        cluster.faults.script.append(Fault(hang=True, appended=False))
+        for partition in range(3):
+            send(producer, ends, [b"a"], partition)
+            await asyncio.sleep(0.001)
+        wishes = len(cluster.metadata.wishes)
+        cluster.move(1, 2)
+        cluster.move(2, 3)
+        started = time.monotonic()
+        await producer.flush(60.0)
+        assert time.monotonic() - started < 8.0
+        assert len(cluster.metadata.wishes) > wishes
+    assert [log.values for log in cluster.logs] == [[b"warm", b"a"]] * 3
+    assert not ends.errors
+
+
+@in_simulation
 async def test_a_leader_that_is_only_slow_is_waited_for() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
