@@ -320,24 +320,24 @@ class TopicProducer:
 
     def _release(self) -> None:
         self._breaker.succeeded()
-        refused: list[tuple[OutgoingRecord, IngestdError]] = []
+        refused: list[tuple[OutgoingRecord | Batch, IngestdError]] = []
         for item in self._take_waiting():
-            if isinstance(item, Batch):
-                partition = self._choose(None, None)
-                producer = self.producer_of(partition)
-                self._partitioner.batch_full(partition)
-                producer.offer(item)
-                continue
             try:
+                if isinstance(item, Batch):
+                    partition = self._choose(None, None)
+                    producer = self.producer_of(partition)
+                    self._partitioner.batch_full(partition)
+                    producer.offer(item)
+                    continue
                 self._place(item.key, item.value, item.headers, item.timestamp_ms, item.done, item.generation)
-            except (IngestdError, ValueError, TypeError, OverflowError) as error:
-                refused.append((item, error if isinstance(error, IngestdError) else IngestdError(str(error))))
+            except Exception as error:  # noqa: BLE001 - whatever a partitioner raises, the others' ends must come
+                refused.append((item, error if isinstance(error, IngestdError) else IngestdError(repr(error))))
                 continue
             self._ledger.release(item.reserved)
             self._ledger.leave(item.generation)
         # Last, because a callback may send, and what waited goes first.
-        for record, reason in refused:
-            self._fail(record, reason)
+        for item, reason in refused:
+            self._fail(item, reason)
 
     def _fail_waiting(self, error: IngestdError) -> None:
         for item in self._take_waiting():

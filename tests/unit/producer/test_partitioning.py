@@ -131,3 +131,24 @@ async def test_a_ready_batch_of_an_unknown_codec_is_refused_at_once() -> None:
         with pytest.raises(UnsupportedCodec, match="compression type 5"):
             producer.send_batch("events", 0, memoryview(batch), 1, lambda _: None)
         assert producer.outstanding == 0
+
+
+@in_simulation
+async def test_a_partitioner_that_raises_fails_the_record_that_waited_and_no_other() -> None:
+    cluster = SimulatedCluster(1)
+    cluster.exists = False
+    ends: list[Delivery] = []
+
+    def choose(key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
+        del key, partitions
+        return {b"a": 0, b"c": 0}[value or b""]
+
+    async with producing(cluster, partitioner=custom(choose, consistent=True)) as producer:
+        for value in (b"a", b"b", b"c"):
+            producer.send("events", value, done=ends.append)
+        await asyncio.sleep(0.1)
+        cluster.exists = True
+        await producer.flush(5.0)
+    assert cluster.logs[0].values == [b"a", b"c"]
+    assert [str(end.error) for end in ends if end.error is not None] == ["KeyError(b'b')"]
+    assert len(ends) == 3
