@@ -333,6 +333,8 @@ class Transactions:
                 await self._commit(deadline)
             elif self.state.open:
                 await self._abort(deadline)
+                # So that a block which goes on meanwhile does not end as if it had committed by itself.
+                self._states.enter(_S.FATAL_ERROR, Closed("the producer was closed, its transaction aborted"))
 
     def end(self) -> None:
         """The producer is closed: end the call that is under way, and every later one, with `Closed`."""

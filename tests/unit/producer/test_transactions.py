@@ -266,6 +266,32 @@ async def test_closing_aborts_what_is_open(level: int) -> None:
 
 @BOTH
 @in_simulation
+async def test_a_block_whose_transaction_closing_aborted_does_not_end_as_if_it_were_committed(level: int) -> None:
+    cluster = TransactionalCluster(1, level=level)
+    async with producing(cluster) as producer:
+
+        async def block() -> None:
+            async with producer.transaction():
+                producer.send("events", b"a", partition=0)
+                await asyncio.create_task(producer.close())  # by another task, while the block goes on
+
+        with pytest.raises(Closed):
+            await block()
+    assert await settled(cluster) == [[]]
+
+
+@in_simulation
+async def test_a_block_that_has_committed_by_itself_may_close_the_producer() -> None:
+    cluster = TransactionalCluster(1)
+    async with producing(cluster) as producer, producer.transaction():
+        producer.send("events", b"a", partition=0)
+        await producer.commit()
+        await producer.close()
+    assert await settled(cluster) == [[b"a"]]
+
+
+@BOTH
+@in_simulation
 async def test_closing_asks_for_a_commit_whose_outcome_is_not_known(level: int) -> None:
     cluster = TransactionalCluster(1, level=level)
     async with producing(cluster) as producer:
