@@ -205,7 +205,8 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
         parts = numbers.split(",") if colon else []
         if not topic or not all(part.isascii() and part.isdigit() for part in parts):
             raise ConfigurationError(f"--topic {text!r}: expected TOPIC or TOPIC:0,2,5")
-        scope[topic] = sorted({int(part) for part in parts}) if colon else None
+        before = scope.get(topic, [])
+        scope[topic] = sorted({*before, *map(int, parts)}) if colon and before is not None else None
     return scope
 
 

@@ -57,7 +57,7 @@ def parse_partitions(texts: Iterable[str]) -> list[int]:
     for text in texts:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()):
+            if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
                 raise ConfigurationError(f"partitions {text!r}: expected numbers, as in 3 or 0,2 or 4-7")
             partitions.update(range(int(first), int(last or first) + 1))
     return sorted(partitions)

@@ -35,14 +35,18 @@ __all__ = ["RefreshedMetadata"]
 
 
 class _Round:
-    """One request that is yet to be sent: the topics it will ask for, and the future of those who wait for it."""
+    """One request that is yet to be sent: the topics it will ask for, and the future of those who wait for it.
 
-    __slots__ = ("done", "everything", "topics", "waited_for")
+    Who waits asks again if it fails, and may give up; what is `wished` for is asked for again until there is an answer.
+    """
+
+    __slots__ = ("done", "everything", "topics", "waited_for", "wished")
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.everything = False
         self.waited_for = False
+        self.wished = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A round that only `wanted` asked for has nobody who looks at its outcome.
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -103,7 +107,7 @@ class RefreshedMetadata:
         if self._closed:
             return
         self._track(topics)
-        self._ask(topics)
+        self._wish(topics)
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Apply a leader that an answer named, if its epoch is newer.
@@ -180,6 +184,9 @@ class RefreshedMetadata:
                 continue
             return
 
+    def _wish(self, topics: Collection[str] | None) -> None:
+        self._ask(topics).wished = True
+
     def _ask(self, topics: Collection[str] | None) -> _Round:
         if self._next is None:
             self._next = _Round()
@@ -223,8 +230,8 @@ class RefreshedMetadata:
         except (ConnectionLost, AuthenticationFailed) as error:
             self._failure = error if isinstance(error, AuthenticationFailed) else None
             self._pause = self._backoff.next_delay()
-            if not current.waited_for and not self._closed:
-                self._ask(None if current.everything else current.topics)  # what was wanted still is
+            if current.wished and not self._closed:
+                self._wish(None if current.everything else current.topics)
             current.done.set_exception(error)
             return
         except IngestdError as error:
@@ -302,7 +309,7 @@ class RefreshedMetadata:
             del self._tracked[name]
         if idle & self.snapshot.topics.keys():
             self._snapshot.replace(without_topics(self.snapshot, idle))
-        self._ask(None)
+        self._wish(None)
 
     def _set_periodic(self) -> None:
         if self._periodic is not None:

@@ -54,6 +54,11 @@ class Secret:
             found, where = _content(self.file), str(self.file)
         if not found:
             raise ConfigurationError(f"{where}: empty or not set; expected a secret")
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            # An environment variable may hold any bytes. Not raised from the encoder's error, whose repr has them all.
+            raise ConfigurationError(f"{where}: not UTF-8; expected a secret as text") from None
         return found
 
 

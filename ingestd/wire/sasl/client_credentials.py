@@ -116,7 +116,8 @@ class ClientCredentials:
             status, answer = await self._ask()
             self._token = self._read(status, answer, asked_at)
         except IngestdError as error:
-            if old is not None and old.usable and is_retriable(error):
+            refused = self._token is not old  # by a broker, meanwhile
+            if old is not None and old.usable and not refused and is_retriable(error):
                 return old
             raise
         return self._token

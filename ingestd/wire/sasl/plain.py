@@ -45,4 +45,5 @@ class Plain:
 
 
 def _exchange(username: str, password: str) -> Exchange:
-    yield f"\0{username}\0{password}".encode()
+    # Each by itself: the error of an encoder has all that was to be encoded in its repr.
+    yield b"\0" + username.encode() + b"\0" + password.encode()

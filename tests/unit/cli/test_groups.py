@@ -44,6 +44,12 @@ def test_a_scope_is_topics_with_or_without_partitions() -> None:
     assert parse_scope(["a", "b:0,2", "c.d:5"]) == {"a": None, "b": [0, 2], "c.d": [5]}
 
 
+def test_a_topic_named_twice_means_all_that_was_named_of_it() -> None:
+    assert parse_scope(["a:0", "a:2,1"]) == {"a": [0, 1, 2]}
+    assert parse_scope(["a:0", "a"]) == {"a": None}
+    assert parse_scope(["a", "a:0"]) == {"a": None}
+
+
 @pytest.mark.parametrize("text", ["", ":1", "a:", "a:x", "a:1,,2", "a:-1"])
 def test_a_scope_that_names_no_partition_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected TOPIC"):

@@ -37,7 +37,7 @@ def test_partitions_as_written() -> None:
     assert parse_partitions(["3", "0,2", "4-6,5"]) == [0, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1-", "1-2-3"])
+@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1-", "1-2-3", "7-4"])
 def test_what_is_no_partition_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected numbers"):
         parse_partitions([text])

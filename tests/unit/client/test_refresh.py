@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingestd.client.client import Client
-from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, KafkaError
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, KafkaError
 
 
 async def test_nothing_is_asked_before_something_is_wanted(cluster: Any, settings: Any) -> None:
@@ -112,6 +112,29 @@ async def test_a_wish_survives_that_nobody_answers(cluster: Any, settings: Any) 
         cluster.down = set()
         await asyncio.wait_for(refreshed.wait(), 5)
         assert "t" in client.metadata.snapshot.topics
+
+
+@pytest.mark.parametrize("wish", ["of a topic", "of everything"])
+async def test_a_wish_survives_one_who_waits_beside_it_and_gives_up(cluster: Any, settings: Any, wish: str) -> None:
+    # wanted(w) and refresh(t) share a round that fails; only t was asked for again, and that only until its deadline.
+    cluster.topics["w"] = {0: (1, 5)}
+    async with Client(["one:1"], settings(metadata_max_age=0.05 if wish == "of everything" else 0.0)) as client:
+        await client.metadata.refresh(["t"] if wish == "of a topic" else ["t", "w"], 5)
+        cluster.topics["w"] = {0: (2, 6)}
+        cluster.down = set(cluster.nodes.values())
+        for connection in cluster.connections:
+            connection.abort(ConnectionLost("down"))
+        if wish == "of a topic":
+            client.metadata.wanted(["w"], "missing")
+        with pytest.raises(DeadlineExceeded):
+            await client.metadata.refresh(["t"], 0.3)
+        attempts = len(cluster.connects) + 9
+        async with asyncio.timeout(5):
+            while len(cluster.connects) < attempts:
+                await asyncio.sleep(0.001)
+            cluster.down = set()
+            while client.metadata.snapshot.leader("w", 0) != client.metadata.snapshot.nodes[2]:
+                await asyncio.sleep(0.001)
 
 
 async def test_partial_errors_are_asked_again_and_still_update_what_is_known(cluster: Any, settings: Any) -> None:

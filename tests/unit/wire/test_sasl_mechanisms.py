@@ -84,6 +84,25 @@ def test_a_file_without_a_secret_is_named_and_not_shown(tmp_path: Path, content:
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("place", ["environment", "value"])
+def test_a_secret_that_is_no_text_is_not_shown(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """A password in Latin-1: encoding it would fail with an error whose repr shows all of it."""
+    undecodable = f"{HIDDEN}\udce9"
+    monkeypatch.setenv("SECRET_OF_THIS_TEST", undecodable)
+    secret = Secret(environment="SECRET_OF_THIS_TEST") if place == "environment" else Secret(value=undecodable)
+    with pytest.raises(ConfigurationError, match="not UTF-8; expected a secret as text") as caught:
+        secret.read()
+    assert HIDDEN not in repr(caught.value)
+    assert caught.value.__cause__ is None
+
+
+async def test_a_name_that_can_not_be_encoded_does_not_show_the_password() -> None:
+    exchange = await Plain("shipper\udce9", HIDDEN, cleartext=True).begin()
+    with pytest.raises(UnicodeEncodeError) as caught:
+        next(exchange)
+    assert HIDDEN not in repr(caught.value)
+
+
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(ConfigurationError, match="environment variable NOT_SET_HERE: empty or not set"):
         Secret(environment="NOT_SET_HERE").read()
@@ -344,6 +363,26 @@ async def test_a_token_that_a_broker_refused_is_not_given_out_again(endpoint: To
     assert b"token-2" in next(await bearer.begin())
     provider.forget("token-1")  # a refusal that comes late
     assert b"token-2" in next(await bearer.begin())
+
+
+async def test_a_token_that_is_refused_while_the_next_is_asked_for_is_not_given_out_again(
+    endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not fresh any more, so the endpoint is asked; a broker refuses it meanwhile; the endpoint is busy."""
+    provider = credentials(endpoint)
+    clock = time.monotonic
+    await provider()
+    monkeypatch.setattr(client_credentials.time, "monotonic", lambda: clock() + 85)
+    endpoint.answer = (503, "busy")
+    endpoint.passing.clear()
+    renewed = asyncio.ensure_future(provider())
+    async with asyncio.timeout(10):
+        while len(endpoint.asked) < 2:
+            await asyncio.sleep(0.001)
+    provider.forget("token-1")
+    endpoint.passing.set()
+    with pytest.raises(ConnectionLost, match="no token: HTTP status 503"):
+        await renewed
 
 
 @pytest.mark.parametrize("seconds", [0, None, "soon", [1]])
