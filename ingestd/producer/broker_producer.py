@@ -83,9 +83,10 @@ class BrokerProducer:
             self._watch.cancel()
             self._watch = None
         self._ready.clear()
-        if self._connection is not None:
+        if self._connection is not None and self._under_way:
+            # Only then: it is the client's, and other producers of the client may be using it.
             self._connection.abort(error)
-            self._connection = None
+        self._connection = None
 
     def _wake(self) -> None:
         if not self._drain_due and len(self._under_way) < self._settings.in_flight_requests and self._pause is None:
@@ -224,7 +225,6 @@ class BrokerProducer:
             raise
         self._connecting = False
         if self._closed:
-            connection.abort(Closed("the producer was closed"))
             return
         self._connection = connection
         self._drain()

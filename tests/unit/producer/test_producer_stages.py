@@ -650,6 +650,20 @@ async def test_close_ends_by_its_deadline_with_every_broker_down_and_each_batch_
 
 
 @in_simulation
+async def test_closing_a_producer_that_is_drained_does_not_disturb_another_one_of_the_same_client() -> None:
+    cluster = SimulatedCluster(1)
+    recorder = Recorder()
+    ends = Ends()
+    async with producing(cluster), producing(cluster, events=recorder) as other:
+        async with producing(cluster):
+            send(other, ends, [b"a"])
+            await asyncio.sleep(0)
+        await other.flush(5.0)
+        assert len(cluster.connections) == 1
+    assert not [event for event in recorder.events if event[0] == "retried"]
+
+
+@in_simulation
 async def test_a_flush_that_is_too_slow_raises_and_what_it_waited_for_goes_on() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
