@@ -373,16 +373,14 @@ async def test_a_token_that_is_refused_while_the_next_is_asked_for_is_not_given_
     clock = time.monotonic
     await provider()
     monkeypatch.setattr(client_credentials.time, "monotonic", lambda: clock() + 85)
-    endpoint.answer = (503, "busy")
-    endpoint.passing.clear()
-    renewed = asyncio.ensure_future(provider())
-    async with asyncio.timeout(10):
-        while len(endpoint.asked) < 2:
-            await asyncio.sleep(0.001)
-    provider.forget("token-1")
-    endpoint.passing.set()
+
+    def respond(_: str | None) -> tuple[int, str]:
+        provider.forget("token-1")
+        return 503, "busy"
+
+    monkeypatch.setattr(endpoint, "respond", respond)
     with pytest.raises(ConnectionLost, match="no token: HTTP status 503"):
-        await renewed
+        await provider()
 
 
 @pytest.mark.parametrize("seconds", [0, None, "soon", [1]])
