@@ -107,9 +107,9 @@ class IdentityDesk:
             try:
                 identity = await self._source.acquire(previous)
                 break
-            except IngestdError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a source raises, who waits is told
                 if not is_retriable(error):
-                    self._failed(error)
+                    self._failed(error if isinstance(error, IngestdError) else IngestdError(repr(error)))
                     return
                 await asyncio.sleep(backoff.next_delay())
         if previous is None:

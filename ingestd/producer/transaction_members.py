@@ -124,7 +124,8 @@ class TransactionMembers:
                 self.started = True
                 for member in asked:
                     member.added(identity)
-        except IngestdError as error:
+        except Exception as damage:  # noqa: BLE001 - whatever a coordinator raises, who waits is told
+            error = damage if isinstance(damage, IngestdError) else IngestdError(repr(damage))
             self.hole = True
             refused, self._wanted = [*asked, *self._wanted], []
             self._failed(error)

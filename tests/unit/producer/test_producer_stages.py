@@ -623,6 +623,22 @@ async def test_an_injected_identity_is_used_and_asked_for_the_next_one() -> None
 
 
 @in_simulation
+async def test_a_source_of_identities_that_is_broken_ends_the_producer_instead_of_holding_it_up() -> None:
+    class Broken:
+        async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
+            raise RuntimeError(f"no identity after {previous}")
+
+    ends = Ends()
+    settings = ProducerSettings(delivery_timeout=FOREVER)
+    async with AsyncProducer(SimulatedCluster(1), settings, identities=Broken()) as producer:  # type: ignore[arg-type]
+        send(producer, ends, [b"a"])
+        await producer.flush(5.0)
+        with pytest.raises(IngestdError, match="no identity after None"):
+            send(producer, ends, [b"b"])
+    assert len(ends.errors) == 1
+
+
+@in_simulation
 async def test_close_ends_by_its_deadline_with_every_broker_down_and_each_batch_ends_once() -> None:
     cluster = SimulatedCluster(3)
     ends = Ends()

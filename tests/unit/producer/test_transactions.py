@@ -40,7 +40,7 @@ from ingestd.errors import (
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
-from ingestd.producer.transaction_coordinator import EndedTransaction
+from ingestd.producer.transaction_coordinator import EndedTransaction, RequestedTransactions
 from ingestd.producer.transaction_state import TransactionState
 from ingestd.records.decode import Record, TimestampType
 
@@ -393,6 +393,29 @@ async def test_an_injected_coordinator_begins_and_ends_transactions_for_a_produc
     assert supervisor.ended == [(ProducerIdentity(77, 5), True), (ProducerIdentity(77, 6), True)]
     assert await settled(cluster) == [[b"a", b"b"], [b"c"]]
     assert cluster.asked == []
+
+
+@in_simulation
+async def test_a_coordinator_that_is_broken_fails_the_transaction_at_once_and_a_later_one_may_succeed() -> None:
+    cluster = TransactionalCluster(1, level=1)
+
+    class OnceBroken(RequestedTransactions):
+        broken = True
+
+        async def add_partitions(self, identity: ProducerIdentity, partitions: Any, deadline: Any) -> bool:
+            if self.broken:
+                self.broken = False
+                raise RuntimeError("a defect")
+            return await super().add_partitions(identity, partitions, deadline)
+
+    settings = ProducerSettings(transactional_id="tx", delivery_timeout=float("inf"))
+    coordinator = OnceBroken(cluster, settings)  # type: ignore[arg-type]
+    async with AsyncProducer(cluster, settings, coordinator=coordinator) as producer:  # type: ignore[arg-type]
+        await producer.init_transactions()
+        with pytest.raises(TransactionFailed, match="a defect"):
+            await transact(producer, b"a")
+        await transact(producer, b"b")
+    assert await settled(cluster) == [[b"b"]]
 
 
 @BOTH
