@@ -147,7 +147,8 @@ class SyncProducer:
     def send_many(self, messages: Iterable[OutgoingMessage]) -> list[SentMessage]:
         """Send records and wait until each has succeeded or failed; where they are, in the order given.
 
-        Raises `SendFailed`, which names those that failed, after all others have succeeded; `Closed`.
+        Raises `SendFailed`, which names those that failed, after all others have succeeded; `Closed`. One that is no
+        record (`TypeError`, `ValueError`) is raised when those before it have ended; those behind it are not sent.
         """
         given = list(messages)
         if not given:
@@ -242,7 +243,7 @@ class SyncProducer:
     def close(self, timeout: float = 30.0) -> None:
         """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice.
 
-        An open transaction is aborted.
+        An open transaction is aborted. Raises `DeadlineExceeded` where something blocks the thread.
         """
         if self._forked:
             return
@@ -253,6 +254,8 @@ class SyncProducer:
         # Calls of other threads that are under way end with the records they wait for.
         try:
             self._submit(_end(self._client, self._producer, timeout)).result(timeout + _CLOSE_MARGIN)
+        except TimeoutError:
+            raise DeadlineExceeded(f"closing the producer: not done within {timeout + _CLOSE_MARGIN:g} s") from None
         finally:
             self._stop()
 
@@ -281,7 +284,8 @@ class SyncProducer:
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        # An interceptor may block the thread for good.
+        self._thread.join(_CLOSE_MARGIN)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -333,6 +337,12 @@ async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage
                 await producer.room()
         except IngestdError as error:
             done(Delivery(message.topic, -1 if message.partition is None else message.partition, 1, error=error))
+        except Exception as error:
+            # What is no record at all. Those before it are on their way: they have ended when the caller hears of it.
+            for left in range(index, len(messages)):
+                expected.take(left, Delivery(message.topic, -1, 1, error=IngestdError(repr(error))))
+            await expected.all_there
+            raise
     await expected.all_there
     return [delivery for delivery in expected.deliveries if delivery is not None]
 

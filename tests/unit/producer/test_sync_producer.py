@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from simulated_cluster import SimulatedCluster
 
-from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.producer.interceptors import Interceptor
 from ingestd.producer.settings import ProducerSettings
 from ingestd.producer.sync import OutgoingMessage, SendFailed, SentMessage, SyncProducer
 
@@ -83,6 +85,45 @@ def test_closing_ends_the_calls_of_other_threads_and_the_thread() -> None:
     with pytest.raises(Closed):
         producer.send("events", b"c")
     producer.close()
+
+
+def test_a_record_that_is_none_is_refused_after_those_before_it_have_ended() -> None:
+    clusters: list[SimulatedCluster] = []
+    with producer_on(clusters, ProducerSettings(linger=0.1)) as producer:
+        messages = [OutgoingMessage("events", value, partition=0) for value in (b"a", "not bytes", b"c")]  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            producer.send_many(messages)
+        assert clusters[0].logs[0].values == [b"a"]
+
+
+def test_closing_ends_although_an_interceptor_blocks_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked, free = threading.Event(), threading.Event()
+
+    class Blocking(Interceptor):
+        def on_send(self, message: OutgoingMessage) -> OutgoingMessage:
+            blocked.set()
+            free.wait()
+            return message
+
+    monkeypatch.setattr("ingestd.producer.sync._CLOSE_MARGIN", 0.1)
+    producer = producer_on([], ProducerSettings(linger=0.0, interceptors=(Blocking(),)))
+    thread = threading.Thread(target=_send_in_vain, args=(producer,))
+    thread.start()
+    assert blocked.wait(5)
+    try:
+        with pytest.raises(DeadlineExceeded, match="closing"):
+            producer.close(0.1)
+    finally:
+        free.set()
+        thread.join(5)
+        producer._thread.join(5)
+    assert not thread.is_alive()
+    assert not producer._thread.is_alive()
+
+
+def _send_in_vain(producer: SyncProducer) -> None:
+    with suppress(IngestdError):
+        producer.send("events", b"a", partition=0)
 
 
 def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
