@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.client.admin.calls import Administration
+from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
 from ingestd.client.admin.routes import PURPOSE, ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.client.metadata import Node
-from ingestd.errors import UnsupportedVersion, raise_for_code
+from ingestd.errors import ErrorCode, UnsupportedVersion, raise_for_code
 from ingestd.retry import Deadline
 from ingestd.wire import requests
 from ingestd.wire.requests import cluster
@@ -133,27 +133,37 @@ class ClusterAdministration(Administration):
     ) -> None:
         """Finalize feature levels, all of them or none; level 0 removes a feature. Raises `KafkaError`."""
         deadline = Deadline.after(timeout)
-        build = cluster.update_features(
-            {name: (level, int(way)) for name, (level, way) in levels.items()},
-            timeout_ms=int(timeout * 1000),
-            validate_only=validate_only,
-        )
+        wanted = {name: (level, int(way)) for name, (level, way) in levels.items()}
 
         def done(answer: Any) -> None:
             raise_for_code(answer.error_code, answer.error_message or "UpdateFeatures")
             for result in getattr(answer, "results", ()):
                 raise_for_code(result.error_code, f"{result.feature}: {result.error_message}")
 
-        await self._one(ToController(self._client), lambda: build, done, deadline)
+        await self._one(
+            ToController(self._client),
+            lambda: cluster.update_features(
+                wanted, timeout_ms=milliseconds_left(deadline), validate_only=validate_only
+            ),
+            done,
+            deadline,
+        )
 
     async def unregister_broker(self, node_id: int, *, timeout: float = 30.0) -> None:
-        """Have the cluster forget a broker that is gone for good (KRaft). Raises `KafkaError`."""
+        """Have the cluster forget a broker that is gone for good (KRaft). Raises `KafkaError`.
 
-        def done(answer: Any) -> None:
-            raise_for_code(answer.error_code, answer.error_message or f"broker {node_id}")
-
-        build = cluster.unregister_broker(node_id)
-        await self._one(ToAny(self._client), lambda: build, done, Deadline.after(timeout))
+        One that is not known after an attempt without an answer counts as forgotten.
+        """
+        outcomes = await self._items(
+            [node_id],
+            ToAny(self._client),
+            lambda _: cluster.unregister_broker(node_id),
+            lambda answer, _: {node_id: error_of(answer.error_code, f"broker {node_id}", answer.error_message)},
+            Deadline.after(timeout),
+        )
+        error = outcomes.error(node_id, done={ErrorCode.broker_id_not_registered})
+        if error is not None:
+            raise error
 
 
 def _described(answer: Any) -> ClusterDescription:

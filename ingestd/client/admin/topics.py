@@ -69,8 +69,8 @@ class TopicAdmin(Administration):
             name: CreatedTopic(name, error=found) if isinstance(found, IngestdError) else found
             for name, found in outcomes.found.items()
         }
-        there = [name for name in outcomes.unsure if _already_exists(created[name].error)]
-        if there:
+        there = [name for name in outcomes.unsure if _is(created[name].error, ErrorCode.topic_already_exists)]
+        if there and not validate_only:
             for name, topic in (await self.describe_topics(there, timeout=deadline.remaining)).items():
                 if _is_as_wanted(topic, wanted[name]):
                     created[name] = _as_created(topic)
@@ -143,7 +143,7 @@ class TopicAdmin(Administration):
         )
         errors = {name: outcomes.error(name) for name in outcomes.found}
         refused = {name for name in outcomes.unsure if _is(errors[name], ErrorCode.invalid_partitions)}
-        if refused:
+        if refused and not validate_only:
             for name, topic in (await self.describe_topics(refused, timeout=deadline.remaining)).items():
                 if len(topic.partitions) == wanted[name].total:
                     errors[name] = None
@@ -181,12 +181,10 @@ def _is(error: IngestdError | None, code: ErrorCode) -> bool:
     return isinstance(error, KafkaError) and error.code is code
 
 
-def _already_exists(error: IngestdError | None) -> bool:
-    return _is(error, ErrorCode.topic_already_exists)
-
-
 def _is_as_wanted(topic: TopicMetadata, wanted: NewTopic) -> bool:
     replicas = [list(partition.replicas) for partition in topic.partitions]
+    if not replicas:
+        return False
     if wanted.assignments is not None:
         return replicas == [list(assigned) for assigned in wanted.assignments]
     return wanted.partitions in (-1, len(replicas)) and all(

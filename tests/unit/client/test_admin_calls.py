@@ -89,6 +89,14 @@ def deleted(module: Any, request: Any, errors: dict[str, ErrorCode]) -> Any:
     )
 
 
+def grown(module: Any, request: Any, error: ErrorCode) -> Any:
+    results = tuple(
+        module.CreatePartitionsTopicResult(name=topic.name, error_code=error, error_message=None)
+        for topic in request.topics
+    )
+    return module.CreatePartitionsResponse(throttle_time=NO_TIME, results=results)
+
+
 # A change whose outcome nobody knows
 
 
@@ -111,6 +119,28 @@ async def test_a_topic_that_is_there_after_a_lost_answer_is_ours_if_it_is_as_ask
         (outcome,) = await ClusterAdmin(client).create_topics([wanted], timeout=5)
     assert code(outcome.error) is expected
     assert outcome.partitions == (3 if expected is None else -1)
+
+
+async def test_what_is_only_validated_is_never_ours(cluster: Any, settings: Any) -> None:
+    """The first attempt is lost, and made nothing in any case: a topic of that shape was there before."""
+    Script(cluster, "CreateTopics", created, ConnectionLost, {"t": ErrorCode.topic_already_exists})
+    Script(cluster, "CreatePartitions", grown, ConnectionLost, ErrorCode.invalid_partitions)
+    async with Client(["one:1"], settings()) as client:
+        admin = ClusterAdmin(client)
+        (topic,) = await admin.create_topics([NewTopic("t", 3, 3)], validate_only=True, timeout=5)
+        (partitions,) = await admin.create_partitions([NewPartitions("t", 3)], validate_only=True, timeout=5)
+    assert code(topic.error) is ErrorCode.topic_already_exists
+    assert code(partitions.error) is ErrorCode.invalid_partitions
+
+
+async def test_a_topic_that_not_every_broker_knows_after_a_lost_answer_is_not_taken_as_ours(
+    cluster: Any, settings: Any
+) -> None:
+    """Who is asked what the topic is like has not heard of it: there is nothing to compare, and nothing to count."""
+    Script(cluster, "CreateTopics", created, ConnectionLost, {"late": ErrorCode.topic_already_exists})
+    async with Client(["one:1"], settings()) as client:
+        (outcome,) = await ClusterAdmin(client).create_topics([NewTopic("late")], timeout=5)
+    assert code(outcome.error) is ErrorCode.topic_already_exists
 
 
 async def test_a_broker_that_waited_in_vain_for_the_controller_is_asked_again(cluster: Any, settings: Any) -> None:
@@ -189,17 +219,22 @@ async def test_a_topic_that_never_was_there_is_an_error_though_a_connection_was_
 async def test_partitions_that_are_there_after_a_lost_answer_count_as_added(
     cluster: Any, settings: Any, total: int, expected: ErrorCode | None
 ) -> None:
-    def grown(module: Any, request: Any, error: ErrorCode) -> Any:
-        results = tuple(
-            module.CreatePartitionsTopicResult(name=topic.name, error_code=error, error_message=None)
-            for topic in request.topics
-        )
-        return module.CreatePartitionsResponse(throttle_time=NO_TIME, results=results)
-
     Script(cluster, "CreatePartitions", grown, ConnectionLost, ErrorCode.invalid_partitions)
     async with Client(["one:1"], settings()) as client:
         (outcome,) = await ClusterAdmin(client).create_partitions([NewPartitions("t", total)], timeout=5)
     assert code(outcome.error) is expected
+
+
+async def test_a_broker_that_is_gone_after_a_lost_answer_counts_as_unregistered(cluster: Any, settings: Any) -> None:
+    def unregistered(module: Any, _: Any, error: ErrorCode) -> Any:
+        return module.UnregisterBrokerResponse(throttle_time=NO_TIME, error_code=error, error_message=None)
+
+    Script(cluster, "UnregisterBroker", unregistered, ConnectionLost, ErrorCode.broker_id_not_registered)
+    async with Client(["one:1"], settings()) as client:
+        admin = ClusterAdmin(client)
+        await admin.unregister_broker(9, timeout=5)
+        with pytest.raises(KafkaError, match="BROKER_ID_NOT_REGISTERED"):
+            await admin.unregister_broker(9, timeout=5)
 
 
 async def test_a_change_that_is_never_answered_says_that_its_outcome_is_not_known(cluster: Any, settings: Any) -> None:
