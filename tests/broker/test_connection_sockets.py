@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import uvloop
 
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ProtocolError
+from ingestd.errors import AuthenticationFailed, Closed, ConnectionLost, DeadlineExceeded, IngestdError, ProtocolError
 from ingestd.wire.connection import Connection, ConnectionSettings
 
 if TYPE_CHECKING:
@@ -113,14 +113,16 @@ def test_a_refused_connection_fails_at_once_and_names_the_address(on_loop: Any) 
 
 
 @pytest.mark.parametrize(
-    ("greeting", "complaint"),
+    ("greeting", "error", "complaint"),
     [
-        (bytes.fromhex("15030300020250"), "a listener for TLS"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answer of 1213486160 bytes"),
-        (b"\0\0\0\0", "not the Kafka protocol"),
+        (bytes.fromhex("15030300020250"), AuthenticationFailed, "a listener for TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "answer of 1213486160 bytes"),
+        (b"\0\0\0\0", ProtocolError, "not the Kafka protocol"),
     ],
 )
-def test_a_listener_of_another_protocol_is_named_as_such(on_loop: Any, greeting: bytes, complaint: str) -> None:
+def test_a_listener_of_another_protocol_is_named_as_such(
+    on_loop: Any, greeting: bytes, error: type[IngestdError], complaint: str
+) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(greeting)
@@ -130,7 +132,7 @@ def test_a_listener_of_another_protocol_is_named_as_such(on_loop: Any, greeting:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises(ProtocolError, match=complaint):
+            with pytest.raises(error, match=complaint):
                 await Connection.open("127.0.0.1", port, settings=SETTINGS, timeout=10)
 
     on_loop(work())
