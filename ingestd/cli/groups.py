@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
-    from ingestd.client.admin import GroupDescription, GroupListing
+    from ingestd.client.admin import GroupDescription, GroupListing, ListedOffset
 
 __all__ = [
     "OffsetReset",
@@ -120,7 +120,8 @@ async def group_lag(access: ClusterAccess, names: Sequence[str]) -> list[Partiti
             ends = await _edges(admin, partitions, LATEST)
             for partition in partitions:
                 known = offsets.offsets.get(partition)
-                end, member = ends.get(partition), readers.get(partition)
+                end = None if ends[partition].error is not None else ends[partition].offset
+                member = readers.get(partition)
                 lag = None if known is None or end is None else max(0, end - known.offset)
                 reader = (None, None, None) if member is None else (
                     member.member_id, member.client_id, member.client_host
@@ -148,15 +149,17 @@ async def plan_resets(
         if not partitions:
             raise KafkaError(ErrorCode.group_id_not_found, f"{group}: it has committed nothing; name topics")
         first, end = await _edges(admin, partitions, EARLIEST), await _edges(admin, partitions, LATEST)
-        at_time = await _edges(admin, partitions, to.value) if to.target is Target.time else {}
+        at_time = await _edges(admin, partitions, to.value) if to.target is Target.time else end
     resets = []
     for partition in partitions:
         known = committed.offsets.get(partition)
         before = None if known is None else known.offset
-        if partition not in first or partition not in end:
-            resets.append(OffsetReset(group, *partition, before, None, "its leader does not say where it begins"))
+        edges = first[partition], end[partition], at_time[partition]
+        refused = next((edge.error for edge in edges if edge.error is not None), None)
+        if refused is not None:
+            resets.append(OffsetReset(group, *partition, before, None, str(refused)))
             continue
-        after = _target(to, before, first[partition], end[partition], at_time.get(partition, -1))
+        after = _target(to, before, *(edge.offset for edge in edges))
         error = "nothing is committed to shift from" if after is None else None
         resets.append(OffsetReset(group, *partition, before, after, error))
     return resets
@@ -252,6 +255,8 @@ async def _in_scope(admin: ClusterAdmin, scope: Mapping[str, Collection[int] | N
     return partitions
 
 
-async def _edges(admin: ClusterAdmin, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+async def _edges(
+    admin: ClusterAdmin, partitions: Sequence[TopicPartition], at: int
+) -> dict[TopicPartition, ListedOffset]:
     listed = await admin.list_offsets([OffsetAt(*partition, at) for partition in partitions])
-    return {TopicPartition(one.topic, one.partition): one.offset for one in listed if one.error is None}
+    return {TopicPartition(one.topic, one.partition): one for one in listed}

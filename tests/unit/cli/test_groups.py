@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_scope, parse_time
+from ingestd.cli import groups as cli_groups
+from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_scope, parse_time, plan_resets
 from ingestd.cli.main import main
 from ingestd.cli.options import Shape, show
 from ingestd.cli.tables import table
-from ingestd.errors import ConfigurationError
+from ingestd.client.admin import EARLIEST, LATEST, ListedOffset, OffsetAt
+from ingestd.client.admin.group_offsets import GroupOffsets
+from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import TopicPartition
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from ingestd.cli.configured import ClusterAccess
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,36 @@ def test_a_target_is_an_offset_within_the_log(to: ResetTo, before: int | None, a
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
     assert _target(ResetTo(Target.time, 1000), 50, 10, 90, -1) == 90
+
+
+async def test_a_partition_whose_offset_at_a_time_is_not_known_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages without timestamps: to take the answer for "no record is as late" would skip the whole partition."""
+
+    class Admin:
+        async def list_group_offsets(self, asked: Mapping[str, None]) -> list[GroupOffsets]:
+            offsets = {TopicPartition("t", number): OffsetAndMetadata(50) for number in (0, 1)}
+            return [GroupOffsets(group, offsets, {}) for group in asked]
+
+        async def list_offsets(self, asked: Sequence[OffsetAt]) -> list[ListedOffset]:
+            refused = KafkaError(ErrorCode.unsupported_for_message_format, "t-1")
+            at = {EARLIEST: 10, LATEST: 90}
+            return [
+                ListedOffset(one.topic, one.partition, at.get(one.timestamp_ms, 77))
+                if one.partition == 0 or one.timestamp_ms in at
+                else ListedOffset(one.topic, one.partition, error=refused)
+                for one in asked
+            ]
+
+    class Access:
+        def client(self) -> contextlib.AbstractAsyncContextManager[None]:
+            return contextlib.nullcontext()
+
+    monkeypatch.setattr(cli_groups, "ClusterAdmin", lambda _: Admin())
+    resets = await plan_resets(cast("ClusterAccess", Access()), "g", ResetTo(Target.time, 1000))
+    assert resets == [
+        OffsetReset("g", "t", 0, 50, 77),
+        OffsetReset("g", "t", 1, 50, None, "UNSUPPORTED_FOR_MESSAGE_FORMAT (43): t-1"),
+    ]
 
 
 def test_a_scope_is_topics_with_or_without_partitions() -> None:
