@@ -335,6 +335,8 @@ class TopicProducer:
                 continue
             self._ledger.release(item.reserved)
             self._ledger.leave(item.generation)
+        # They have lingered enough, and a flush may be waiting for them.
+        self.close_batches()
         # Last, because a callback may send, and what waited goes first.
         for item, reason in refused:
             self._fail(item, reason)

@@ -152,3 +152,19 @@ async def test_a_partitioner_that_raises_fails_the_record_that_waited_and_no_oth
     assert cluster.logs[0].values == [b"a", b"c"]
     assert [str(end.error) for end in ends if end.error is not None] == ["KeyError(b'b')"]
     assert len(ends) == 3
+
+
+@in_simulation
+async def test_a_flush_does_not_wait_for_the_linger_of_records_that_waited_for_metadata() -> None:
+    cluster = SimulatedCluster(2)
+    cluster.exists = False
+    ends: list[Delivery] = []
+    async with producing(cluster, linger=60.0, partitioner=hash_murmur2) as producer:
+        for key in KEYS:
+            producer.send("events", b"a", key=key, done=ends.append)
+        flush = asyncio.ensure_future(producer.flush(10.0))
+        await asyncio.sleep(0.5)
+        cluster.exists = True
+        await flush
+    assert len(ends) == len(KEYS)
+    assert not codes(ends)
