@@ -22,6 +22,24 @@ ACKS_ALL: Final = -1
 REMEMBERED_BATCHES: Final = 5
 """Brokers remember that many batches per producer and partition (KIP-98); more in flight could not be told apart."""
 
+_COUNTS: Final = (
+    "batch_bytes",
+    "batch_records",
+    "request_bytes",
+    "buffer_bytes",
+    "in_flight_requests",
+    "breaker_failures",
+)
+_SECONDS: Final = (
+    "delivery_timeout",
+    "request_timeout",
+    "acknowledge_timeout",
+    "connect_timeout",
+    "metadata_timeout",
+    "retry_initial",
+    "retry_maximum",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
@@ -80,7 +98,7 @@ class ProducerSettings:
             raise ConfigurationError(f"idempotent: true with acks {self.acks}; expected acks -1 (all)")
         if self.transactional_id is not None:
             self._check_transactional(self.transactional_id)
-        for name in ("batch_bytes", "batch_records", "request_bytes", "buffer_bytes", "in_flight_requests"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}: {getattr(self, name)}; expected at least 1")
         if self.in_flight_requests > REMEMBERED_BATCHES:
@@ -89,10 +107,11 @@ class ProducerSettings:
             )
         if self.linger < 0:
             raise ConfigurationError(f"linger: {self.linger}; expected seconds, 0 or more")
-        positive = ("delivery_timeout", "request_timeout", "acknowledge_timeout", "connect_timeout", "metadata_timeout")
-        for name in positive:
+        for name in _SECONDS:
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+        if self.acknowledge_timeout * 1000 >= 1 << 31:
+            raise ConfigurationError(f"acknowledge_timeout: {self.acknowledge_timeout}; expected below 2^31 ms")
 
     def _check_transactional(self, transactional_id: str) -> None:
         if not transactional_id:

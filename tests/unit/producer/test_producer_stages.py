@@ -800,6 +800,10 @@ def test_a_callback_that_raises_is_reported_and_hurts_nobody_else() -> None:
         ({"linger": -1.0}, "linger"),
         ({"delivery_timeout": 0.0}, "delivery_timeout"),
         ({"request_timeout": float("nan")}, "request_timeout"),
+        ({"acknowledge_timeout": float("inf")}, "acknowledge_timeout"),
+        ({"retry_initial": 0.0}, "retry_initial"),
+        ({"retry_maximum": 0.0}, "retry_maximum"),
+        ({"breaker_failures": 0}, "breaker_failures"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], named: str) -> None:
