@@ -248,9 +248,11 @@ class Client:
         self._closed = True
         self._stop_listening()
         deadline = Deadline.after(timeout)
-        if isinstance(self.metadata, _Closable):
-            await deadline.wait_for(self.metadata.close(), "closing the metadata source")
-        await deadline.wait_for(self._brokers.close(), "closing connections")
+        try:
+            if isinstance(self.metadata, _Closable):
+                await deadline.wait_for(self.metadata.close(), "closing the metadata source")
+        finally:
+            await deadline.wait_for(self._brokers.close(), "closing connections")
 
     # How it is done
 

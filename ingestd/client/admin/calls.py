@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingestd.retry import Deadline
     from ingestd.wire.requests import Build
 
-__all__ = ["Administration", "Outcomes", "error_of", "milliseconds_left"]
+__all__ = ["Administration", "Outcomes", "error_of"]
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
@@ -137,13 +137,24 @@ class Administration:
             connection = await broker.connection(min(settings.connect_timeout, deadline.remaining))
             request = build(keys)(connection.versions)
             sent = True
-            timeout = min(settings.request_timeout, _share(deadline))
-            answer = await self._watched(connection.request(request, timeout=timeout), broker)
+            answer = await self._watched(connection.request(request, timeout=self._share(deadline)), broker)
             answered = _understood(answer, keys, read)
         except IngestdError as error:
             return dict.fromkeys(keys, error), sent
         left_out = KafkaError(ErrorCode.unknown_server_error, "the broker left it out of its answer")
         return {key: answered.get(key, left_out) for key in keys}, sent
+
+    def _share(self, deadline: Deadline) -> float:
+        """How long one attempt may take: half of what is left, so that somebody else can be asked if this one is stuck.
+
+        A broker may be: it passes requests on to a controller that is frozen, and finds out half a minute later.
+        """
+        share = max(deadline.remaining / 2, min(deadline.remaining, _SHORTEST_ATTEMPT))
+        return min(self._client.settings.request_timeout, share)
+
+    def _milliseconds(self, deadline: Deadline) -> int:
+        """What a broker may take: a little less than the attempt, so that its answer comes before we give that up."""
+        return max(1, int(self._share(deadline) * 900))
 
     async def _watched(self, request: Coroutine[Any, Any, Found], broker: Broker) -> Found:
         """The answer to a request; while there is none, the metadata is asked whether the node is still there."""
@@ -184,23 +195,10 @@ def _understood(
         raise ProtocolError(f"{type(answer).__name__}: {error!r}") from error
 
 
-def _share(deadline: Deadline) -> float:
-    """How long one attempt may take: half of what is left, so that somebody else can be asked if this one is stuck.
-
-    A broker may be: it passes requests on to a controller that is frozen, and finds out half a minute later.
-    """
-    return max(deadline.remaining / 2, min(deadline.remaining, _SHORTEST_ATTEMPT))
-
-
 def _raise_if_nobody_answered(outcomes: Collection[object]) -> None:
     errors = [outcome for outcome in outcomes if isinstance(outcome, IngestdError)]
     if errors and len(errors) == len(outcomes) and not any(isinstance(error, KafkaError) for error in errors):
         raise errors[0]
-
-
-def milliseconds_left(deadline: Deadline) -> int:
-    """What the broker may take: a little less than what is left, so that its answer comes before our own deadline."""
-    return max(1, int(min(deadline.remaining, 3600.0) * 900))
 
 
 def error_of(code: ErrorCode, about: str, message: str | None = None) -> KafkaError | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
+from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import PURPOSE, ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.client.metadata import Node
@@ -143,7 +143,7 @@ class ClusterAdministration(Administration):
         await self._one(
             ToController(self._client),
             lambda: cluster.update_features(
-                wanted, timeout_ms=milliseconds_left(deadline), validate_only=validate_only
+                wanted, timeout_ms=self._milliseconds(deadline), validate_only=validate_only
             ),
             done,
             deadline,

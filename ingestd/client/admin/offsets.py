@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
+from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToLeaders
 from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
@@ -53,7 +53,7 @@ class LogAdmin(Administration):
             offsets,
             ToLeaders(self._client, lambda asked: (asked.topic, asked.partition)),
             lambda asked: requests.list_offsets(
-                asked, read_committed=read_committed, timeout_ms=milliseconds_left(deadline)
+                asked, read_committed=read_committed, timeout_ms=self._milliseconds(deadline)
             ),
             _listed,
             deadline,
@@ -72,7 +72,7 @@ class LogAdmin(Administration):
         outcomes = await self._items(
             before,
             ToLeaders(self._client),
-            lambda keys: delete_records({key: before[key] for key in keys}, timeout_ms=milliseconds_left(deadline)),
+            lambda keys: delete_records({key: before[key] for key in keys}, timeout_ms=self._milliseconds(deadline)),
             lambda answer, _: {
                 (topic.name, partition.partition_index): error_of(
                     partition.error_code, f"{topic.name}-{partition.partition_index}"

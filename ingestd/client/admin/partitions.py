@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
+from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToController
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
@@ -58,7 +58,7 @@ class PartitionAdmin(Administration):
             ToController(self._client),
             lambda keys: reassignments.alter_partition_reassignments(
                 {key: targets[key] for key in keys},
-                timeout_ms=milliseconds_left(deadline),
+                timeout_ms=self._milliseconds(deadline),
                 allow_replication_factor_change=allow_replication_factor_change,
             ),
             _reassigned,
@@ -92,7 +92,7 @@ class PartitionAdmin(Administration):
 
         return await self._one(
             ToController(self._client),
-            lambda: reassignments.list_partition_reassignments(partitions, timeout_ms=milliseconds_left(deadline)),
+            lambda: reassignments.list_partition_reassignments(partitions, timeout_ms=self._milliseconds(deadline)),
             moves,
             deadline,
         )
@@ -109,7 +109,7 @@ class PartitionAdmin(Administration):
         if partitions is None:
             return await self._one(
                 ToController(self._client),
-                lambda: reassignments.elect_leaders(None, timeout_ms=milliseconds_left(deadline), unclean=unclean),
+                lambda: reassignments.elect_leaders(None, timeout_ms=self._milliseconds(deadline), unclean=unclean),
                 lambda answer: [
                     PartitionOutcome(one.topic, one.partition, error) for one, error in _elected(answer).items()
                 ],
@@ -118,7 +118,7 @@ class PartitionAdmin(Administration):
         outcomes = await self._items(
             [TopicPartition(*partition) for partition in partitions],
             ToController(self._client),
-            lambda keys: reassignments.elect_leaders(keys, timeout_ms=milliseconds_left(deadline), unclean=unclean),
+            lambda keys: reassignments.elect_leaders(keys, timeout_ms=self._milliseconds(deadline), unclean=unclean),
             lambda answer, _: _elected(answer),
             deadline,
         )

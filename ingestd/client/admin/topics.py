@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.admin.calls import Administration, error_of, milliseconds_left
+from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
@@ -59,7 +59,7 @@ class TopicAdmin(Administration):
             ToController(self._client),
             lambda names: requests.create_topics(
                 [wanted[name] for name in names],
-                timeout_ms=milliseconds_left(deadline),
+                timeout_ms=self._milliseconds(deadline),
                 validate_only=validate_only,
             ),
             lambda answer, _: {topic.name: _created(topic) for topic in answer.topics},
@@ -112,7 +112,7 @@ class TopicAdmin(Administration):
         outcomes = await self._items(
             names,
             ToController(self._client),
-            lambda asked: requests.delete_topics(asked, ids=ids, timeout_ms=milliseconds_left(deadline)),
+            lambda asked: requests.delete_topics(asked, ids=ids, timeout_ms=self._milliseconds(deadline)),
             read,
             deadline,
         )
@@ -133,7 +133,7 @@ class TopicAdmin(Administration):
             ToController(self._client),
             lambda names: requests.create_partitions(
                 [wanted[name] for name in names],
-                timeout_ms=milliseconds_left(deadline),
+                timeout_ms=self._milliseconds(deadline),
                 validate_only=validate_only,
             ),
             lambda answer, _: {

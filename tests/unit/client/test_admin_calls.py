@@ -159,6 +159,16 @@ async def test_a_call_that_is_answered_waits_for_no_backoff(cluster: Any, settin
     assert outcome.error is None
 
 
+async def test_a_broker_is_told_to_answer_before_its_connection_is_given_up(cluster: Any, settings: Any) -> None:
+    """An attempt ends after half of the time that is left, or the request timeout, and its connection with it."""
+    script = Script(cluster, "CreateTopics", created, {})
+    for request_timeout, attempt in ((60.0, 20.0), (10.0, 10.0)):
+        async with Client(["one:1"], settings(request_timeout=request_timeout)) as client:
+            await ClusterAdmin(client).create_topics([NewTopic("t", 3, 3)], timeout=40)
+        told = script.asked[-1][1].timeout.total_seconds()
+        assert attempt / 2 < told < attempt
+
+
 async def test_a_topic_that_was_there_before_is_not_ours(cluster: Any, settings: Any) -> None:
     Script(cluster, "CreateTopics", created, {"t": ErrorCode.topic_already_exists})
     async with Client(["one:1"], settings()) as client:

@@ -12,7 +12,7 @@ from ingestd.client.brokers import parse_address
 from ingestd.client.client import Client, CoordinatorKind
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.client.pushed import PushedMetadata
-from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, KafkaError
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,19 @@ async def test_a_node_that_is_gone_is_deregistered_and_one_that_moved_follows(cl
         assert moved.node.port == 4
         with pytest.raises(KafkaError):
             client.broker(2, "produce")
+
+
+async def test_a_metadata_source_that_does_not_end_keeps_no_connection_open(cluster: Any, settings: Any) -> None:
+    class Stuck(PushedMetadata):
+        async def close(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    source = Stuck(lambda _topics, _reason: None, lambda *_: None)
+    client = Client(["one:1"], settings(), metadata=source)
+    await (await client.any()).connection(5)
+    with pytest.raises(DeadlineExceeded):
+        await client.close(0.05)
+    assert [connection.closed for connection in cluster.connections] == [True]
 
 
 async def test_close_is_prompt_and_final(cluster: Any, settings: Any) -> None:
