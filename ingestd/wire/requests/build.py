@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -12,10 +12,18 @@ if TYPE_CHECKING:
 
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["Build", "by_topic", "made", "milliseconds"]
+__all__ = ["Build", "by_topic", "grouped_by_topic", "made", "milliseconds"]
 
 Build: TypeAlias = "Callable[[ApiVersions], RequestPayload]"
 """Makes the kio request for what a broker speaks; raises `UnsupportedVersion` where that cannot say what is asked."""
+
+
+class _OfTopic(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=_OfTopic)
 
 
 def milliseconds(timeout_ms: int) -> timedelta:
@@ -34,3 +42,11 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
     return {topic: tuple(numbers) for topic, numbers in found.items()}
+
+
+def grouped_by_topic(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """What is said of partitions, by their topic."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.topic, []).append(item)
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import by_topic, made, milliseconds
+from ingestd.wire.requests.build import by_topic, grouped_by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -216,9 +216,7 @@ def offset_commit(
 
     Partitions go by their topic's name (version 9 at most), so that what is committed does not depend on metadata.
     """
-    topics_offsets: dict[str, list[CommittedOffset]] = {}
-    for offset in offsets:
-        topics_offsets.setdefault(offset.topic, []).append(offset)
+    topics_offsets = grouped_by_topic(offsets)
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.offset_commit, 2 if group_instance_id is None else 7, 9)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import made, milliseconds
+from ingestd.wire.requests.build import grouped_by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,17 +55,19 @@ def offsets_for_leader_epochs(partitions: Sequence[EpochEndOf]) -> Build:
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("offset_for_leader_epoch", versions.pick(Api.offset_for_leader_epoch, 3, 4))
-        by_topic: dict[str, list[Any]] = {}
-        for one in partitions:
-            by_topic.setdefault(one.topic, []).append(
-                module.OffsetForLeaderPartition(
-                    partition=one.partition,
-                    current_leader_epoch=one.current_leader_epoch,
-                    leader_epoch=one.leader_epoch,
-                )
-            )
         topics = tuple(
-            module.OffsetForLeaderTopic(topic=topic, partitions=tuple(asked)) for topic, asked in by_topic.items()
+            module.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=tuple(
+                    module.OffsetForLeaderPartition(
+                        partition=one.partition,
+                        current_leader_epoch=one.current_leader_epoch,
+                        leader_epoch=one.leader_epoch,
+                    )
+                    for one in asked
+                ),
+            )
+            for topic, asked in grouped_by_topic(partitions).items()
         )
         return made(module.OffsetForLeaderEpochRequest(replica_id=_NO_REPLICA, topics=topics))
 
@@ -81,21 +83,16 @@ def list_offsets(partitions: Sequence[OffsetAt], *, read_committed: bool = False
             lowest = 7
         version = versions.pick(Api.list_offsets, lowest, 10)
         module = request_module("list_offsets", version)
-        by_topic: dict[str, list[Any]] = {}
-        for partition in partitions:
-            fields: dict[str, Any] = {
-                "partition_index": partition.partition,
-                "timestamp": partition.timestamp_ms,
-            }
-            if version >= 4:
-                fields["current_leader_epoch"] = partition.leader_epoch
-            by_topic.setdefault(partition.topic, []).append(module.ListOffsetsPartition(**fields))
-        request: dict[str, Any] = {
-            "replica_id": _NO_REPLICA,
-            "topics": tuple(
-                module.ListOffsetsTopic(name=topic, partitions=tuple(wanted)) for topic, wanted in by_topic.items()
-            ),
-        }
+        topics = []
+        for topic, asked in grouped_by_topic(partitions).items():
+            wanted = []
+            for one in asked:
+                epoch = {"current_leader_epoch": one.leader_epoch} if version >= 4 else {}
+                wanted.append(
+                    module.ListOffsetsPartition(partition_index=one.partition, timestamp=one.timestamp_ms, **epoch)
+                )
+            topics.append(module.ListOffsetsTopic(name=topic, partitions=tuple(wanted)))
+        request: dict[str, Any] = {"replica_id": _NO_REPLICA, "topics": tuple(topics)}
         if version >= 2:
             request["isolation_level"] = int(read_committed)
         if version >= 10:

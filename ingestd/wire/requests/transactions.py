@@ -7,12 +7,11 @@ answers with the next epoch. Versions say which of the two ways a client goes, s
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
-from ingestd.wire.requests.build import made, milliseconds
+from ingestd.wire.requests.build import by_topic, grouped_by_topic, made, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,21 +62,17 @@ def add_partitions_to_transaction(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[tuple[str, int]]
 ) -> Build:
     """Partitions of the transaction, before their first batch; version 4 is for brokers among themselves."""
-    wanted = list(partitions)
+    wanted = by_topic(partitions)
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("add_partitions_to_txn", versions.pick(Api.add_partitions_to_txn, 0, 3))
-        by_topic: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in wanted:
-            by_topic[topic].append(partition)
         return made(
             module.AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=transactional_id,
                 v3_and_below_producer_id=producer_id,
                 v3_and_below_producer_epoch=producer_epoch,
                 v3_and_below_topics=tuple(
-                    module.AddPartitionsToTxnTopic(name=topic, partitions=tuple(numbers))
-                    for topic, numbers in by_topic.items()
+                    module.AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in wanted.items()
                 ),
             )
         )
@@ -141,33 +136,33 @@ def transaction_offset_commit(
     implicit: bool,
 ) -> Build:
     """Offsets of a group that become visible with the transaction. A member of the group needs version 3 (KIP-447)."""
-    committed = list(offsets)
+    topics_offsets = grouped_by_topic(offsets)
 
     def build(versions: ApiVersions) -> RequestPayload:
         is_member = bool(member_id) or generation >= 0 or group_instance_id is not None
         lowest, highest = (5, 5) if implicit else (3 if is_member else 0, 4)
         version = versions.pick(Api.txn_offset_commit, lowest, highest)
         module = request_module("txn_offset_commit", version)
-        by_topic: dict[str, list[Any]] = defaultdict(list)
-        for offset in committed:
-            epoch = {"committed_leader_epoch": offset.leader_epoch} if version >= 2 else {}
-            by_topic[offset.topic].append(
-                module.TxnOffsetCommitRequestPartition(
-                    partition_index=offset.partition,
-                    committed_offset=offset.offset,
-                    committed_metadata=offset.metadata,
-                    **epoch,
+        topics = []
+        for topic, committed in topics_offsets.items():
+            partitions = []
+            for one in committed:
+                epoch = {"committed_leader_epoch": one.leader_epoch} if version >= 2 else {}
+                partitions.append(
+                    module.TxnOffsetCommitRequestPartition(
+                        partition_index=one.partition,
+                        committed_offset=one.offset,
+                        committed_metadata=one.metadata,
+                        **epoch,
+                    )
                 )
-            )
+            topics.append(module.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions)))
         fields: dict[str, Any] = {
             "transactional_id": transactional_id,
             "group_id": group_id,
             "producer_id": producer_id,
             "producer_epoch": producer_epoch,
-            "topics": tuple(
-                module.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions))
-                for topic, partitions in by_topic.items()
-            ),
+            "topics": tuple(topics),
         }
         if version >= 3:
             fields |= {"generation_id": generation, "member_id": member_id, "group_instance_id": group_instance_id}
