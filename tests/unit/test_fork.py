@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
 from ingestd.errors import UsedAfterFork
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.sync import SyncProducer
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,12 +133,22 @@ def test_a_partition_that_is_read_is_refused_in_the_child_but_for_its_close() ->
 
 
 def test_one_that_is_gone_is_not_told() -> None:
-    async def make() -> None:
-        async with Client(["127.0.0.1:1"]):
-            pass
+    told: list[Opened] = []
 
-    asyncio.run(make())
-    assert in_child(lambda: None) == "nothing"
+    class Opened:
+        def forked(self) -> None:
+            told.append(self)
+
+    kept, gone = Opened(), Opened()
+    tell_of_fork(kept)
+    tell_of_fork(gone)
+    del gone
+
+    def work() -> None:
+        assert told == [kept]
+
+    assert in_child(work) == "nothing"
+    assert not told
 
 
 @pytest.mark.parametrize("times", [1, 2])
