@@ -156,14 +156,15 @@ async def _in_thread(read: Callable[[int], bytes], size: int) -> bytes:
     answer: asyncio.Future[bytes] = loop.create_future()
 
     def work() -> None:
+        piece, error = b"", None
         try:
-            piece, error = read(size), None
-        except OSError as failed:
-            piece, error = b"", failed
+            piece = read(size)
+        except Exception as failed:  # noqa: BLE001 - raised where it is awaited, which would wait for ever otherwise
+            error = failed
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(finish, piece, error)
 
-    def finish(piece: bytes, error: OSError | None) -> None:
+    def finish(piece: bytes, error: Exception | None) -> None:
         if answer.done():
             return
         if error is None:

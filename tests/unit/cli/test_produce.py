@@ -42,12 +42,13 @@ async def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         await lines_of(b"short\n" + b"x" * 100, 4)
 
 
-async def test_an_error_of_the_input_is_raised() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("I/O operation on closed file")])
+async def test_an_error_of_the_input_is_raised(error: Exception) -> None:
     class Broken:
         def read(self, _size: int) -> bytes:
-            raise OSError(5, "Input/output error")
+            raise error
 
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(type(error), match=str(error.args[-1])):
         async for _ in read_lines(cast("BinaryIO", Broken()), b"\n"):
             pass
 
