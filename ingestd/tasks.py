@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ingestd.errors import Closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
 __all__ = ["Forkable", "TaskOwner", "tell_of_fork"]
 
@@ -19,7 +19,7 @@ class TaskOwner:
     """The tasks of one object. `asyncio.TaskGroup` where a block can hold them; this where an object with `close` does.
 
     Invariants
-        No task outlives `close`.
+        No task outlives `close` without a timeout.
         A task that ends with an error reports it to `crashed`, once; nothing is swallowed.
     """
 
@@ -52,15 +52,19 @@ class TaskOwner:
                 {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
             )
 
-    async def close(self) -> None:
-        """Cancel what still runs and wait for its end. Safe to call twice."""
+    async def close(self, timeout: float | None = None) -> Collection[asyncio.Task[Any]]:
+        """Cancel what still runs and wait for its end, `timeout` seconds where there is one. Safe to call twice.
+
+        Gives the tasks that still run then: foreign code in them swallows its cancellation.
+        """
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        if not tasks:
+            return ()
+        return (await asyncio.wait(tasks, timeout=timeout))[1]
 
     async def finish(self) -> None:
         """Wait for the end of what still runs, without cancelling it: work that ends by itself. Starts nothing more."""

@@ -76,3 +76,22 @@ async def test_finish_waits_for_work_that_ends_by_itself() -> None:
     assert not task.cancelled()
     with pytest.raises(Closed):
         owner.start(forever([]), "late")
+
+
+async def test_close_with_a_timeout_waits_no_longer_for_what_swallows_its_cancellation_and_names_it() -> None:
+    async def swallow() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    owner, release = TaskOwner(), asyncio.Event()
+    other = owner.start(forever([]), "other")
+    task = owner.start(swallow(), "stubborn")
+    await asyncio.sleep(0)
+    assert list(await owner.close(0.05)) == [task]
+    assert other.cancelled()
+    release.set()
+    assert list(await owner.close()) == []
+    assert task.done()

@@ -45,7 +45,7 @@ _NO_GENERATION: Final = -1
 _JOIN_GRACE: Final = 5.0
 """Seconds for the answer to a join, on top of the rebalance timeout that the coordinator waits for other members."""
 _LONGEST_REASON: Final = 255
-"""Bytes that a coordinator takes of the reason to join or leave (KIP-800)."""
+"""Characters that a coordinator takes of the reason to join or leave (KIP-800)."""
 
 
 class _NotYet(Exception):

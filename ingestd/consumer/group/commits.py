@@ -22,7 +22,7 @@ from ingestd.wire.requests.groups import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.client.group import GroupMember
     from ingestd.consumer.group.coordinator import GroupCoordinator
@@ -36,7 +36,7 @@ __all__ = ["Commits", "Committer"]
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000
-"""Calls of `commit_later` that are not answered yet."""
+"""Calls of `commit_later` whose callbacks have not run yet."""
 _UNKNOWN_TOPIC_ATTEMPTS: Final = 4
 """The coordinator may not have heard of a topic yet; after so many attempts it is deleted."""
 
@@ -108,6 +108,7 @@ class Commits:
         # Filled by whichever thread finishes a commit, emptied by whoever calls `run_callbacks`: a deque's ends are
         # safe between threads.
         self._finished: deque[tuple[_Later, IngestdError | None]] = deque()
+        self._calling = False
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
         """See `CoordinatorSession.commit`."""
@@ -117,34 +118,51 @@ class Commits:
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._turn.acquire(), "commit: waiting for the commits before it")
         try:
-            await self._send_waiting(deadline)
+            before, self._waiting = self._waiting, []
+            try:
+                await self._send(before, deadline)
+            except BaseException:
+                self._put_back(before)  # they have more time than this one
+                raise
             await self._commit(offsets, owned, deadline)
         finally:
             self._turn.release()
 
     def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
         """See `CoordinatorSession.commit_later`. Raises `BufferFull` when thousands wait already, `Closed`."""
-        if len(self._waiting) >= _MOST_WAITING:
-            raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator")
+        if len(self._waiting) + len(self._finished) >= _MOST_WAITING:
+            raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator or their callbacks")
         self._waiting.append(_Later(dict(offsets), self._owned(offsets), done))
+        self._start_sender()
+
+    def _start_sender(self) -> None:
         if self._sender is None or self._sender.done():
             self._sender = self._tasks.start(self._send_later(), f"commit offsets of {self._coordinator.group_id}")
 
+    def _put_back(self, waiting: Sequence[_Later]) -> None:
+        self._waiting[:0] = waiting
+        try:
+            if waiting:
+                self._start_sender()
+        except Closed:
+            self.give_up()
+
     def run_callbacks(self) -> None:
         """Call what finished commits wait to have called. What a callback raises is the caller's to see."""
-        while self._finished:
-            later, error = self._finished.popleft()
-            later.done(later.offsets, error)
-
-    async def drained(self, timeout: float) -> None:
-        """Wait until every commit is answered. Raises `DeadlineExceeded`."""
-        if self._sender is not None and not self._sender.done():
-            await Deadline.after(timeout).wait_for(asyncio.wait([self._sender]), "commits under way")
+        if self._calling:
+            return  # a callback that marks or commits: those behind it come after it, not within it
+        self._calling = True
+        try:
+            while self._finished:
+                later, error = self._finished.popleft()
+                later.done(later.offsets, error)
+        finally:
+            self._calling = False
 
     def give_up(self) -> None:
         """Nothing is sent any more: what waits gets its callback with `Closed`."""
         waiting, self._waiting = self._waiting, []
-        error = Closed("the group's session was closed before the commit")
+        error = Closed("the group's session was closed before the commit was answered")
         self._finished.extend((later, error) for later in waiting)
 
     async def committed(
@@ -196,29 +214,34 @@ class Commits:
     async def _send_later(self) -> None:
         while self._waiting:
             async with self._turn:
-                await self._send_waiting(Deadline.after(self._settings.commit_timeout))
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await self._send(waiting, Deadline.after(self._settings.commit_timeout))
+                except DeadlineExceeded as error:
+                    self._finished.extend((later, error) for later in waiting)
+                except BaseException:
+                    self._waiting[:0] = waiting
+                    self.give_up()
+                    raise
 
-    async def _send_waiting(self, deadline: Deadline) -> None:
-        waiting, self._waiting = self._waiting, []
+    async def _send(self, waiting: Sequence[_Later], deadline: Deadline) -> None:
+        """Send these as one. Raises `DeadlineExceeded`, and then none of them is finished; other errors finish them."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         owned: frozenset[TopicPartition] = frozenset()
-        sent = []
-        for later in waiting:
-            if (gone := self._given_up(later.owned)) is not None:
-                self._finished.append((later, gone))
-                continue
-            sent.append(later)
-            offsets.update(later.offsets)
-            owned |= later.owned
-        error: IngestdError | None = Closed("the group's session was closed during the commit")
+        refused = [self._given_up(later.owned) for later in waiting]
+        for later, gone in zip(waiting, refused, strict=True):
+            if gone is None:
+                offsets.update(later.offsets)
+                owned |= later.owned
+        error: IngestdError | None = None
         try:
             if offsets:
                 await self._commit(offsets, owned, deadline)
-            error = None
+        except DeadlineExceeded:
+            raise
         except IngestdError as failed:
             error = failed
-        finally:
-            self._finished.extend((later, error) for later in sent)
+        self._finished.extend((later, gone or error) for later, gone in zip(waiting, refused, strict=True))
 
     def _owned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> frozenset[TopicPartition]:
         return self._committer.assignment.intersection(offsets)

@@ -59,7 +59,8 @@ class ConsumerGroup:
 
     Invariants
         One session at a time; the member outlives it.
-        After `close` no task of the group is left, whatever state the brokers are in.
+        After `close` no task of the group is left, whatever state the brokers are in; but for those of a handler that
+        swallows cancellation, which an error log names.
     """
 
     def __init__(
@@ -157,21 +158,27 @@ class ConsumerGroup:
     async def close(self, timeout: float = 10.0) -> None:
         """End the session with cleanup and final commit, leave the group (static members stay) and end.
 
-        Ends within `timeout` seconds with all brokers down, too. Safe to call twice. Not from within a handler.
+        Ends within `timeout` seconds with all brokers down, too; a handler that swallows cancellation costs it a second
+        or two more. Safe to call twice. Not from within a handler.
         """
         if self._closed:
             return
         self._closed = True
         self._stop_status()
         deadline = Deadline.after(timeout)
-        if self._partitions.session is not None:
-            self._partitions.session.end(EndReason.closed, within=timeout * (1 - _MEMBER_SHARE))
-        if self._member is not None:
-            await self._member.close(deadline.remaining, leave=self._settings.group_instance_id is None)
-            self._member.run_callbacks()
-        self._partitions.known.set()
-        await self._tasks.close()
-        await self._consumer.close(max(0.1, deadline.remaining))
+        session, member = self._partitions.session, self._member
+        if session is not None:
+            session.end(EndReason.closed, within=timeout * (1 - _MEMBER_SHARE))
+        try:
+            if member is not None:
+                await member.close(deadline.remaining, leave=self._settings.group_instance_id is None)
+                member.run_callbacks()
+        finally:  # cancelled, or a callback raised: nothing of it is left all the same
+            self._partitions.known.set()
+            await self._tasks.close()
+            if session is not None:
+                await session.cut_short()
+            await self._consumer.close(max(0.1, deadline.remaining))
 
     async def __aenter__(self) -> Self:
         return self
@@ -212,12 +219,15 @@ class ConsumerGroup:
         member = self._member
         if member is not None and (member.end is not None or chosen != self._chosen):
             await member.close(self._settings.request_timeout)
+            if self._closed:
+                raise Closed(f"group {self._group_id} is closed")
             member = None
         if member is None:
             self._partitions.begin()
             self._chosen = chosen
-            member = self._member = self._make_member(chosen)
+            member = self._make_member(chosen)
             member.start(topics)
+            self._member = member
             self._tasks.start(self._follow(member), f"end of the member of {self._group_id}")
             return member
         member.progressed()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.consumer.group.claim import Claim
 from ingestd.consumer.group.session import EndReason, SessionEnd
 from ingestd.consumer.group.settings import NoOffset
 from ingestd.consumer.settings import Edge
-from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _GRACE: Final = 0.5
 """Of the time that ending may take: for handlers to return by themselves. Half of what is left is for them to be
 cancelled in, half of what is then left for each hook, and the rest for the final commit."""
+_CANCELLED_IN: Final = 1.0
+"""Seconds that what is cancelled has to end in, at least."""
 _NO_COMMIT: Final = frozenset({EndReason.lost, EndReason.poll_interval, EndReason.failed})
 """After these nothing can be committed: the coordinator does not take us for a member."""
 
@@ -135,9 +137,10 @@ class ConsumerGroupSession:
     def commit_later(self, done: CommitDone | None = None) -> None:
         """Commit what is marked without waiting.
 
-        `done` is called by a handler's next turn: when it asks for more records or commits. By default errors are
-        logged.
+        `done` is called by a handler's next turn: when it marks or commits, as this does with those of commits before.
+        By default errors are logged. Raises `BufferFull`, `Closed`.
         """
+        self._member.run_callbacks()
         claims = dict(self._claims)
 
         def committed(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: IngestdError | None) -> None:
@@ -178,12 +181,15 @@ class ConsumerGroupSession:
             await self._ending.wait()
         except asyncio.CancelledError:
             self.end(EndReason.cancelled)
+            try:
+                await self._finish()
+            finally:
+                if self._failure is not None:
+                    _log.error("a failure while consuming was cancelled: %r", self._failure)
             raise
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised below, when the session has ended
             self._fail(error)
-            raise
-        finally:
-            await self._finish()
+        await self._finish()
         if self._failure is not None:
             raise self._failure
         assert self._end is not None
@@ -215,11 +221,13 @@ class ConsumerGroupSession:
             await self._finished.wait()
             return
         deadline = Deadline.after(self._settings.rebalance_timeout)
-        claims = await self._take_away(partitions)
-        await self._end_handlers(claims, deadline)
-        await self._last_hook(self._handler.revoked(self, sorted(partitions)), deadline)
-        await self._final_commit(claims, deadline)
-        self._release(claims)
+        try:
+            claims = await self._take_away(partitions)
+            await self._end_handlers(claims, deadline)
+            await self._last_hook("revoked", self._handler.revoked(self, sorted(partitions)), deadline)
+            await self._final_commit(claims, deadline)
+        finally:  # cancelled when its time is over: the partitions are not ours any more all the same
+            self._release(partitions)
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
         """End these claims at once. With none left the session ends, for the member's reason where that has ended."""
@@ -231,11 +239,12 @@ class ConsumerGroupSession:
             self.end(end.reason, end.error)
             await self._finished.wait()
             return
-        claims = await self._take_away(partitions)
-        await self._end_handlers(claims, Deadline.after(0.0))
-        self._release(claims)
+        try:
+            await self._end_handlers(await self._take_away(partitions), Deadline.after(0.0))
+        finally:
+            self._release(partitions)
         deadline = Deadline.after(self._settings.rebalance_timeout)
-        await self._last_hook(self._handler.lost(self, sorted(partitions)), deadline)
+        await self._last_hook("lost", self._handler.lost(self, sorted(partitions)), deadline)
 
     # Claims
 
@@ -249,6 +258,8 @@ class ConsumerGroupSession:
         """Start a handler for each partition; asked again for as long as errors pass. Others end the session."""
         if not told:
             await self._hook(self._handler.assigned(self, partitions))
+            if asyncio.current_task() not in self._openers:
+                return  # it was cancelled meanwhile, and the hook has swallowed that
         backoff = Backoff()
         while True:
             try:
@@ -293,8 +304,8 @@ class ConsumerGroupSession:
         self._wanted -= gone
         for opener, opening in list(self._openers.items()):
             if opening & gone:
-                opener.cancel()
-                await asyncio.wait([opener])
+                self._openers.pop(opener, None)
+                await self._cancel([opener])
                 if rest := sorted(opening & self._wanted - self._claims.keys()):
                     self._start_claims(rest, told=True)
         return [self._claims[key] for key in gone if key in self._claims]
@@ -308,14 +319,23 @@ class ConsumerGroupSession:
             _, working = await asyncio.wait(working, timeout=deadline.remaining * _GRACE)
         for task in working:
             _log.warning("%s has not returned and is cancelled", task.get_name())
-            task.cancel()
-        if working:
-            await asyncio.wait(working, timeout=max(1.0, deadline.remaining * _GRACE))
+        await self._cancel(working, deadline)
 
-    def _release(self, claims: Collection[Claim]) -> None:
-        for claim in claims:
-            claim.release()
-            self._claims.pop(claim.key, None)
+    async def _cancel(self, tasks: Collection[asyncio.Task[None]], deadline: Deadline | None = None) -> None:
+        """Cancel what runs of the handler. What swallows that is left behind: it must not hold the group up."""
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return
+        share = 0.0 if deadline is None else deadline.remaining * _GRACE
+        _, left = await asyncio.wait(tasks, timeout=max(_CANCELLED_IN, share))
+        for task in left:
+            _log.error("%s swallows its cancellation and is left behind: %r", task.get_name(), task)
+
+    def _release(self, partitions: Iterable[TopicPartition]) -> None:
+        for key in partitions:
+            if (claim := self._claims.pop(key, None)) is not None:
+                claim.release()
 
     # Commits
 
@@ -355,19 +375,31 @@ class ConsumerGroupSession:
             claims = await self._take_away(partitions)
             await self._end_handlers(claims, Deadline.after(0.0) if at_once else deadline)
             if reason in _NO_COMMIT:
-                self._release(claims)
+                self._release(partitions)
             if self._open and partitions:
-                hook = self._handler.lost if reason in _NO_COMMIT else self._handler.revoked
-                await self._last_hook(hook(self, partitions), deadline)
+                if reason in _NO_COMMIT:
+                    await self._last_hook("lost", self._handler.lost(self, partitions), deadline)
+                else:
+                    await self._last_hook("revoked", self._handler.revoked(self, partitions), deadline)
             if self._set_up:
-                await self._last_hook(self._handler.cleanup(self), deadline)
+                await self._last_hook("cleanup", self._handler.cleanup(self), deadline)
             if reason not in _NO_COMMIT:
                 await self._final_commit(claims, deadline)
-            self._release(claims)
         finally:
-            self._release(list(self._claims.values()))
-            await self._tasks.close()
-            self._finished.set()
+            self._release(list(self._claims))
+            try:
+                await self._end_tasks()
+            finally:
+                self._finished.set()
+
+    async def cut_short(self) -> None:
+        """The time to close in is over: cancel what its handler still does, if it does anything."""
+        if not self._finished.is_set():
+            await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
+        for task in await self._tasks.close(_CANCELLED_IN):
+            _log.error("%s swallows its cancellation and is left behind: %r", task.get_name(), task)
 
     async def _hook(self, hook: Awaitable[None]) -> None:
         self._hooks += 1
@@ -376,12 +408,25 @@ class ConsumerGroupSession:
         finally:
             self._hooks -= 1
 
-    async def _last_hook(self, hook: Awaitable[None], deadline: Deadline) -> None:
-        """A hook at the end of claims: it may fail, and take its time, without keeping the rest of it from coming."""
+    async def _last_hook(self, name: str, hook: Coroutine[Any, Any, None], deadline: Deadline) -> None:
+        """A hook at the end of claims: it may fail, and take its time, without keeping the rest of it from coming.
+
+        What it raises comes to `_fail` by the tasks' owner.
+        """
+        doing = f"{name} of the handler"
         try:
-            await Deadline.after(deadline.remaining * _GRACE).wait_for(self._hook(hook), "a hook of the handler")
-        except Exception as error:  # noqa: BLE001 - the handler's own; raised when the session has ended
-            self._fail(error)
+            task = self._tasks.start(self._hook(hook), doing)
+        except Closed:
+            hook.close()
+            _log.warning("%s is not called: there is no time left", doing)
+            return
+        seconds = deadline.remaining * _GRACE
+        try:
+            if not (await asyncio.wait([task], timeout=seconds))[0]:
+                self._fail(DeadlineExceeded(f"{doing}: not done within {seconds:g} s"))
+                await self._cancel([task])
+        finally:
+            task.cancel()
 
 
 def _uncommitted(claims: Iterable[Claim]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _LEAVE_SHARE: Final = 0.25
 """Of the time to close in; the rest is for the partitions' owner."""
+_OWNER_SHARE: Final = 0.85
+"""Of the time to close in: then an owner that was told before the close is waited for no more."""
 
 
 class MemberSession(ABC):
@@ -62,6 +64,7 @@ class MemberSession(ABC):
         self._poll = PollInterval(settings.max_poll_interval, self._poll_interval_exceeded)
         self._assignment: frozenset[TopicPartition] = frozenset()
         self._life: asyncio.Task[None] | None = None
+        self._handing_back: asyncio.Task[None] | None = None
         self._ending: SessionEnd | None = None
         self._end: SessionEnd | None = None
         self._ended = asyncio.Event()
@@ -157,17 +160,31 @@ class MemberSession(ABC):
 
     async def close(self, timeout: float, *, leave: bool = True) -> None:
         """See `CoordinatorSession`."""
+        deadline = Deadline.after(timeout)
         if self._closing is None:
-            self._closing = Deadline.after(timeout)
             self._leave_on_close = leave
-        if self._life is not None and self._end is None:
-            self._end_with(SessionEnd(EndReason.closed))
-            try:
-                await self._closing.wait_for(self._ended.wait(), f"group {self._group_id}: closing")
-            except DeadlineExceeded as error:
-                _log.warning("%s", error)
-        await self._tasks.close()
-        self._set_end(SessionEnd(EndReason.closed))
+        if self._closing is None or deadline.at < self._closing.at:
+            self._closing = deadline
+        try:
+            if self._life is not None and self._end is None:
+                self._end_with(SessionEnd(EndReason.closed))
+                await self._wait_ended_by(self._closing)
+        finally:
+            await self._tasks.close()
+            self._commits.give_up()
+            self._set_end(SessionEnd(EndReason.closed))
+
+    async def _wait_ended_by(self, deadline: Deadline) -> None:
+        doing = f"group {self._group_id}: closing"
+        try:
+            await Deadline.after(deadline.remaining * _OWNER_SHARE).wait_for(self._ended.wait(), doing)
+        except DeadlineExceeded:
+            if self._handing_back is not None:
+                self._handing_back.cancel()  # begun before `close`, with more time: what is left is to leave in
+        try:
+            await deadline.wait_for(self._ended.wait(), doing)
+        except DeadlineExceeded as error:
+            _log.warning("%s", error)
 
     # Partitions and their owner
 
@@ -194,9 +211,15 @@ class MemberSession(ABC):
 
     async def _lose(self) -> None:
         partitions, self._assignment = self._assignment, frozenset()
-        if partitions:
-            self._events.lost(self._group_id, partitions)
-            await self._owner.lost(sorted(partitions))
+        if not partitions:
+            return
+        self._events.lost(self._group_id, partitions)
+        try:
+            doing = f"group {self._group_id}: taking {len(partitions)} lost partitions from their owner"
+            await Deadline.after(self._settings.rebalance_timeout).wait_for(self._owner.lost(sorted(partitions)), doing)
+        except DeadlineExceeded as error:
+            _log.warning("%s; the member goes on all the same", error)
+            self._events.retried(self._group_id, "lose", error)
 
     # The end
 
@@ -222,13 +245,12 @@ class MemberSession(ABC):
             end = self._failure("what was told of an assignment failed", error)
         self._ending = end
         try:
-            if end.reason is EndReason.closed and self._is_member():
-                await self._revoke(self._assignment)
-            await self._lose()
-        except Exception as failed:  # noqa: BLE001 - an owner's failure must not keep the member from leaving
-            failure = self._failure("giving up partitions failed", failed)
-            end = end if end.error is not None else failure
-        try:
+            self._handing_back = self._tasks.start(self._hand_back(end), f"partitions of a member of {self._group_id}")
+            await asyncio.wait([self._handing_back])
+            failed = None if self._handing_back.cancelled() else self._handing_back.exception()
+            if failed is not None:  # which must not keep the member from leaving
+                failure = self._failure("giving up partitions failed", failed)
+                end = end if end.error is not None else failure
             self._commits.give_up()
             await self._leave_in_time(end, self._closing or Deadline.after(self._settings.request_timeout))
         except IngestdError as failed:
@@ -237,6 +259,11 @@ class MemberSession(ABC):
             self._coordinator.release()
             self._poll.stop()
             self._set_end(end)
+
+    async def _hand_back(self, end: SessionEnd) -> None:
+        if end.reason is EndReason.closed and self._is_member():
+            await self._revoke(self._assignment)
+        await self._lose()
 
     async def _leave_in_time(self, end: SessionEnd, deadline: Deadline) -> None:
         """Leave; again where a coordinator moves or loads, since others wait for a member that has not left."""

@@ -88,7 +88,10 @@ class PartitionOwner(Protocol):
         ...
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are not ours any more, others may be working on them already. Committing them is of no use."""
+        """These are not ours any more, others may be working on them already. Committing them is of no use.
+
+        Cancelled at the rebalance timeout.
+        """
         ...
 
 

@@ -637,6 +637,31 @@ async def test_commits_that_were_not_sent_are_told_so_at_the_end(groups: Groups,
         await member.session.commit(ONE)
 
 
+@pytest.mark.parametrize("how", ["cancelled", "out of time"])
+async def test_a_commit_that_ends_early_takes_none_of_those_with_it_that_were_made_later(
+    groups: Groups, join: Callable[..., Started], how: str
+) -> None:
+    """A commit sends what waits before it as well; its own, short deadline is not that of the others."""
+    member = join()
+    await member.owner.until(("assigned", ALL))
+    groups.script["OffsetCommit"].append(Silence)
+    errors: list[IngestdError | None] = []
+    committing = asyncio.create_task(member.session.commit({ALL[1]: OffsetAndMetadata(9)}, 0.1))
+    member.session.commit_later(ONE, lambda _, error: errors.append(error))
+    if how == "cancelled":
+        await groups.more("OffsetCommit")
+        committing.cancel()
+    with pytest.raises(asyncio.CancelledError if how == "cancelled" else DeadlineExceeded):
+        await committing
+    assert groups.counts["OffsetCommit"] == 1
+    await groups.until(lambda: ("t", 0) in groups.offsets)
+    async with asyncio.timeout(5):
+        while not errors:
+            member.session.run_callbacks()
+            await asyncio.sleep(0.001)
+    assert errors == [None]
+
+
 # Committed offsets
 
 
@@ -769,6 +794,25 @@ async def test_a_member_that_makes_no_progress_leaves_with_a_clear_error(
     assert isinstance(end.error, PollIntervalExceeded)
     assert "0.3 s" in str(end.error)
     assert member.owner.told == [("lost", ALL)]
+    assert groups.left == [("m1", None)]
+
+
+async def test_an_owner_that_does_not_return_keeps_the_member_no_longer_than_the_rebalance_timeout(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(max_poll_interval=0.1, rebalance_timeout=0.2)
+    member.owner.gates["lost"] = asyncio.Event()
+    assert (await member.ended()).reason is EndReason.poll_interval
+    assert groups.left == [("m1", None)]
+
+
+async def test_closing_while_the_owner_loses_its_partitions_ends_in_time_and_leaves(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    member = join(max_poll_interval=0.1, rebalance_timeout=60.0)
+    member.owner.gates["lost"] = asyncio.Event()
+    await member.owner.until(("lost", ALL))
+    await member.session.close(0.4)
     assert groups.left == [("m1", None)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,9 @@ from ingestd.consumer.group import consumer_group as consumer_group_module
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
-from ingestd.consumer.group.settings import GroupSettings, NoOffset
+from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.settings import Edge
-from ingestd.errors import Closed, ConnectionLost, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import Closed, ConfigurationError, ConnectionLost, ErrorCode, IngestdError, KafkaError
 from ingestd.records.decode import Record, TimestampType
 
 if TYPE_CHECKING:
@@ -133,6 +135,8 @@ class Handler(ConsumerGroupHandler):
     def __init__(self) -> None:
         self.told: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
+        self.stubborn = False
+        """Whether it swallows cancellations at a gate."""
         self.failures: dict[str, Exception] = {}
         self.claims: list[Claim] = []
         self.cancelled: list[TopicPartition] = []
@@ -144,8 +148,15 @@ class Handler(ConsumerGroupHandler):
         self._changed.set()
         if what in self.failures:
             raise self.failures[what]
-        if what in self.gates:
-            await self.gates[what].wait()
+        await self._pass(what)
+
+    async def _pass(self, what: str) -> None:
+        while what in self.gates and not self.gates[what].is_set():
+            try:
+                await self.gates[what].wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
 
     async def setup(self, session: ConsumerGroupSession) -> None:
         await self._hear("setup")
@@ -166,8 +177,7 @@ class Handler(ConsumerGroupHandler):
         self.claims.append(claim)
         self._changed.set()
         try:
-            if "claim" in self.gates:
-                await self.gates["claim"].wait()
+            await self._pass("claim")
             async for record in claim:
                 claim.mark(record)
                 self._changed.set()
@@ -609,6 +619,164 @@ async def test_chosen_partitions_wait_for_a_broker_without_haste_and_are_committ
     assert (await consuming).reason is EndReason.closed
     assert groups.left == []
     await client.close()
+
+
+# Interruptions
+
+
+def running(name: str) -> list[str]:
+    """The tasks whose name begins so."""
+    return sorted(task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(name))
+
+
+@pytest.mark.parametrize("what", ["claim", "assigned", "revoked", "cleanup"])
+async def test_closing_ends_in_time_and_names_the_task_where_a_handler_swallows_cancellation(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined], caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    member = join()
+    member.handler.stubborn = True
+    member.handler.gates[what] = asyncio.Event()
+    if what == "assigned":
+        await member.handler.until(lambda: what in member.handler.told)
+    else:
+        await member.claimed(4)
+    async with asyncio.timeout(10):
+        await member.group.close(1.0)
+        assert groups.left == [("m1", None)]
+        await asyncio.wait([member.consuming])
+    named = {"claim": "claim of t-0", "assigned": "open 4 claims"}.get(what, f"{what} of the handler")
+    assert named in "".join(record.message for record in caplog.records if record.levelno == logging.ERROR)
+
+
+async def test_a_hook_that_swallows_cancellation_does_not_keep_its_partitions_from_others(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    """The hook runs while the member gives up a part of its partitions: the member has to join again in time."""
+    member = join(assignors=("cooperative-sticky",), rebalance_timeout=0.4)
+    member.handler.stubborn = True
+    member.handler.gates["revoked"] = asyncio.Event()
+    await member.claimed(4)
+    async with Client(["one:1"], FAST) as client:
+        other = Joined(client, replace(SETTINGS, assignors=("cooperative-sticky",)))
+        consuming = other.consume()
+        async with asyncio.timeout(10):
+            await other.claimed(2)
+            await other.group.close(1.0)
+            await consuming
+
+
+async def test_what_was_given_up_late_is_claimed_no_more(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    """No answer to the final commit: the rebalance timeout passes while the claims are given up."""
+    member = join(assignors=("cooperative-sticky",), rebalance_timeout=0.4)
+    await member.claimed(4)
+    for key in ALL:
+        consumer.partitions[key].feed(1)
+    await member.handler.until(lambda: all(claim.uncommitted for claim in member.handler.claims))
+    groups.script["OffsetCommit"].extend([Silence] * 3)
+    async with Client(["one:1"], FAST) as client:
+        other = Joined(client, replace(SETTINGS, assignors=("cooperative-sticky",)))
+        consuming = other.consume()
+        await other.claimed(2)
+        assert member.group.session is not None
+        assert len(member.group.session.claims) == 2
+        await other.group.close(1.0)
+        await consuming
+
+
+async def test_closing_while_a_session_ends_at_leisure_leaves_no_handler_behind(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(rebalance_timeout=60.0)
+    member.handler.returns = {ALL[0]}
+    await member.claimed(4)
+    member.handler.gates["revoked"] = asyncio.Event()
+    consumer.partitions[ALL[0]].feed(1)
+    await member.handler.until(lambda: "revoked" in member.handler.told)
+    started = asyncio.get_running_loop().time()
+    await member.group.close(0.5)
+    assert asyncio.get_running_loop().time() - started < 5.0
+    assert running("claim of") == running("revoked of") == []
+    async with asyncio.timeout(5):
+        await asyncio.wait([member.consuming])
+
+
+async def test_closing_that_is_cancelled_leaves_no_task_behind(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    member.handler.gates["claim"] = asyncio.Event()
+    await member.claimed(4)
+    closing = asyncio.create_task(member.group.close(30.0))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert running("member of") == running("heartbeats of") == running("claim of") == []
+
+
+async def test_closing_while_the_member_is_replaced_leaves_none_behind(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join()
+    await member.claimed(4)
+    member.consuming.cancel()
+    await asyncio.wait([member.consuming])
+    groups.script["LeaveGroup"].append(Silence)
+    consuming = asyncio.create_task(member.group.consume_assigned(ALL[:1], member.handler))
+    await groups.more("LeaveGroup")
+    async with asyncio.timeout(3):  # the member that is replaced has 5
+        await member.group.close(0.3)
+    with pytest.raises(Closed):
+        await consuming
+    assert running("member of") == []
+
+
+async def test_a_subscription_that_is_refused_leaves_no_member_behind_that_never_began(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    group = ConsumerGroup(client, "g", replace(SETTINGS, protocol=GroupProtocol.consumer))
+    with pytest.raises(ConfigurationError):
+        await group.consume(re.compile("t .", re.VERBOSE), Handler())
+    async with asyncio.timeout(5):  # this one begins, and finds that the scripted coordinator is of the other protocol
+        with pytest.raises(IngestdError, match="ConsumerGroupHeartbeat"):
+            await group.consume(["t"], Handler())
+    await group.close()
+
+
+async def test_what_cleanup_raises_while_consuming_is_cancelled_is_logged(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined], caplog: pytest.LogCaptureFixture
+) -> None:
+    member = join()
+    member.handler.failures["cleanup"] = ValueError("broken")
+    await member.claimed(4)
+    member.consuming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await member.consuming
+    assert "broken" in caplog.text
+
+
+async def test_committing_later_runs_the_callbacks_of_what_was_committed_before(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    """A handler that does nothing but commit now and then must not pile callbacks up, nor nest them."""
+    member = join()
+    await member.claimed(4)
+    session = member.group.session
+    assert session is not None
+    done: list[int] = []
+
+    def again(offsets: Any, error: Any) -> None:
+        done.append(len(done))
+        if len(done) < 3000:
+            session.commit_later(again)
+
+    for _ in range(2000):
+        session.commit_later(again)
+    async with asyncio.timeout(20):
+        while len(done) < 4000:
+            session.commit_later()
+            await asyncio.sleep(0.001)
 
 
 # Records as one stream
