@@ -209,6 +209,8 @@ class RefreshedMetadata:
                 await self._send(current)
         finally:
             self._runner = None
+            if self._next is not None and not self._closed:  # one round failed by a defect; what others ask for goes on
+                self._runner = self._tasks.start(self._run(), "refresh metadata")
 
     async def _wait_for_turn(self, coming: _Round, now: float) -> None:
         """Keep the backoff after a failure; keep the minimum interval unless somebody waits."""
@@ -239,6 +241,7 @@ class RefreshedMetadata:
             return
         except BaseException as error:
             cancelled = isinstance(error, asyncio.CancelledError)
+            self._set_periodic()
             current.done.set_exception(
                 Closed("the client is closed") if cancelled else IngestdError(f"refreshing metadata failed: {error!r}")
             )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingestd.client.client import Client
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, KafkaError
+from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 
 
 async def test_nothing_is_asked_before_something_is_wanted(cluster: Any, settings: Any) -> None:
@@ -135,6 +135,36 @@ async def test_a_wish_survives_one_who_waits_beside_it_and_gives_up(cluster: Any
             cluster.down = set()
             while client.metadata.snapshot.leader("w", 0) != client.metadata.snapshot.nodes[2]:
                 await asyncio.sleep(0.001)
+
+
+async def test_a_name_that_can_not_be_sent_ends_no_other_refresh(cluster: Any, settings: Any) -> None:
+    """It fails while its request is encoded, with an error that is not one of ours; others wait for the next round."""
+    reported: list[Any] = []
+    answer = cluster.answer
+
+    async def refusing(address: str, request: Any) -> Any:
+        for topic in request.topics:
+            topic.name.encode()
+        return await answer(address, request)
+
+    cluster.answer = refusing
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    async with Client(["one:1"], settings(metadata_max_age=0.05, metadata_idle=0.2)) as client:
+        cluster.connecting = asyncio.Event()
+        bad = asyncio.ensure_future(client.metadata.refresh(["\udcff"], 5))
+        while not cluster.connects:
+            await asyncio.sleep(0)
+        good = asyncio.ensure_future(client.metadata.refresh(["t"], 5))
+        await asyncio.sleep(0)
+        cluster.connecting.set()
+        with pytest.raises(IngestdError, match="refreshing metadata failed: UnicodeEncodeError"):
+            await bad
+        assert "t" in (await good).topics
+        asked = len(cluster.metadata_requests()) + 3
+        async with asyncio.timeout(5):
+            while len(cluster.metadata_requests()) < asked:  # periodically, once the name is forgotten
+                await asyncio.sleep(0.01)
+    assert all(isinstance(error, UnicodeEncodeError) for error in reported)
 
 
 async def test_partial_errors_are_asked_again_and_still_update_what_is_known(cluster: Any, settings: Any) -> None:
