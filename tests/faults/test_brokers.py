@@ -155,12 +155,12 @@ def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goe
         time.sleep(1.0)
     # A slow codec, so that the run is in its middle when the broker goes.
     slow = {"compression": "zstd", "compression_level": 17}
-    daemon = shipping(cluster, name, partition="file", daemon={"once_patience": 2, "drain_timeout": 1}, **slow)
+    daemon = shipping(cluster, name, partition="file", daemon={"once_patience": 6, "drain_timeout": 1}, **slow)
     daemon.start_ready("--once")
     daemon.until(lambda: daemon.acknowledged() > 0, "it is in its middle", 30)
     cluster.kill(1)
     assert daemon.wait(60) == 1
-    assert "gave up: nothing was acknowledged for 2 s" in daemon.log.read_text()
+    assert "gave up: nothing was acknowledged for 6 s" in daemon.log.read_text()
     cluster.start(1)
     daemon.start("--once")
     assert daemon.wait(60) == 0
