@@ -110,12 +110,6 @@ class ConsumerGroupSession:
         """Why the session ends; None while it does not."""
         return None if self._end is None else self._end.reason
 
-    async def wait_ending(self) -> SessionEnd:
-        """Wait until the session ends, and why; for handlers that wait for something else than records."""
-        await self._ending.wait()
-        assert self._end is not None
-        return self._end
-
     def mark_offset(self, topic_partition: TopicPartition, offset: int, metadata: str = "") -> None:
         """See `Claim.mark_offset`. Without effect where there is no such claim (any more)."""
         if (claim := self._claims.get(topic_partition)) is not None:
