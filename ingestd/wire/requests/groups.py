@@ -22,6 +22,7 @@ __all__ = [
     "CommittedOffset",
     "Joined",
     "JoinedMember",
+    "committed_topics",
     "heartbeat",
     "join_group",
     "leave_group",
@@ -204,6 +205,27 @@ def read_leave_errors(answer: Any) -> list[ErrorCode]:
     return [error for error in errors if error is not ErrorCode.none]
 
 
+def committed_topics(
+    topic_type: Any, partition_type: Any, topics: Mapping[str, Sequence[CommittedOffset]], *, with_epoch: bool
+) -> tuple[Any, ...]:
+    """Offsets to commit, by topic, as the entities of a request that carries them, by members or with a transaction."""
+    return tuple(
+        topic_type(
+            name=topic,
+            partitions=tuple(
+                partition_type(
+                    partition_index=one.partition,
+                    committed_offset=one.offset,
+                    committed_metadata=one.metadata,
+                    **({"committed_leader_epoch": one.leader_epoch} if with_epoch else {}),
+                )
+                for one in committed
+            ),
+        )
+        for topic, committed in topics.items()
+    )
+
+
 def offset_commit(
     group_id: str,
     offsets: Iterable[CommittedOffset],
@@ -224,26 +246,18 @@ def offset_commit(
         fields = _instance(group_instance_id, known=version >= 7)
         if version <= 4:
             fields["retention_time"] = milliseconds(-1)  # the broker's own
-        topics = []
-        for topic, committed in topics_offsets.items():
-            partitions = []
-            for one in committed:
-                epoch = {"committed_leader_epoch": one.leader_epoch} if version >= 6 else {}
-                partitions.append(
-                    module.OffsetCommitRequestPartition(
-                        partition_index=one.partition,
-                        committed_offset=one.offset,
-                        committed_metadata=one.metadata,
-                        **epoch,
-                    )
-                )
-            topics.append(module.OffsetCommitRequestTopic(name=topic, partitions=tuple(partitions)))
+        topics = committed_topics(
+            module.OffsetCommitRequestTopic,
+            module.OffsetCommitRequestPartition,
+            topics_offsets,
+            with_epoch=version >= 6,
+        )
         return made(
             module.OffsetCommitRequest(
                 group_id=group_id,
                 generation_id_or_member_epoch=generation,
                 member_id=member_id,
-                topics=tuple(topics),
+                topics=topics,
                 **fields,
             )
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import request_module
 from ingestd.wire.requests.build import by_topic, grouped_by_topic, made, milliseconds
+from ingestd.wire.requests.groups import committed_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,26 +144,18 @@ def transaction_offset_commit(
         lowest, highest = (5, 5) if implicit else (3 if is_member else 0, 4)
         version = versions.pick(Api.txn_offset_commit, lowest, highest)
         module = request_module("txn_offset_commit", version)
-        topics = []
-        for topic, committed in topics_offsets.items():
-            partitions = []
-            for one in committed:
-                epoch = {"committed_leader_epoch": one.leader_epoch} if version >= 2 else {}
-                partitions.append(
-                    module.TxnOffsetCommitRequestPartition(
-                        partition_index=one.partition,
-                        committed_offset=one.offset,
-                        committed_metadata=one.metadata,
-                        **epoch,
-                    )
-                )
-            topics.append(module.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions)))
+        topics = committed_topics(
+            module.TxnOffsetCommitRequestTopic,
+            module.TxnOffsetCommitRequestPartition,
+            topics_offsets,
+            with_epoch=version >= 2,
+        )
         fields: dict[str, Any] = {
             "transactional_id": transactional_id,
             "group_id": group_id,
             "producer_id": producer_id,
             "producer_epoch": producer_epoch,
-            "topics": tuple(topics),
+            "topics": topics,
         }
         if version >= 3:
             fields |= {"generation_id": generation, "member_id": member_id, "group_instance_id": group_instance_id}
