@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ingestd.cli.starts import moment_ms
 from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin, OffsetAt
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
@@ -216,7 +216,7 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
 def parse_time(text: str) -> int:
     """Milliseconds since 1970 from ISO 8601, local time if it names no zone. Raises `ConfigurationError`."""
     try:
-        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        return moment_ms(text)
     except ValueError:
         raise ConfigurationError(f"--to-datetime {text!r}: expected ISO 8601, as in 2026-01-31T12:00:00") from None
 

@@ -45,10 +45,14 @@ def _milliseconds(time: str, text: str) -> int:
     if time.isascii() and time.isdigit():
         return int(time)
     try:
-        moment = datetime.fromisoformat(time)
+        return moment_ms(time)
     except ValueError:
         raise ConfigurationError(f"offset {text!r}: {_EXPECTED}") from None
-    return AtTime.of(moment.astimezone()).timestamp_ms
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 from ISO 8601, local time if it names no zone. Raises `ValueError`."""
+    return AtTime.of(datetime.fromisoformat(text).astimezone()).timestamp_ms
 
 
 def parse_partitions(texts: Iterable[str]) -> list[int]:
