@@ -7,11 +7,12 @@ where a partition is being read. Names follow https://prometheus.io/docs/practic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from ingestd.errors import error_kind
+from ingestd.producer.events import LATENCY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from ingestd.errors import IngestdError
 
 __all__ = ["ConsumerMetrics", "GroupMetrics", "ProducerMetrics"]
-
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class ProducerMetrics:
@@ -42,7 +41,7 @@ class ProducerMetrics:
         self._seconds = Histogram(
             "ingestd_producer_acknowledgement_seconds",
             "From handing a batch over until it is acknowledged.",
-            buckets=_SECONDS,
+            buckets=LATENCY_BOUNDS,
             registry=registry,
         )
 
@@ -130,7 +129,7 @@ class GroupMetrics:
             return Counter(f"ingestd_group_{name}", says, ("group", *labels), registry=registry)
 
         def histogram(name: str, says: str) -> Histogram:
-            return Histogram(f"ingestd_group_{name}", says, ("group",), buckets=_SECONDS, registry=registry)
+            return Histogram(f"ingestd_group_{name}", says, ("group",), buckets=LATENCY_BOUNDS, registry=registry)
 
         self._attempts = counter("join_attempts", "Attempts to join, the first one included.")
         self._lost = counter("lost_partitions", "Partitions taken away without asking.")

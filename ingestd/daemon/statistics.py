@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["LATENCY_BOUNDS", "RouteCounters", "SourceGauges", "WorkerStatistics"]
+from ingestd.producer.events import LATENCY_BOUNDS
 
-LATENCY_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the latency histogram, in seconds; one more bucket stands for everything above."""
+__all__ = ["LATENCY_BOUNDS", "RouteCounters", "SourceGauges", "WorkerStatistics"]
 
 
 @dataclass(slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from ingestd.errors import IngestdError
 
-__all__ = ["ProducerEvents"]
+__all__ = ["LATENCY_BOUNDS", "ProducerEvents"]
+
+LATENCY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of histograms of latencies, in seconds; one more bucket stands for everything above."""
 
 
 class ProducerEvents(Protocol):
