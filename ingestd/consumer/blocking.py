@@ -249,14 +249,19 @@ class BlockingConsumer:
         self._forked = self._closed = True
 
     def close(self) -> None:
-        """Close the consumer, the client and the thread. Safe to call twice; ends even when no broker answers."""
+        """Close the consumer, the client and the thread. Safe to call twice; ends even when no broker answers.
+
+        Raises `DeadlineExceeded` when the thread does not end: something of the caller's own blocks its event loop.
+        """
         if self._closed:
             return
         self._closed = True
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self._thread.join(_CLOSE_TIMEOUT)
         for left in list(self._running):  # came too late for the loop to see it
             left.cancel()
+        if self._thread.is_alive():
+            raise DeadlineExceeded(f"closing the consumer: its thread did not end within {_CLOSE_TIMEOUT:g} s")
 
     def __enter__(self) -> Self:
         return self
