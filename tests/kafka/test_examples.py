@@ -121,3 +121,25 @@ def test_secured_client(secured_kafka: SecuredCluster, tmp_path: Path) -> None:
     assert run("secured_client", address, ca, USER, str(password)) == f"node 1 at {address}\n"
     password.write_text("wrong")
     assert run("secured_client", address, ca, USER, str(password)).startswith(f"refused: {address}: SCRAM-SHA-512: ")
+
+
+def test_what_readme_shows_first(kafka: KafkaCluster, topic: Callable[..., str], tmp_path: Path) -> None:
+    name, group_id = topic(partitions=1), f"group-{uuid.uuid4()}"
+    readme = (EXAMPLES.parent.parent / "README.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    shown = (
+        shown.replace("kafka-1:9092", kafka.servers)
+        .replace('"orders"', repr(name))
+        .replace('"billing"', repr(group_id))
+    )
+    program = tmp_path / "readme.py"
+    # A group begins at the newest record unless it has committed; what is sent above stands before that.
+    committed = f"await ClusterAdmin(client).alter_group_offsets({group_id!r}, {{({name!r}, 0): OffsetAndMetadata(0)}})"
+    lines = shown.replace("    async with ConsumerGroup", f"    {committed}\n    async with ConsumerGroup").splitlines()
+    program.write_text(
+        "import asyncio\nfrom ingestd import ClusterAdmin, OffsetAndMetadata\nasync def main():\n"
+        + "".join(f"    {line}\n" for line in [*lines, "            return"])
+        + "asyncio.run(main())\n"
+    )
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "b'customer-7' b'one'\n"), ran.stderr
