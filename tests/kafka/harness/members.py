@@ -38,11 +38,12 @@ QUICK = GroupSettings(
 
 
 def produce(servers: str, topic: str, count: int, partitions: int, *, first: int = 0) -> None:
-    """`count` records, numbered from `first`, round robin over the partitions."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2, "linger.ms": 5})
+    """`count` records, numbered from `first`, round robin over the partitions, whatever broker is dead or hangs."""
+    settings = {"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2, "linger.ms": 5}
+    producer = Producer(settings | {"socket.timeout.ms": 3_000})  # a broker that hangs is given up, not waited for
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE) == 0
 
 
 class Member(ConsumerGroupHandler):
