@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.cimpl import NewTopic
-from harness.cluster import KafkaCluster
 from harness.request_log import read_request_log
 
 from ingestd.client.client import Client
@@ -24,35 +22,13 @@ from ingestd.wire.connection import ConnectionSettings
 from ingestd.wire.requests.reassignments import alter_partition_reassignments, elect_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
+
+    from harness.cluster import KafkaCluster
 
     from ingestd.consumer.partition_consumer import PartitionConsumer
 
-SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 PATIENCE = 60.0
-
-
-@pytest.fixture(scope="module")
-def racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three nodes, node N in rack-N; a leader names the replica in a reader's rack."""
-    cluster = KafkaCluster(
-        tmp_path_factory.mktemp("racks") / "cluster",
-        nodes=3,
-        log_requests=True,
-        settings={"replica.selector.class": SELECTOR, "min.insync.replicas": "1"},
-    )
-    for node in cluster.nodes.values():
-        with (node.directory / "server.properties").open("a") as properties:
-            properties.write(f"broker.rack=rack-{node.node_id}\n")
-    with cluster:
-        yield cluster
-
-
-@pytest.fixture
-def whole(racks: KafkaCluster) -> Iterator[KafkaCluster]:
-    """The same, every node brought back afterwards."""
-    yield racks
-    racks.heal()
 
 
 def produce(cluster: KafkaCluster, topic: str, first: int, count: int) -> None:
@@ -106,104 +82,98 @@ def fetches(cluster: KafkaCluster, client_id: str) -> Counter[int]:
     )
 
 
-def create(cluster: KafkaCluster, topic: str, replicas: list[int], **configs: str) -> str:
-    settings = {key.replace("_", "."): value for key, value in configs.items()}
-    wanted = NewTopic(topic, 1, replica_assignment=[replicas], config=settings)
-    cluster.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=20)
-    cluster.wait_in_sync(topic)
-    return topic
-
-
 @pytest.mark.timeout(300)
 async def test_a_replica_in_the_readers_rack_is_read_and_its_leader_when_it_dies(
-    whole: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    racks: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "_REPLICA_PENALTY", 1.0)
-    topic = create(whole, "racked", [1, 2, 3])
-    produce(whole, topic, 0, 500)
-    async with consumer(whole, "racked", rack="rack-2") as reader:
+    topic = await asyncio.to_thread(racks.create_topic, "racked", replicas=[[1, 2, 3]])
+    produce(racks, topic, 0, 500)
+    async with consumer(racks, "racked", rack="rack-2") as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
         assert await take(partition, 500) == list(range(500))
         assert fetched_from(reader, topic) == 2
         for first in range(500, 600, 10):
-            await asyncio.to_thread(produce, whole, topic, first, 10)
+            await asyncio.to_thread(produce, racks, topic, first, 10)
             assert await take(partition, 10) == list(range(first, first + 10))
-        await asyncio.to_thread(whole.wait_for_request, "racked", "Fetch", 10)
-        counted = fetches(whole, "racked")
+        await asyncio.to_thread(racks.wait_for_request, "racked", "Fetch", 10)
+        counted = fetches(racks, "racked")
         assert counted[2] >= 10
         assert counted[1] <= 3
         assert counted[3] == 0
 
-        await asyncio.to_thread(whole.kill, 2)
-        await asyncio.to_thread(produce, whole, topic, 600, 100)
+        await asyncio.to_thread(racks.kill, 2)
+        await asyncio.to_thread(produce, racks, topic, 600, 100)
         assert await take(partition, 100) == list(range(600, 700))
         assert fetched_from(reader, topic) == 1
 
-        await asyncio.to_thread(whole.start, 2)
+        await asyncio.to_thread(racks.start, 2)
         await until_fetched_from(reader, topic, 2)
-        await asyncio.to_thread(produce, whole, topic, 700, 100)
+        await asyncio.to_thread(produce, racks, topic, 700, 100)
         assert await take(partition, 100) == list(range(700, 800))
 
 
 @pytest.mark.timeout(300)
-async def test_a_frozen_replica_is_left_for_the_leader_before_the_request_times_out(whole: KafkaCluster) -> None:
-    topic = create(whole, "frozen", [1, 3, 2])
-    produce(whole, topic, 0, 50)
-    async with consumer(whole, "frozen", rack="rack-3") as reader:
+async def test_a_frozen_replica_is_left_for_the_leader_before_the_request_times_out(racks: KafkaCluster) -> None:
+    topic = await asyncio.to_thread(racks.create_topic, "frozen", replicas=[[1, 3, 2]])
+    produce(racks, topic, 0, 50)
+    async with consumer(racks, "frozen", rack="rack-3") as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
         assert await take(partition, 50) == list(range(50))
         await until_fetched_from(reader, topic, 3)
-        await asyncio.to_thread(whole.freeze, 3)
-        await asyncio.to_thread(produce, whole, topic, 50, 50)
+        await asyncio.to_thread(racks.freeze, 3)
+        await asyncio.to_thread(produce, racks, topic, 50, 50)
         assert await take(partition, 50) == list(range(50, 100))
         assert fetched_from(reader, topic) == 1
 
 
 @pytest.mark.timeout(300)
-async def test_leaders_that_move_by_reassignment_cost_a_reader_no_record(whole: KafkaCluster) -> None:
-    topic = create(whole, "moving", [1, 2])
-    async with consumer(whole, "moving") as reader:
+async def test_leaders_that_move_by_reassignment_cost_a_reader_no_record(racks: KafkaCluster) -> None:
+    topic = await asyncio.to_thread(racks.create_topic, "moving", replicas=[[1, 2]])
+    async with consumer(racks, "moving") as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
         reading = asyncio.create_task(take(partition, 600))
-        async with Client(whole.bootstrap) as client:
+        async with Client(racks.bootstrap) as client:
             for turn, replicas in enumerate([[2, 3], [3, 1], [1, 2], [2, 1], [1, 3], [3, 2]]):
-                await asyncio.to_thread(produce, whole, topic, 100 * turn, 100)
+                await asyncio.to_thread(produce, racks, topic, 100 * turn, 100)
                 controller = await client.controller()
                 move = alter_partition_reassignments({(topic, 0): replicas}, timeout_ms=10_000)
                 await controller.request(move, 20.0)
                 async with asyncio.timeout(PATIENCE):
-                    while await asyncio.to_thread(whole.leader, topic) not in replicas:
+                    while await asyncio.to_thread(racks.leader, topic) not in replicas:
                         await asyncio.sleep(0.05)
                 await controller.request(elect_leaders([(topic, 0)], timeout_ms=10_000), 20.0)
         assert await reading == list(range(600))
 
 
 @pytest.mark.timeout(300)
-async def test_records_that_an_unclean_election_took_from_the_log_are_told_or_read_anew(whole: KafkaCluster) -> None:
-    topic = create(whole, "cut", [1, 2], unclean_leader_election_enable="true", min_insync_replicas="1")
-    produce(whole, topic, 0, 100)
+async def test_records_that_an_unclean_election_took_from_the_log_are_told_or_read_anew(racks: KafkaCluster) -> None:
+    topic = await asyncio.to_thread(
+        racks.create_topic, "cut", replicas=[[1, 2]], unclean_leader_election_enable="true", min_insync_replicas="1"
+    )
+    produce(racks, topic, 0, 100)
     async with (
-        consumer(whole, "told") as told,
-        consumer(whole, "rewound", truncation=Truncation.rewind) as rewound,
+        consumer(racks, "told") as told,
+        consumer(racks, "rewound", truncation=Truncation.rewind) as rewound,
     ):
         partitions = [await one.consume_partition(topic, 0, Edge.oldest) for one in (told, rewound)]
         for partition in partitions:
             assert await take(partition, 100) == list(range(100))
-        await asyncio.to_thread(whole.kill, 2)
+        await asyncio.to_thread(racks.kill, 2)
         # Acknowledged once node 2 is out of the in-sync replicas: only node 1 has them.
-        await asyncio.to_thread(produce, whole, topic, 100, 50)
+        await asyncio.to_thread(produce, racks, topic, 100, 50)
         for partition in partitions:
             assert await take(partition, 50) == list(range(100, 150))
         # Until node 2 is back there is no quorum, and nobody hears of what node 1 has.
-        await asyncio.to_thread(whole.kill, 1)
-        await asyncio.to_thread(whole.start, 2)
-        async with asyncio.timeout(PATIENCE), Client(whole.bootstrap[1:]) as client:
-            while await asyncio.to_thread(whole.leader, topic) != 2:
+        await asyncio.to_thread(racks.kill, 1)
+        await asyncio.to_thread(racks.start, 2)
+        async with asyncio.timeout(PATIENCE), Client(racks.bootstrap[1:]) as client:
+            while await asyncio.to_thread(racks.leader, topic) != 2:
                 with contextlib.suppress(IngestdError):  # whoever is asked may not have heard of the dead node yet
                     elect = elect_leaders([(topic, 0)], timeout_ms=10_000, unclean=True)
                     await (await client.any()).request(elect, 20.0)
                 await asyncio.sleep(0.2)
-        await asyncio.to_thread(produce, whole, topic, 9_000, 60)
+        await asyncio.to_thread(produce, racks, topic, 9_000, 60)
         with pytest.raises(LogTruncated) as caught:
             await take(partitions[0], 1)
         assert (caught.value.offset, caught.value.diverged_at) == (150, 100)
@@ -211,12 +181,12 @@ async def test_records_that_an_unclean_election_took_from_the_log_are_told_or_re
         assert partitions[1].next_offset == 160
 
 
-async def test_an_idle_reader_asks_twice_a_second(whole: KafkaCluster) -> None:
-    topic = create(whole, "idle", [1])
-    async with consumer(whole, "idle") as reader:
+async def test_an_idle_reader_asks_twice_a_second(racks: KafkaCluster) -> None:
+    topic = await asyncio.to_thread(racks.create_topic, "idle", replicas=[[1]])
+    async with consumer(racks, "idle") as reader:
         await reader.consume_partition(topic, 0, Edge.oldest)
         await asyncio.sleep(4)
-    counted = fetches(whole, "idle").total()
+    counted = fetches(racks, "idle").total()
     # Waits of 10, 20, … 320 ms, then of 500: 14 in 4 seconds, and the session given back.
     assert 5 <= counted <= 18
 

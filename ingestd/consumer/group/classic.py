@@ -12,7 +12,7 @@ from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subsc
 from ingestd.consumer.group.assignors import agreed_rebalance_protocol, make_assignors
 from ingestd.consumer.group.assignors.consumer_protocol import decode_assignment, encode_subscription
 from ingestd.consumer.group.coordinator import HEARTBEAT, JOIN, SYNC, Action
-from ingestd.consumer.group.leader import lead, partition_counts
+from ingestd.consumer.group.leader import SharedTopics, lead
 from ingestd.consumer.group.member_session import MemberSession
 from ingestd.consumer.group.session import EndReason, SessionEnd
 from ingestd.consumer.group.topics import SubscribedTopics
@@ -86,7 +86,7 @@ class ClassicSession(MemberSession):
         self._joining = False
         self._needs_join = asyncio.Event()
         self._reason = ""
-        self._led_partitions: Mapping[str, int] = {}
+        self._shared: SharedTopics | None = None
         self._heartbeats: asyncio.Task[None] | None = None
         self._stop_listening = client.metadata.listen(self._metadata_changed, self._used_topics)
 
@@ -209,7 +209,7 @@ class ClassicSession(MemberSession):
         self._passes(JOIN, error)
 
     async def _sync(self, joined: Joined) -> Assignment:
-        self._led_partitions = {}
+        self._shared = None
         assignments: Mapping[str, bytes] = {}
         try:
             if joined.leader == joined.member_id:
@@ -238,7 +238,7 @@ class ClassicSession(MemberSession):
             self._settings.request_timeout,
             skip_assignment=joined.skip_assignment,
         )
-        self._led_partitions = led.partitions
+        self._shared = led.topics
         return led.assignments
 
     async def _take(self, joined: Joined, assignment: Assignment, topics: frozenset[str], seconds: float) -> None:
@@ -303,7 +303,7 @@ class ClassicSession(MemberSession):
                 continue
             backoff.reset()
             self._events.heartbeat(self._group_id, time.monotonic() - started)
-            if missing := [topic for topic, count in self._led_partitions.items() if not count]:
+            if self._shared is not None and (missing := self._shared.missing):
                 # Metadata's own age is too long a wait for a topic that is made after its readers.
                 self._client.metadata.wanted(missing, f"group {self._group_id} subscribes to it")
 
@@ -345,15 +345,11 @@ class ClassicSession(MemberSession):
         self._topics.start(self._tasks)
 
     def _used_topics(self) -> Collection[str]:
-        return self._led_partitions.keys()
+        return self._shared.names if self._shared is not None else ()
 
     def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
-        if self._led_partitions and not self._joining:
-            now = partition_counts(snapshot, self._led_partitions)
-            if now != self._led_partitions:
-                changed = next(topic for topic, count in now.items() if count != self._led_partitions[topic])
-                self._led_partitions = now
-                self._ask_to_join(f"topic {changed} has {now[changed]} partitions")
+        if self._shared is not None and not self._joining and (change := self._shared.change(snapshot)):
+            self._ask_to_join(change)
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
         """See `Committer`: what a refused commit says of the member."""

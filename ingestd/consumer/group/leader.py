@@ -8,28 +8,70 @@ from typing import TYPE_CHECKING
 
 from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subscription
 from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription, encode_assignment
+from ingestd.consumer.group.assignors.placement import partition_racks
 from ingestd.errors import IngestdError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.client.client import Client
-    from ingestd.client.metadata import ClusterMetadata, TopicPartition
+    from ingestd.client.metadata import ClusterMetadata, Node, TopicPartition
     from ingestd.consumer.group.assignor import Assignor
     from ingestd.wire.requests.groups import JoinedMember
 
-__all__ = ["Led", "lead", "partition_counts", "without_owned"]
+__all__ = ["Led", "SharedTopics", "lead", "without_owned"]
 
 _log = logging.getLogger(__name__)
 
 
+class SharedTopics:
+    """What the group's topics were like when this member, their leader, shared them; says when to share anew.
+
+    Where a member said in which rack it is, replicas that move to other racks count as well (KIP-881). A node that is
+    down is still where it was: a restart moves nothing.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, topics: Collection[str] = (), *, racked: bool = False) -> None:
+        self._racked = racked
+        self._nodes: dict[int, Node] = {}
+        self._counts: Mapping[str, int] = dict.fromkeys(topics, 0)
+        self._racks: Mapping[str, tuple[frozenset[str], ...]] = {}
+        self.change(cluster)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The topics that any member subscribed to."""
+        return self._counts.keys()
+
+    @property
+    def missing(self) -> list[str]:
+        """Those that the cluster did not have."""
+        return [topic for topic, count in self._counts.items() if not count]
+
+    def change(self, cluster: ClusterMetadata) -> str | None:
+        """What is different from the last look, as a reason to share anew; None where nothing is."""
+        counts, racks = self._counts, self._racks
+        known = {name: cluster.topics[name] for name in counts if name in cluster.topics}
+        self._counts = {name: len(known[name].partitions) if name in known else 0 for name in counts}
+        if self._racked:
+            self._nodes.update(cluster.nodes)
+            held: dict[tuple[int, ...], frozenset[str]] = {}
+            self._racks = {name: partition_racks(topic, self._nodes, held) for name, topic in known.items()}
+        for name, count in self._counts.items():
+            if count != counts[name]:
+                return f"topic {name} has {count} partitions"
+        for name, now in self._racks.items():
+            if now != racks.get(name):
+                return f"replicas of topic {name} are in other racks"
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What came of leading: each member's assignment as bytes, and what the group's topics looked like."""
+    """What came of leading: each member's assignment as bytes, and what the group's topics were like."""
 
     assignments: Mapping[str, bytes]
-    partitions: Mapping[str, int]
-    """Partitions by topic: where these numbers change, the group has to share anew."""
+    topics: SharedTopics
 
 
 async def lead(
@@ -46,16 +88,16 @@ async def lead(
     missing = topics - cluster.topics.keys()
     if missing:
         cluster = await client.metadata.refresh(missing, timeout)
-    counts = partition_counts(cluster, topics)
+    shared = SharedTopics(cluster, topics, racked=any(subscription.rack for subscription in subscriptions.values()))
     if skip_assignment:
-        return Led({}, counts)
+        return Led({}, shared)
     assignments = assignor.assign(cluster, subscriptions)
     if RebalanceProtocol.cooperative in assignor.rebalance_protocols:
         assignments = without_owned(assignments, subscriptions)
     strangers = assignments.keys() - subscriptions.keys()
     if strangers:
         raise IngestdError(f"assignor {assignor.name!r} named members that the group does not have: {strangers}")
-    return Led({member: encode_assignment(assignment) for member, assignment in assignments.items()}, counts)
+    return Led({member: encode_assignment(assignment) for member, assignment in assignments.items()}, shared)
 
 
 def _subscription(member: JoinedMember) -> Subscription:
@@ -64,12 +106,6 @@ def _subscription(member: JoinedMember) -> Subscription:
     except ProtocolError as error:
         _log.warning("member %s gets no partitions, its subscription is not readable: %s", member.member_id, error)
         return Subscription((), group_instance_id=member.group_instance_id)
-
-
-def partition_counts(cluster: ClusterMetadata, topics: Collection[str]) -> dict[str, int]:
-    """The number of partitions of each topic; 0 where it is not known."""
-    known = cluster.topics
-    return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
 
 
 def without_owned(

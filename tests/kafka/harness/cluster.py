@@ -313,12 +313,23 @@ class KafkaCluster:
     # topics
 
     def create_topic(
-        self, name: str | None = None, *, partitions: int = 1, replicas: int | None = None, **configs: str
+        self,
+        name: str | None = None,
+        *,
+        partitions: int = 1,
+        replicas: int | Sequence[Sequence[int]] | None = None,
+        **configs: str,
     ) -> str:
-        """Create a topic (named uniquely unless named), wait for its leaders. `_` in config names stands for `.`."""
+        """Create a topic (named uniquely unless named), wait for its leaders. `_` in config names stands for `.`.
+
+        `replicas`: how many, or for each partition on which nodes, its leader first.
+        """
         topic = name or f"t{next(_topic_numbers)}-{uuid.uuid4().hex[:6]}"
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        wanted = NewTopic(topic, partitions, replicas or min(3, len(self.nodes)), config=settings)
+        if replicas is None or isinstance(replicas, int):
+            wanted = NewTopic(topic, partitions, replicas or min(3, len(self.nodes)), config=settings)
+        else:
+            wanted = NewTopic(topic, len(replicas), replica_assignment=[*map(list, replicas)], config=settings)
         self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=20)
         self.wait_in_sync(topic)
         return topic

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "secured_kafka", "kafka_of_release"}
+KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "secured_kafka", "kafka_of_release", "racks"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -85,6 +85,32 @@ def kafka3(three_nodes: KafkaCluster) -> Iterator[KafkaCluster]:
     """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; brought back afterwards."""
     yield three_nodes
     three_nodes.heal()
+
+
+@pytest.fixture(scope="session")
+def three_racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three real nodes for the whole session, each in a rack of its own; tests ask for `racks`, which heals them."""
+    cluster = KafkaCluster(
+        tmp_path_factory.mktemp("racks") / "cluster",
+        nodes=3,
+        log_requests=True,
+        settings={
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            "min.insync.replicas": "1",
+        },
+    )
+    for node in cluster.nodes.values():
+        with (node.directory / "server.properties").open("a") as properties:
+            properties.write(f"broker.rack=rack-{node.node_id}\n")
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def racks(three_racks: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Three real nodes, node N in rack-N; a leader names the replica in a reader's rack. Brought back afterwards."""
+    yield three_racks
+    three_racks.heal()
 
 
 @pytest.fixture(scope="session")

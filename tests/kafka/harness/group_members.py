@@ -76,8 +76,9 @@ class Place:
 class Member(ABC):
     """A member of the group, from `join` to `leave`."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, rack: str = "") -> None:
         self.place = place
+        self.rack = rack
 
     @abstractmethod
     async def join(self) -> None:
@@ -127,21 +128,25 @@ class OurMember(Member):
     """Rebalances that a member of this kind led, over all."""
     followed: ClassVar[int] = 0
 
-    def __init__(self, place: Place, client: Client) -> None:
-        super().__init__(place)
+    def __init__(self, place: Place, client: Client, *, rack: str = "") -> None:
+        super().__init__(place, rack=rack)
         self._client = client
         self._has: set[TopicPartition] = set()
         self._watched: Watched | None = None
         self._session: CoordinatorSession | None = None
 
     async def join(self) -> None:
-        times: dict[str, Any] = {"heartbeat_interval": HEARTBEAT_MS / 1000, "session_timeout": SESSION_MS / 1000}
+        shared: dict[str, Any] = {
+            "heartbeat_interval": HEARTBEAT_MS / 1000,
+            "session_timeout": SESSION_MS / 1000,
+            "rack": self.rack or None,
+        }
         if self.place.assignor == "consumer":
-            settings = GroupSettings(protocol=GroupProtocol.consumer, **times)
+            settings = GroupSettings(protocol=GroupProtocol.consumer, **shared)
             self._session = NextGenerationSession(self._client, self.place.group, settings, self)
         else:
             self._watched = Watched(ASSIGNORS[self.place.assignor]())
-            settings = GroupSettings(assignors=(self._watched,), **times)
+            settings = GroupSettings(assignors=(self._watched,), **shared)
             self._session = ClassicSession(self._client, self.place.group, settings, self)
         self._session.start(list(self.place.topics))
 
@@ -175,8 +180,8 @@ class OurMember(Member):
 class _ThreadMember(Member):
     """A client that blocks: in a thread of its own, which polls it and notes what it has."""
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, place: Place, *, rack: str = "") -> None:
+        super().__init__(place, rack=rack)
         self._stopping = threading.Event()
         self._has: frozenset[TopicPartition] = frozenset()
         self._failure: BaseException | None = None
@@ -236,6 +241,7 @@ class LibrdkafkaMember(_ThreadMember):
                 "enable.auto.commit": False,
                 "topic.metadata.refresh.interval.ms": 1_000,
                 "log_level": 2,
+                "client.rack": self.rack,
                 **shared,
             }
         )
@@ -316,8 +322,8 @@ class JavaMember(Member):
         "cooperative-sticky": "CooperativeStickyAssignor",
     }
 
-    def __init__(self, place: Place, java: JavaProgram) -> None:
-        super().__init__(place)
+    def __init__(self, place: Place, java: JavaProgram, *, rack: str = "") -> None:
+        super().__init__(place, rack=rack)
         self._java = java
         self._name = f"member {id(self)}"
 
@@ -335,6 +341,7 @@ class JavaMember(Member):
             "bootstrap.servers": self.place.servers,
             "group.id": self.place.group,
             "enable.auto.commit": "false",
+            "client.rack": self.rack,
             **shared,
         }
         await self._ask({"start": self._name, "topics": list(self.place.topics), "settings": settings})

@@ -16,6 +16,7 @@ from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.session import EndReason
 from ingestd.consumer.group.settings import GroupSettings, NoOffset
+from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -56,7 +57,8 @@ class Member(ConsumerGroupHandler):
         settings: GroupSettings,
         before: Callable[[Record], Awaitable[None]] | None,
     ) -> None:
-        self.client = Client(team.servers.split(","), ClientSettings(metadata_max_age=0.3))
+        connection = ConnectionSettings(client_id=f"{team.group_id} {settings.rack or ''}".rstrip())
+        self.client = Client(team.servers.split(","), ClientSettings(metadata_max_age=0.3, connection=connection))
         self.group = ConsumerGroup(self.client, team.group_id, settings)
         self.handled: Counter[tuple[str, int, int]] = Counter()
         self.told: list[tuple[str, list[TopicPartition]]] = []

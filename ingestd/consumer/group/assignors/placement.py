@@ -12,10 +12,10 @@ from ingestd.consumer.group.assignor import Assignment
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ingestd.client.metadata import ClusterMetadata, TopicMetadata
+    from ingestd.client.metadata import ClusterMetadata, Node, TopicMetadata
     from ingestd.consumer.group.assignor import Subscription
 
-__all__ = ["Shares", "SubscribedTopic", "ordered_members", "prefers_racks", "subscribed_topics"]
+__all__ = ["Shares", "SubscribedTopic", "ordered_members", "partition_racks", "prefers_racks", "subscribed_topics"]
 
 
 class Shares(dict[str, list[TopicPartition]]):
@@ -94,22 +94,25 @@ def subscribed_topics(
         who = tuple(takers[name])
         if who not in subscribers:
             subscribers[who] = tuple(order[place] for place in sorted(chain.from_iterable(positions[n] for n in who)))
-        found.append(SubscribedTopic(name, subscribers[who], tuple(_racks(known, cluster, replica_racks))))
+        found.append(SubscribedTopic(name, subscribers[who], partition_racks(known, cluster.nodes, replica_racks)))
     return found
 
 
-def _racks(
-    topic: TopicMetadata, cluster: ClusterMetadata, known: dict[tuple[int, ...], frozenset[str]]
-) -> Iterable[frozenset[str]]:
+def partition_racks(
+    topic: TopicMetadata, nodes: Mapping[int, Node], known: dict[tuple[int, ...], frozenset[str]]
+) -> tuple[frozenset[str], ...]:
+    """For each partition the racks of its replicas. `known`, for one set of nodes: what was found out before."""
     # There are far fewer sets of replicas than partitions.
+    found = []
     for partition in topic.partitions:
         racks = known.get(partition.replicas)
         if racks is None:
-            nodes = (cluster.nodes.get(replica) for replica in partition.replicas)
+            holding = (nodes.get(replica) for replica in partition.replicas)
             racks = known[partition.replicas] = frozenset(
-                node.rack for node in nodes if node is not None and node.rack is not None
+                node.rack for node in holding if node is not None and node.rack is not None
             )
-        yield racks
+        found.append(racks)
+    return tuple(found)
 
 
 def prefers_racks(topic: SubscribedTopic, racks: Collection[str | None]) -> bool:
