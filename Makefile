@@ -33,10 +33,10 @@ lint: $(VENV)/.developing
 	$(BIN)/mypy tests/examples
 	$(BIN)/lint-imports
 
-# BENCH="compare scaling" chooses, SIZE=200MB makes it smaller; results lie in load-tests/results. What is measured is
-# what a user installs: a package without the tools of development beside it.
+# BENCH="compare scaling" chooses, SIZE=200MB makes it smaller, FLUENT_BIT=/path/to/fluent-bit adds it; results lie in
+# load-tests/results. What is measured is what a user installs: a package without the tools of development beside it.
 bench: $(VENV)/.developing $(VENV)-user/.installed
-	INGESTD_PYTHON=$(abspath $(VENV)-user/bin/python) $(BIN)/python load-tests/bench.py $(if $(SIZE),--size $(SIZE)) $(BENCH)
+	INGESTD_PYTHON=$(abspath $(VENV)-user/bin/python) $(BIN)/python load-tests/bench.py $(if $(SIZE),--size $(SIZE)) $(if $(FLUENT_BIT),--fluent-bit $(FLUENT_BIT)) $(BENCH)
 
 # After `test` and `test-peers`: every test that tests/seed_systems.toml names did run.
 evidence: $(VENV)/.installed

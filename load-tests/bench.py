@@ -18,6 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="*", metavar="TEST", help=f"of: {', '.join(LOAD_TESTS)}; default: all")
     parser.add_argument("--size", help="of the input, where there is one to choose; official: 2GB")
+    parser.add_argument("--fluent-bit", metavar="PATH", help="of a fluent-bit binary: `compare` runs it as well")
     given = parser.parse_args()
     unknown = sorted(set(given.tests) - set(LOAD_TESTS))
     if unknown:
@@ -26,6 +27,8 @@ def main() -> int:
     for name in given.tests or LOAD_TESTS:
         print(f"== {name}", flush=True)
         options = ["--size", given.size] if given.size and name in SIZED else []
+        if given.fluent_bit and name == "compare":
+            options += ["--fluent-bit", given.fluent_bit]
         if subprocess.run([sys.executable, str(HERE / f"{name}.py"), *options], check=False).returncode != 0:
             failed.append(name)
     if failed:
