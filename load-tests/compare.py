@@ -17,7 +17,7 @@ import results
 from accesslog import parse_size
 from contenders import LINGER_MS, Contender, Job, chosen
 from meter import measure
-from workload import BROKER_CORE, CLIENT_CORE, KafkaCluster, delivered, input_log, real_kafka, scratch
+from workload import BROKER_CORE, CLIENT_CORE, KafkaCluster, delivered, input_log, into_page_cache, real_kafka, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,7 @@ def run_once(contender: Contender, cluster: KafkaCluster, job: Job, lines: int, 
     """Run a contender over the job. Raises `RuntimeError` unless the topic then has exactly the lines of the file."""
     size = job.log.stat().st_size
     until = None if contender.ends_by_itself else lambda: delivered(cluster, job.topic) >= lines
+    into_page_cache(job.log)  # Fluent Bit drops what it has read from there
     command = contender.command(job)
     usage, done = measure(command, cores=cores, log=job.directory / "output.log", timeout=RUN_SECONDS, until=until)
     count = delivered(cluster, job.topic)

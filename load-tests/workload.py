@@ -33,6 +33,7 @@ __all__ = [
     "delivered",
     "ingestd",
     "input_log",
+    "into_page_cache",
     "machine",
     "program",
     "real_kafka",
@@ -76,6 +77,13 @@ def input_log(directory: Path, size: int) -> tuple[Path, int]:
     """An access log of about `size` bytes, in the page cache; its path and how many lines it has."""
     path = directory / "access.log"
     return path, write_log(path, size)
+
+
+def into_page_cache(path: Path) -> None:
+    """Read the whole file, so that no run pays for another's disk."""
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass
 
 
 @contextmanager
