@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ingestd.client.client import Client
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
 
 SETTLE_SECONDS = 3.0
+REFRESHES = 5
+REFRESH_TIMEOUT = 30.0
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Figures:
 
     join_cpu: float = 0.0
     join_wall: float = 0.0
+    refresh_cpu: float = 0.0
     commit_cpu: float = 0.0
     idle_percent: float = 0.0
 
@@ -74,8 +78,13 @@ async def measure(
         cpu = time.process_time()
         await group.session.commit()
         figures.commit_cpu = time.process_time() - cpu
-        if seconds > SETTLE_SECONDS:
-            await asyncio.sleep(SETTLE_SECONDS)
+        await asyncio.sleep(SETTLE_SECONDS)
+        refreshes = []
+        for _ in range(REFRESHES):
+            cpu = time.process_time()
+            await client.metadata.refresh(topics, REFRESH_TIMEOUT)
+            refreshes.append(time.process_time() - cpu)
+        figures.refresh_cpu = median(refreshes)
         cpu, wall = time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
         figures.idle_percent = (time.process_time() - cpu) / (time.monotonic() - wall) * 100

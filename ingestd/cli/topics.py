@@ -58,10 +58,14 @@ class TopicDescription:
     topic: str
     partitions: Sequence[PartitionDescription]
     configs: Mapping[str, str | None]
+    configs_error: str | None = None
+    """Why nobody says which configurations there are."""
 
     def lines(self) -> Iterable[str]:
         """For people: the topic, then a line for each partition."""
         configs = " ".join(f"{name}={value}" for name, value in self.configs.items())
+        if self.configs_error is not None:
+            configs = f"configurations not known: {self.configs_error}"
         yield f"{self.topic}: {len(self.partitions)} partitions{'; ' if configs else ''}{configs}"
         for one in self.partitions:
             replicas = ",".join(map(str, one.replicas))
@@ -91,7 +95,7 @@ async def describe_topics(access: ClusterAccess, names: Sequence[str]) -> list[T
         edges = await _offsets(admin, [(name, one.partition) for name in names for one in topics[name].partitions])
         configs = await _configs(admin, names)
     return [
-        TopicDescription(name, [_partition(name, one, edges) for one in topics[name].partitions], configs[name])
+        TopicDescription(name, [_partition(name, one, edges) for one in topics[name].partitions], *configs[name])
         for name in names
     ]
 
@@ -164,12 +168,14 @@ async def _offsets(admin: ClusterAdmin, partitions: Sequence[tuple[str, int]]) -
     }
 
 
-async def _configs(admin: ClusterAdmin, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+async def _configs(admin: ClusterAdmin, names: Sequence[str]) -> dict[str, tuple[dict[str, str | None], str | None]]:
+    """Each topic's own configurations, or why they are not told."""
     described = await admin.describe_configs([ConfigResource(ResourceType.topic, name) for name in names])
     return {
-        one.resource.name: {
-            entry.name: entry.value for entry in one.entries.values() if entry.source == ConfigSource.topic
-        }
+        one.resource.name: (
+            {entry.name: entry.value for entry in one.entries.values() if entry.source == ConfigSource.topic},
+            None if one.error is None else str(one.error),
+        )
         for one in described
     }
 

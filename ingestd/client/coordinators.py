@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.client.brokers import CONTROL
 from ingestd.client.metadata import Node
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ingestd.retry import Deadline
 
 __all__ = ["CoordinatorKind", "Coordinators"]
+
+
+_MOST_KNOWN: Final = 10_000
+"""An administrator may ask for far more groups; what was found first is forgotten first."""
 
 
 class CoordinatorKind(IntEnum):
@@ -72,13 +76,19 @@ class Coordinators:
         async for attempt in self._settings.retry_backoff().attempts_until(deadline):
             for key, outcome in (await self._ask(left, kind, deadline)).items():
                 if isinstance(outcome, Node):
-                    self._known[kind, key] = found[key] = outcome
+                    self._remember(kind, key, outcome)
+                    found[key] = outcome
                 elif not attempt or not deadline.expired:  # what ends at the deadline is not why it came to that
                     found[key] = outcome
             left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
             if not left or attempt + 1 == attempts:
                 break
         return found
+
+    def _remember(self, kind: CoordinatorKind, key: str, node: Node) -> None:
+        self._known[kind, key] = node
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
 
     async def _ask(
         self, keys: Sequence[str], kind: CoordinatorKind, deadline: Deadline

@@ -16,6 +16,9 @@ from harness.programs import ingestd
 from harness.secured import PASSWORD, USER
 from harness.token_endpoint import TokenEndpoint, unsigned_token
 
+from ingestd.cli.configured import ClusterAccess
+from ingestd.cli.topics import describe_topics
+from ingestd.client.admin import Acl, AclOperation, AclPermission, AclResourceType, ClusterAdmin
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
@@ -374,3 +377,24 @@ def test_a_small_tool_whose_files_are_not_there_names_file_and_key(
         f"ingestd: {file}: clusters.secured.tls: {tmp_path}/none.pem: can not be read: No such file or directory\n"
     )
     assert refused.stderr.decode() == message
+
+
+async def test_topics_are_described_to_an_account_that_may_not_see_their_configurations(
+    secured_kafka: SecuredCluster, trusting: TlsSettings
+) -> None:
+    name = await asyncio.to_thread(secured_kafka.create_topic)
+    entries = [
+        Acl(AclResourceType.topic, name, f"User:{USER}", AclOperation.all),
+        Acl(AclResourceType.topic, name, f"User:{USER}", AclOperation.describe_configs, AclPermission.deny),
+    ]
+    async with Client(secured_kafka.bootstrap) as unsecured:
+        added = await ClusterAdmin(unsecured).create_acls(entries)
+    assert [one.error for one in added] == [None, None]
+    connection = ConnectionSettings(tls=trusting, sasl=RIGHT["PLAIN"]())
+    access = ClusterAccess((secured_kafka.listener("SASL_SSL"),), connection)
+    async with asyncio.timeout(PATIENCE):
+        while (described := (await describe_topics(access, [name]))[0]).configs_error is None:
+            await asyncio.sleep(0.05)  # the node hears of the entry a moment later
+    assert "TOPIC_AUTHORIZATION_FAILED" in described.configs_error
+    assert "configurations not known" in next(iter(described.lines()))
+    assert [one.leader for one in described.partitions] == [1]

@@ -75,6 +75,7 @@ class ConsumerGroupSession:
         self._end: SessionEnd | None = None
         self._failure: BaseException | None = None
         self._time_to_end = settings.rebalance_timeout
+        self._committing = asyncio.Lock()
         self._ending = asyncio.Event()
         self._finished = asyncio.Event()
 
@@ -334,12 +335,18 @@ class ConsumerGroupSession:
     # Commits
 
     async def _commit(self, claims: Iterable[Claim], timeout: float | None) -> None:
-        by_key = {claim.key: claim for claim in claims}
-        offsets = _uncommitted(by_key.values())
-        if offsets:
-            await self._member.commit(offsets, timeout)
-        for key, offset in offsets.items():
-            by_key[key].committed(offset)
+        """In turn: what was marked while another commit was under way goes as one, whoever asked for it."""
+        deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
+        await deadline.wait_for(self._committing.acquire(), "commit: waiting for the commits before it")
+        try:
+            by_key = {claim.key: claim for claim in claims}
+            offsets = _uncommitted(by_key.values())
+            if offsets:
+                await self._member.commit(offsets, deadline.remaining)
+            for key, offset in offsets.items():
+                by_key[key].committed(offset)
+        finally:
+            self._committing.release()
 
     async def _auto_commit(self, interval: float) -> None:
         while True:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ingestd.client import coordinators
 from ingestd.client.client import Client, CoordinatorKind
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.wire.apis import Api
@@ -88,3 +89,15 @@ async def test_each_purpose_has_a_connection_of_its_own(cluster: Any, settings: 
         other = await client.coordinator("b", GROUP, 5, purpose="group b")
         assert joining.node == other.node
         assert joining is not other
+
+
+async def test_of_very_many_the_ones_found_first_are_forgotten(
+    cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "_MOST_KNOWN", 2)
+    cluster.coordinator_of = dict.fromkeys("abc", 1)
+    async with Client(["one:1"], settings()) as client:
+        await client.metadata.refresh((), 5)
+        for key in "abc":
+            await client.coordinator(key, GROUP, 5)
+        assert list(client.status().coordinators) == ["group b", "group c"]

@@ -779,6 +779,21 @@ async def test_committing_later_runs_the_callbacks_of_what_was_committed_before(
             await asyncio.sleep(0.001)
 
 
+async def test_handlers_that_commit_together_commit_as_one(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(auto_commit_interval=None)
+    await member.claimed(4)
+    session = member.group.session
+    assert session is not None
+    for number, claim in enumerate(member.handler.claims):
+        claim.mark_offset(number + 1)
+    groups.heard.clear()
+    await asyncio.gather(*(session.commit() for _ in range(100)))
+    assert kinds(groups) == ["OffsetCommit"]
+    assert {key.partition: groups.offsets["t", key.partition][0] for key in ALL} == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
 # Records as one stream
 
 
