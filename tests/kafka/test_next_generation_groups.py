@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import NewPartitions
 from harness.jars import kafka_jars as fetch_jars
+from harness.members import Team, produce
 from harness.releases import POMS
 
+from ingestd.client.admin import ClusterAdmin, MemberToRemove
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
@@ -305,3 +307,25 @@ async def test_the_first_version_of_the_protocol_is_spoken_and_knows_no_patterns
         by_pattern.start(re.compile(name))
         end = await by_pattern.wait_ended()
         assert isinstance(end.error, UnsupportedVersion)
+
+
+async def test_a_member_that_an_administrator_takes_out_loses_its_partitions_and_joins_again(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name = await asyncio.to_thread(topic, partitions=4)
+    async with Team(kafka.servers, name, [name], protocol=GroupProtocol.consumer) as team:
+        dynamic, static = team.join(), team.join(group_instance_id="static")
+        await team.settled(name, 4)
+        assert dynamic.group.session is not None
+        gone = [MemberToRemove(dynamic.group.session.member_id), MemberToRemove(group_instance_id="static")]
+        for one in gone:
+            (removed,) = await ClusterAdmin(dynamic.client).remove_group_members(name, [one])
+            assert removed.error is None
+        (unknown,) = await ClusterAdmin(dynamic.client).remove_group_members(name, [MemberToRemove("nobody")])
+        assert isinstance(unknown.error, KafkaError)
+        assert unknown.error.code is ErrorCode.unknown_member_id
+        for member in (dynamic, static):
+            await team.until(lambda member=member: "lost" in [what for what, _ in member.told], "it is told")
+        await team.settled(name, 4)
+        await asyncio.to_thread(produce, kafka.servers, name, 400, 4)
+        await team.handled_all(400)
