@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,9 +10,11 @@ if TYPE_CHECKING:
 __all__ = ["OutgoingMessage"]
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """One record to send. `partition` None has the partitioner choose, `timestamp_ms` None is now."""
+class OutgoingMessage(NamedTuple):
+    """One record to send. `partition` None has the partitioner choose, `timestamp_ms` None is now.
+
+    A tuple, since it is made for each record; another one with some fields changed: `message._replace(topic="…")`.
+    """
 
     topic: str
     value: bytes | None

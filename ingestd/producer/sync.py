@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from ingestd.client.client import Client
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
-    from ingestd.producer.delivery import Delivered
     from ingestd.producer.transaction_state import TransactionState
     from ingestd.records.decode import Record
 
@@ -153,15 +153,7 @@ class SyncProducer:
         given = list(messages)
         if not given:
             return []
-        deliveries = self._call(_send_many(self._producer, given), None, "sending")
-        failures = [
-            NotSent(index, message, delivery.error)
-            for index, (message, delivery) in enumerate(zip(given, deliveries, strict=True))
-            if delivery.error is not None
-        ]
-        if failures:
-            raise SendFailed(failures, len(given))
-        return [SentMessage(delivery.partition, delivery.base_offset) for delivery in deliveries]
+        return self._call(_send_many(self._producer, given), None, "sending")
 
     def flush(self, timeout: float) -> None:
         """Send at once what other threads have under way, and wait for it. Raises `DeadlineExceeded`, `Closed`."""
@@ -312,53 +304,57 @@ async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
 
 
 class _Expectation:
-    """The deliveries of many records, in the order of the records, and the moment when all are there."""
+    """Where many records are, in the order in which they were given, and the moment when each has ended."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, messages: Sequence[OutgoingMessage]) -> None:
         self.all_there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.deliveries: list[Delivery | None] = [None] * records
-        self._left = records
+        self.sent: list[SentMessage | None] = [None] * len(messages)
+        self.failures: list[NotSent] = []
+        self._messages = messages
+        self._left = len(messages)
 
     def take(self, index: int, delivery: Delivery) -> None:
         """The delivery of one record."""
-        self.deliveries[index] = delivery
+        # What is kept for each record is what the collector of garbage looks at again and again.
+        if delivery.error is None:
+            self.sent[index] = SentMessage(delivery.partition, delivery.base_offset)
+        else:
+            self.failures.append(NotSent(index, self._messages[index], delivery.error))
         self._left -= 1
         if not self._left and not self.all_there.done():
             self.all_there.set_result(None)
 
 
-async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage]) -> list[Delivery]:
-    """Hand over every message, waiting for room as needed; their deliveries, once all are there."""
-    expected = _Expectation(len(messages))
-    for index, message in enumerate(messages):
-        done = partial(expected.take, index)
+async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage]) -> list[SentMessage]:
+    """Hand over every message, waiting for room as needed; where they are, once all have ended."""
+    expected = _Expectation(messages)
+    send, take = producer.send, expected.take
+    for index, (topic, value, key, partition, headers, timestamp_ms) in enumerate(messages):
+        done = partial(take, index)
         try:
-            while not _sent(producer, message, done):
-                await producer.room()
+            while True:
+                try:
+                    send(
+                        topic,
+                        value,
+                        key=key,
+                        partition=partition,
+                        headers=headers,
+                        timestamp_ms=timestamp_ms,
+                        done=done,
+                    )
+                    break
+                except BufferFull:
+                    await producer.room()
         except IngestdError as error:
-            done(Delivery(message.topic, -1 if message.partition is None else message.partition, 1, error=error))
+            done(Delivery(topic, -1 if partition is None else partition, 1, error=error))
         except Exception as error:
             # What is no record at all. Those before it are on their way: they have ended when the caller hears of it.
             for left in range(index, len(messages)):
-                expected.take(left, Delivery(message.topic, -1, 1, error=IngestdError(repr(error))))
+                take(left, Delivery(topic, -1, 1, error=IngestdError(repr(error))))
             await expected.all_there
             raise
     await expected.all_there
-    return [delivery for delivery in expected.deliveries if delivery is not None]
-
-
-def _sent(producer: AsyncProducer, message: OutgoingMessage, done: Delivered) -> bool:
-    """Whether there was room."""
-    try:
-        producer.send(
-            message.topic,
-            message.value,
-            key=message.key,
-            partition=message.partition,
-            headers=message.headers,
-            timestamp_ms=message.timestamp_ms,
-            done=done,
-        )
-    except BufferFull:
-        return False
-    return True
+    if expected.failures:
+        raise SendFailed(sorted(expected.failures, key=attrgetter("index")), len(messages))
+    return [sent for sent in expected.sent if sent is not None]

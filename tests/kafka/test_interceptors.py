@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -29,7 +28,7 @@ class Signed(Interceptor):
 
     def on_send(self, message: OutgoingMessage) -> OutgoingMessage:
         topic = self.other if message.value == b"elsewhere" else message.topic
-        return replace(message, topic=topic, headers=[*message.headers, ("signed", b"yes")])
+        return message._replace(topic=topic, headers=[*message.headers, ("signed", b"yes")])
 
     def on_acknowledgement(self, message: OutgoingMessage, delivery: Delivery) -> None:
         self.ends.append((message.value, delivery.topic, delivery.base_offset))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +29,7 @@ class Prefix(Interceptor):
         self.word = word
 
     def on_send(self, message: OutgoingMessage) -> OutgoingMessage:
-        return replace(message, value=self.word + (message.value or b""))
+        return message._replace(value=self.word + (message.value or b""))
 
 
 class Witness(Interceptor):
@@ -97,7 +96,7 @@ async def test_each_sees_what_the_one_before_it_made_of_the_record() -> None:
 async def test_the_partitioner_sees_the_changed_record() -> None:
     class Keyed(Interceptor):
         def on_send(self, message: OutgoingMessage) -> OutgoingMessage:
-            return replace(message, key=message.value)
+            return message._replace(key=message.value)
 
     cluster = SimulatedCluster(4)
     values = [b"value %d" % number for number in range(40)]
