@@ -71,8 +71,10 @@ class TopicAdmin(Administration):
         }
         there = [name for name in outcomes.unsure if _is(created[name].error, ErrorCode.topic_already_exists)]
         if there and not validate_only:
-            for name, topic in (await self.describe_topics(there, timeout=deadline.remaining)).items():
-                if _is_as_wanted(topic, wanted[name]):
+            for name, topic in (await self._looked_at(there, deadline)).items():
+                if isinstance(topic, IngestdError):
+                    created[name] = CreatedTopic(name, error=topic)
+                elif _is_as_wanted(topic, wanted[name]):
                     created[name] = _as_created(topic)
         return [created[name] for name in wanted]
 
@@ -144,8 +146,10 @@ class TopicAdmin(Administration):
         errors = {name: outcomes.error(name) for name in outcomes.found}
         refused = {name for name in outcomes.unsure if _is(errors[name], ErrorCode.invalid_partitions)}
         if refused and not validate_only:
-            for name, topic in (await self.describe_topics(refused, timeout=deadline.remaining)).items():
-                if len(topic.partitions) == wanted[name].total:
+            for name, topic in (await self._looked_at(refused, deadline)).items():
+                if isinstance(topic, IngestdError):
+                    errors[name] = topic
+                elif len(topic.partitions) == wanted[name].total:
                     errors[name] = None
         return [TopicOutcome(name, error) for name, error in errors.items()]
 
@@ -157,6 +161,15 @@ class TopicAdmin(Administration):
     async def describe_topics(self, topics: Collection[str], *, timeout: float = 30.0) -> dict[str, TopicMetadata]:
         """The topics asked for, by name; what is wrong with one is in its `error`."""
         return dict(await self._topics(tuple(topics), timeout))
+
+    async def _looked_at(
+        self, topics: Collection[str], deadline: Deadline
+    ) -> Mapping[str, TopicMetadata | IngestdError]:
+        """What became of topics that an attempt without an answer may have changed, or why nobody says."""
+        try:
+            return await self._topics(tuple(topics), deadline.remaining)
+        except IngestdError as error:
+            return dict.fromkeys(topics, error)
 
     async def _topics(self, topics: Collection[str] | None, timeout: float) -> Mapping[str, TopicMetadata]:
         return await self._one(

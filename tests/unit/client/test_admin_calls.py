@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -233,6 +234,31 @@ async def test_partitions_that_are_there_after_a_lost_answer_count_as_added(
     async with Client(["one:1"], settings()) as client:
         (outcome,) = await ClusterAdmin(client).create_partitions([NewPartitions("t", total)], timeout=5)
     assert code(outcome.error) is expected
+
+
+@pytest.mark.parametrize("call", ["create_topics", "create_partitions"])
+async def test_where_nobody_says_what_became_of_a_topic_the_others_outcomes_are_told_all_the_same(
+    cluster: Any, settings: Any, call: str
+) -> None:
+    def then_all_fall_silent(module: Any, request: Any, error: ErrorCode) -> Any:
+        Script(cluster, "Metadata", None, ConnectionLost)
+        if call == "create_topics":
+            return created(module, request, {"t": error})
+        whole = grown(module, request, error)
+        first, second = whole.results
+        return replace(whole, results=(first, replace(second, error_code=NONE)))
+
+    async with Client(["one:1"], settings()) as client:
+        admin = ClusterAdmin(client)
+        if call == "create_topics":
+            Script(cluster, "CreateTopics", then_all_fall_silent, ConnectionLost, ErrorCode.topic_already_exists)
+            outcomes: Any = await admin.create_topics([NewTopic("t"), NewTopic("other")], timeout=1)
+        else:
+            Script(cluster, "CreatePartitions", then_all_fall_silent, ConnectionLost, ErrorCode.invalid_partitions)
+            outcomes = await admin.create_partitions([NewPartitions("t", 3), NewPartitions("other", 3)], timeout=1)
+    unsure, other = outcomes
+    assert isinstance(unsure.error, (ConnectionLost, DeadlineExceeded))
+    assert other.error is None
 
 
 async def test_a_broker_that_is_gone_after_a_lost_answer_counts_as_unregistered(cluster: Any, settings: Any) -> None:
