@@ -107,11 +107,18 @@ async def at_work(cluster: KafkaCluster, topic: str) -> AsyncIterator[Load]:
 
 
 async def leaders_are_reassigned(cluster: KafkaCluster, topic: str) -> None:
-    """Every partition moves to other replicas and back, twice."""
+    """Every partition moves from node to node, and at last has replicas on all of them again.
+
+    With one replica left it would not survive the next test that kills that node: min.insync.replicas is 2.
+    """
     async with Client(cluster.bootstrap) as client:
         admin = ClusterAdmin(client)
-        for turn in range(4):
-            replicas = {(topic, partition): [1 + (partition + turn) % 3] for partition in range(PARTITIONS)}
+        nodes = list(cluster.nodes)
+        for turn, copies in enumerate((1, 1, 1, len(nodes))):
+            replicas = {
+                (topic, partition): [nodes[(partition + turn + copy) % len(nodes)] for copy in range(copies)]
+                for partition in range(PARTITIONS)
+            }
             assert [outcome.error for outcome in await admin.alter_partition_reassignments(replicas)] == [None] * 3
             async with asyncio.timeout(60):
                 while await admin.list_partition_reassignments():

@@ -254,12 +254,22 @@ class KafkaCluster:
         self.nodes[node_id].thaw()
 
     def heal(self) -> None:
-        """Bring every node back and wait until all partitions have all replicas in sync."""
+        """Bring every node back, delete what was made, and wait until all partitions have all replicas in sync.
+
+        A topic that a test left with one replica would not survive the next one that kills that node.
+        """
         for node in self.nodes.values():
             node.thaw()
             node.start()
         self.wait_ready()
+        self._until(self._deleted, "all topics are deleted but Kafka's own")
         self.wait_in_sync()
+
+    def _deleted(self) -> bool:
+        left = [name for name in self.admin.list_topics(timeout=5).topics if not name.startswith("__")]
+        for deletion in self.admin.delete_topics(left, operation_timeout=10).values() if left else ():
+            deletion.result(timeout=20)
+        return not left
 
     def wait_ready(self) -> None:
         """Until every running node is in every answer to a metadata request."""
