@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ class RecordEnds:
         """Tell each record."""
         topic, partition, _, base, appended_at, error = whole
         nowhere = Delivery(topic, partition, 1, -1, appended_at, error) if base < 0 else None
+        make = partial(tuple.__new__, Delivery)  # twice as fast as the class
         for index, done in enumerate(self._dones):
             if done is not None:
                 try:
-                    done(nowhere or Delivery(topic, partition, 1, base + index, appended_at, error))
+                    done(nowhere or make((topic, partition, 1, base + index, appended_at, error)))
                 except Exception as damage:  # noqa: BLE001 - as in `deliver`
                     _report(whole, damage)
 
