@@ -43,27 +43,38 @@ class MergedReader:
 
     Invariants
         A partition that has something to hand out waits for at most one batch of each of the others.
+        No two partitions count the records in `stream` as theirs.
         The error that ended a partition is raised once.
     """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._failed: dict[TopicPartition, PartitionConsumer] = {}
+        self._lender: PartitionConsumer | None = None
         self.stream = RecordStream(self._more)
 
     async def _more(self) -> list[Record] | None:
         while self._left():
+            if self._lender is not None:
+                self._lender.returned(self.stream)
+                self._lender = None
             consumer = self._partitions.next_in_turn()
             if consumer is None:
                 await self._partitions.news()
+                continue
+            if consumer.key in self._failed:
+                continue
+            # Before anything is awaited: a reader that is cancelled meanwhile leaves it in turn.
+            self._partitions.told(consumer)
+            await consumer.let_others_run()
+            if not consumer.readable:  # somebody sought meanwhile; it must not keep the others waiting
                 continue
             try:
                 records = await consumer.lend(self.stream)
             except IngestdError:
                 self._failed[consumer.key] = consumer
                 raise
-            if consumer.readable:
-                self._partitions.told(consumer)
+            self._lender = consumer
             if records:
                 return records
         return None

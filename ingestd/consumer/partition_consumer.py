@@ -249,14 +249,32 @@ class PartitionConsumer:
         return bool(self._unread) or self._error is not None or self._closed or self.finished
 
     async def lend(self, stream: RecordStream) -> list[Record] | None:
-        """The records of the next batch, which `stream` hands out now; None at the end. Raises what `take` raises."""
+        """The records of the next batch, which `stream` hands out now; None at the end. Raises what `take` raises.
+
+        To be called with an empty `stream`, which hands out nothing of another partition before `returned`.
+        """
         batch = await self._head()
         if batch is None:
             return None
-        records = records_of(batch, self.key, check_crc=self._check_crcs)
+        try:
+            records = records_of(batch, self.key, check_crc=self._check_crcs)
+        except IngestdError as error:
+            self.fail(error)
+            raise
         self._pop_head()
         self._open, self._holder = batch, stream
         return records
+
+    def returned(self, stream: RecordStream) -> None:
+        """All that was lent to `stream`, if anything still is, is handed out."""
+        if self._holder is stream:
+            self._finish_open()
+
+    async def let_others_run(self) -> None:
+        """Let other tasks run, where so much was handed out that it is due."""
+        if self._handed_out_bytes >= _FAIR_BYTES:
+            self._handed_out_bytes = 0
+            await asyncio.sleep(0)
 
     def status(self) -> dict[str, Any]:
         """What it does now, for bug reports: values that JSON can hold."""
@@ -299,9 +317,7 @@ class PartitionConsumer:
     async def _head(self) -> FetchedBatch | None:
         """The batch to hand out next, without what was handed out of it before."""
         self._reclaim_open()
-        if self._handed_out_bytes >= _FAIR_BYTES:
-            self._handed_out_bytes = 0
-            await asyncio.sleep(0)
+        await self.let_others_run()
         return self._unread.head() if await self._some() else None
 
     def _pop_head(self) -> None:

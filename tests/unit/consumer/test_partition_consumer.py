@@ -14,7 +14,7 @@ from scripted_cluster import Cluster, part
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.events import NoEvents
 from ingestd.consumer.settings import Edge, Isolation, TopicPartition
-from ingestd.errors import Closed, ConnectionLost, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import Closed, ConnectionLost, CorruptBatch, ErrorCode, IngestdError, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -311,6 +311,76 @@ async def test_messages_of_all_partitions_come_in_turn_and_in_order(make_batch):
         for number in (0, 1):
             assert [offset for partition, offset in found if partition == number] == list(range(6))
         assert [record async for record in consumer.messages()] == []
+
+
+async def two_filled(cluster: Cluster, consumer: Consumer, make_batch: Any) -> list[PartitionConsumer]:
+    """Two partitions, each with a batch of ten records from offset 0 or 100 on, fetched."""
+    partitions = [await consumer.consume_partition("t", number, 100 * number) for number in (0, 1)]
+    parts = (part(number, make_batch(100 * number, [b"x"] * 10), high_watermark=200) for number in (0, 1))
+    (await cluster.asked()).answer(*parts)
+    while not all(partition.readable for partition in partitions):
+        await asyncio.sleep(0)
+    return partitions
+
+
+async def test_a_partition_whose_turn_is_over_keeps_its_own_place(make_batch):
+    # The stream of all partitions holds records of the other one by then.
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        partitions = await two_filled(cluster, consumer, make_batch)
+        read = await take(consumer.messages(), 13)
+        after = {record.partition: record.offset + 1 for record in read}
+        assert {partition.partition: partition.next_offset for partition in partitions} == after
+        assert {partition.partition: partition.committable.offset for partition in partitions} == after
+
+
+async def test_seeking_a_partition_whose_turn_is_over_drops_nothing_of_another_one(make_batch):
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        partitions = await two_filled(cluster, consumer, make_batch)
+        read = await take(consumer.messages(), 13)
+        await partitions[read[0].partition].seek(50)
+        read += await take(consumer.messages(), 7)
+        assert sorted(record.offset for record in read) == [*range(10), *range(100, 110)]
+
+
+async def test_a_partition_whose_batch_is_damaged_is_told_once_and_the_others_are_read_to_their_end(make_batch):
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        for number in (0, 1):
+            await consumer.consume_partition("t", number, 0, 2)
+        damaged = bytearray(make_batch(0, [b"a", b"b"]))
+        damaged[-1] ^= 1
+        (await cluster.asked()).answer(part(0, bytes(damaged)), part(1, make_batch(0, [b"a", b"b"])))
+        with pytest.raises(CorruptBatch):
+            await take(consumer.messages(), 9)
+        assert [(record.partition, record.offset) for record in await take(consumer.messages(), 9)] == [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("meanwhile", ["seek", "cancel"])
+async def test_a_reader_that_lets_others_run_is_not_kept_waiting_by_what_they_do(make_batch, meanwhile):
+    # After each MiB there is one turn of the event loop between a partition's turn and its records.
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        partition = await consumer.consume_partition("t", 0, 0)
+        large, small = make_batch(0, [b"x" * 1_048_576]), make_batch(1, [b"y"])
+        (await cluster.asked()).answer(part(0, large + small))
+        messages = consumer.messages()
+        assert [record.offset for record in await take(messages, 1)] == [0]
+        reading = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0)
+        if meanwhile == "cancel":
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert [record.offset for record in await take(messages, 1)] == [1]
+            return
+        await partition.seek(50)
+        other = await consumer.consume_partition("t", 1, 0)
+        while 1 not in (asked := await cluster.asked()).offsets:
+            asked.answer()
+        asked.answer(part(1, make_batch(0, [b"z"])))
+        async with asyncio.timeout(5):
+            assert (await reading).partition == other.partition
 
 
 async def test_messages_include_partitions_that_are_added_while_they_are_waited_for(make_batch):
