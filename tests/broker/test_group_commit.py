@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +20,7 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -38,9 +38,35 @@ def log(tmp_path: Path, disk: ThreadPoolExecutor) -> Iterator[PartitionLog]:
     files.close_all()
 
 
-def append(log: PartitionLog) -> None:
-    batch = batch_of([b"x"])
+def append(log: PartitionLog, size: int = 1) -> None:
+    batch = batch_of([b"x" * size])
     log.append(memoryview(batch), read_header(batch))
+
+
+def failing_once(sync: Callable[[int], None]) -> Callable[[int], None]:
+    """An fsync that says once, as the kernel does, that bytes could not be written."""
+    told: list[int] = []
+
+    def failing(descriptor: int) -> None:
+        if told:
+            sync(descriptor)
+            return
+        told.append(descriptor)
+        raise OSError(5, "Input/output error")
+
+    return failing
+
+
+def name_of(descriptor: int) -> str:
+    return Path(f"/proc/self/fd/{descriptor}").readlink().name
+
+
+async def refused(waiting: asyncio.Future[None]) -> bool:
+    try:
+        await asyncio.wait_for(waiting, 10)
+    except KafkaError as error:
+        return error.code is ErrorCode.kafka_storage_error
+    return False
 
 
 async def test_those_who_come_while_an_fsync_runs_share_the_next(
@@ -88,3 +114,114 @@ async def test_after_a_failed_fsync_the_partition_takes_no_more(
     with pytest.raises(KafkaError) as refused:
         append(log)
     assert refused.value.code is ErrorCode.kafka_storage_error
+
+
+async def test_those_who_came_while_an_fsync_failed_are_refused_too(
+    log: PartitionLog, disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes may be those that could not be written, and the next fsync says nothing of it."""
+    began, go_on = threading.Event(), threading.Event()
+    fails = failing_once(os.fdatasync)
+
+    def slow(descriptor: int) -> None:
+        began.set()
+        assert go_on.wait(10)
+        fails(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    commit = GroupCommit(log, disk)
+    append(log)
+    first = commit.flushed()
+    await asyncio.to_thread(began.wait)
+    append(log)
+    second = commit.flushed()
+    go_on.set()
+    assert await refused(first)
+    assert await refused(second)
+
+
+async def test_a_log_whose_fsync_failed_is_read_as_a_whole_by_the_next_start(
+    log: PartitionLog, disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index would say that nothing needs to be looked at: closing syncs again, and hears of no error then."""
+    monkeypatch.setattr(os, "fdatasync", failing_once(os.fdatasync))
+    commit = GroupCommit(log, disk)
+    append(log)
+    assert await refused(commit.flushed())
+    for sealing in log.close():
+        sealing.result()
+    assert not log.sealed
+    assert list(log.directory.glob("*.index")) == []
+
+
+class Held:
+    """An executor that does nothing until told."""
+
+    def __init__(self, disk: ThreadPoolExecutor) -> None:
+        self.disk = disk
+        self.held: list[Callable[[], Future[None]]] = []
+
+    def submit(self, work: Callable[..., None], *arguments: object) -> Future[None]:
+        self.held.append(lambda: self.disk.submit(work, *arguments))
+        return Future()
+
+
+@pytest.fixture
+def rolling(tmp_path: Path, disk: ThreadPoolExecutor) -> Iterator[tuple[PartitionLog, Held]]:
+    """A log of small segments, sealed when the test says so."""
+    files = OpenFiles(8)
+    held = Held(disk)
+    config = TopicConfig.of({"segment.bytes": "1000"}, {})
+    opened = PartitionLog(tmp_path / "t-0", config, files, held, leader_epoch=0, producer_expiry=1.0)  # type: ignore[arg-type]
+    opened.open()
+    yield opened, held
+    files.close_all()
+    for seal in held.held:
+        seal().result()
+
+
+async def test_segments_sealed_in_another_order_are_flushed_all(
+    rolling: tuple[PartitionLog, Held], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first segment waits for its turn, the second is sealed: what was acknowledged of the first is flushed."""
+    log, held = rolling
+    for _ in range(3):
+        append(log, 800)
+    held.held.pop(1)().result()
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
+    await asyncio.wait_for(GroupCommit(log, disk).flushed(), 10)
+    assert set(synced) == {f"{0:020d}.log", f"{2:020d}.log"}
+
+
+async def test_a_new_segment_that_took_nothing_does_not_hide_the_full_one(
+    rolling: tuple[PartitionLog, Held], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full just when a new segment has begun: what the old one has is flushed all the same."""
+    log, _held = rolling
+    append(log, 800)
+
+    def full(descriptor: int, content: memoryview, position: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(KafkaError):
+            append(log, 800)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
+    await asyncio.wait_for(GroupCommit(log, disk).flushed(), 10)
+    assert synced == [f"{0:020d}.log"]
+
+
+async def test_a_seal_that_hears_of_the_failed_write_refuses_who_waits_for_it(
+    rolling: tuple[PartitionLog, Held], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells the first fsync of the file, which is the seal's; the acknowledgement's hears nothing."""
+    log, held = rolling
+    append(log, 800)
+    append(log, 800)
+    monkeypatch.setattr(os, "fsync", failing_once(os.fsync))
+    held.held.pop()().result()
+    assert await refused(GroupCommit(log, disk).flushed())
+    assert list(log.directory.glob("*.index")) == []

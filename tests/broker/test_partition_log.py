@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
@@ -292,3 +294,35 @@ def test_a_failed_write_leaves_the_log_as_it_was(reopen: Reopener, monkeypatch: 
     expected += fill(log, 1)
     assert read_all(log) == expected
     assert read_all(reopen()) == expected
+
+
+def test_a_deleted_log_lets_go_of_nothing_more(reopen: Reopener) -> None:
+    """Retention goes through the logs; one of them is deleted and made again under its name before its turn."""
+    old = reopen(segment_bytes="2000", retention_bytes="4000", retention_ms="1000")
+    fill(old, 60)
+    reopen.settle()
+    old.delete(reopen.directory.with_name("grave"))
+    new = reopen(segment_bytes="2000")
+    expected = fill(new, 60)
+    old.enforce_retention(time.time())
+    assert read_all(new) == expected
+    again = reopen(segment_bytes="2000")
+    assert again.start_offset == 0
+    assert read_all(again) == expected
+
+
+def test_a_seal_that_comes_late_leaves_no_index_in_the_log_that_has_the_name_now(reopen: Reopener) -> None:
+    """A topic is deleted while a segment of it is being brought to the disk, and made again with the same bytes."""
+    go_on = threading.Event()
+    reopen.disk.submit(go_on.wait)
+    old = reopen(segment_bytes="2000")
+    while len(old._segments) == 1:
+        append(old, batch_of([b"x" * 100, b"y" * 100]))
+    size = old._segments[0].size
+    old.delete(reopen.directory.with_name("grave"))
+    new = reopen()
+    while new.size < size:
+        append(new, batch_of([b"x" * (200 + 7)]))
+    go_on.set()
+    reopen.settle()
+    assert list(new.directory.glob("*.index")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ class GroupCommit:
 
     Invariants
         A waiter is answered by an fsync that began after it came.
+        Once an fsync has failed, every waiter fails: the kernel says it once, and of whose bytes it does not say.
         At most one fsync of a log runs at a time.
     """
 
@@ -56,6 +58,8 @@ class GroupCommit:
     def _done(self, group: asyncio.Future[None], done: asyncio.Future[None]) -> None:
         self._running = None
         error = done.exception()
+        if error is None and self._partition_log.failed:
+            error = OSError(errno.EIO, "another fsync failed meanwhile")
         if error is not None:
             self._failed(group, error)
         elif not group.done():

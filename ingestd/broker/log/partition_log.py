@@ -6,7 +6,9 @@ run on its disk threads and touch nothing that changes.
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -76,6 +78,8 @@ class PartitionLog:
         Offsets [start_offset, end_offset) are readable; batches follow each other without a gap.
         What was appended is in the file (the kernel's page cache at least) when `append` returns.
         A failed write changes nothing: the next append goes to the same offset.
+        After a failed fsync nothing is appended, acknowledged or sealed: the next start reads what the disk has.
+        A log that was closed or deleted touches no file: its directory's name may be another log's by now.
     """
 
     def __init__(
@@ -99,8 +103,10 @@ class PartitionLog:
         self._producers = ProducerStates(producer_expiry)
         self._segments: list[Segment] = []
         self._sealing: dict[int, Future[None]] = {}
+        self._indexing = threading.Lock()
         self._failed = False
         self._closed = False
+        self._deleted = False
 
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
@@ -255,23 +261,44 @@ class PartitionLog:
     def _seal(self, segment: Segment, descriptor: int) -> None:
         try:
             os.fsync(descriptor)
-            segment.seal()
-            segment.unflushed = False
         except OSError as error:
-            # The next start finds no index and reads the segment as a whole.
-            _log.warning("segment not sealed", segment=str(segment.path), error=str(error))
+            # The kernel tells it once: the fsync that an acknowledgement waits for may hear nothing of it.
+            _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
+            self.fail()
+            return
         finally:
             os.close(descriptor)
+        segment.unflushed = False
+        with self._indexing:
+            if self._failed or self._deleted:
+                return
+            try:
+                segment.seal()
+            except OSError as error:
+                # The next start finds no index and reads the segment as a whole.
+                _log.warning("segment not sealed", segment=str(segment.path), error=str(error))
 
     def take_unflushed(self) -> list[int]:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
-        descriptors = []
-        for segment in reversed(self._segments):
-            if not segment.unflushed:
-                break
-            descriptors.append(os.dup(segment.descriptor))
-            segment.unflushed = False
+        if self._failed:
+            raise OSError(errno.EIO, "an fsync failed before")
+        descriptors: list[int] = []
+        try:
+            # All are looked at: segments are sealed in any order, and the newest may be empty.
+            for segment in self._segments:
+                if segment.unflushed:
+                    descriptors.append(os.dup(segment.descriptor))
+                    segment.unflushed = False
+        except OSError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
         return descriptors
+
+    @property
+    def failed(self) -> bool:
+        """Whether an fsync failed."""
+        return self._failed
 
     def fail(self) -> None:
         """Take no more batches: after a failed fsync nobody knows what the disk has."""
@@ -295,6 +322,11 @@ class PartitionLog:
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
         return LogSlice(segment, position, length, first)
+
+    def ends_with(self, piece: LogSlice) -> bool:
+        """Whether nothing follows `piece` in the log."""
+        segment = piece.segment
+        return segment.next_offset == self.end_offset and piece.position + piece.length == segment.size
 
     def batches_from_timestamp(self, timestamp: int) -> Iterator[tuple[BatchHeader, LogSlice]]:
         """Batches with a record at or after `timestamp` (ms), in order of offsets. Raises `OSError`."""
@@ -327,7 +359,7 @@ class PartitionLog:
 
     def enforce_retention(self, now: float) -> None:
         """Remove segments older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`."""
-        if not self.config.deletes:
+        if self._closed or not self.config.deletes:
             return
         if self.config.retention_ms >= 0 and self._expired(self._active, now):
             self._roll()
@@ -355,6 +387,8 @@ class PartitionLog:
         if self._closed:
             return []
         self._stop()
+        if self._failed:
+            return []
         unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
         if unsealed:
             self._write_producers()
@@ -370,7 +404,9 @@ class PartitionLog:
         self._stop()
         for segment in self._segments:
             self._files.close(segment.path)
-        self.directory.rename(grave)
+        with self._indexing:
+            self.directory.rename(grave)
+            self._deleted = True
 
     def _stop(self) -> None:
         self._closed = True
