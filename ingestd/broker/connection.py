@@ -282,7 +282,11 @@ class Connection(asyncio.BufferedProtocol):
         quiet = now - self._last_byte
         if self._frame is not None and not self._waiting_for_room and quiet > _FRAME_TIMEOUT and self._reading_now():
             self._end(f"nothing for {quiet:.0f} s in the middle of a request")
-        elif quiet > idle_timeout and (self._write_paused or not self._slots):
+        elif quiet > idle_timeout and self._write_paused:
+            # Closing would wait for ever until the client reads what it was sent.
+            _log.warning("connection closed", peer=self._peer_port, reason=f"nothing was read for {quiet:.0f} s")
+            self.abort()
+        elif quiet > idle_timeout and not self._slots:
             self.close()
 
     def _reading_now(self) -> bool:

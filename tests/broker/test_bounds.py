@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ingestd.broker.server import BrokerServer
 from ingestd.broker.settings import BrokerSettings
 from ingestd.errors import ConfigurationError, ErrorCode
 from ingestd.wire.apis import Api
+from ingestd.wire.codec import encode_entity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +116,57 @@ async def test_a_connection_that_asks_for_nothing_is_ended(tmp_path: Path) -> No
             for connection in tuple(server._connections):
                 connection.sweep(time.monotonic() + 601, 600.0)
             assert await asyncio.to_thread(client.receive) is None
+
+
+async def test_a_client_that_never_reads_is_ended_with_what_it_holds(tmp_path: Path) -> None:
+    """Closing waits for the rest of its answers to be taken; its socket lives on, and so would they."""
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+
+        def ask(client: RawClient) -> None:
+            client.metadata("t")
+            client.produce("t", 0, batch_of([b"x" * 900_000]))
+            partition = entity(
+                Api.fetch, 12, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=2 * MIB
+            )
+            topics = (entity(Api.fetch, 12, "FetchTopic", topic="t", partitions=(partition,)),)
+            fetch = entity(
+                Api.fetch, 12, "FetchRequest", max_wait=timedelta(0), min_bytes=1, max_bytes=2 * MIB,
+                forgotten_topics_data=(), topics=topics,
+            )  # fmt: skip
+            for _ in range(30):
+                client.send(Api.fetch, 12, [encode_entity(fetch)])
+
+        with RawClient(server.port) as client:
+            await asyncio.to_thread(ask, client)
+            async with asyncio.timeout(10):
+                while server._broker.memory.used < 10 * MIB:
+                    await asyncio.sleep(0.01)
+                for connection in tuple(server._connections):
+                    connection.sweep(time.monotonic() + 601, 600.0)
+                    await connection.lost
+            assert server._broker.memory.used == 0
+
+
+async def test_a_fetch_waits_for_nothing_where_the_next_segment_has_more(tmp_path: Path) -> None:
+    """A consumer far behind, with fetch.min.bytes, would else wait at the end of every segment."""
+    settings = BrokerSettings(
+        tmp_path / "data", port=0, topic_defaults=MappingProxyType({"segment.bytes": "2500"})
+    )  # fmt: skip
+
+    def work(client: RawClient) -> int:
+        client.metadata("t")
+        for _ in range(10):
+            client.produce("t", 0, batch_of([b"x" * 1000]))
+        partition = entity(Api.fetch, 12, "FetchPartition", partition=0, fetch_offset=1, partition_max_bytes=MIB)
+        topics = (entity(Api.fetch, 12, "FetchTopic", topic="t", partitions=(partition,)),)
+        asked = entity(
+            Api.fetch, 12, "FetchRequest", max_wait=timedelta(minutes=2), min_bytes=5000, max_bytes=MIB,
+            forgotten_topics_data=(), topics=topics,
+        )  # fmt: skip
+        return len(client.ask(asked).responses[0].partitions[0].records)
+
+    async with BrokerServer(settings) as server:
+        assert await in_thread(server.port, work) > 1000
 
 
 async def test_connections_beyond_the_limit_are_ended_at_once(tmp_path: Path) -> None:

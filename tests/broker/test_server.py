@@ -79,6 +79,21 @@ def test_a_waiting_fetch_does_not_hold_up_other_clients(
     assert time.monotonic() - began < 5
 
 
+def test_a_batch_that_comes_before_a_fetch_begins_to_wait_wakes_it(client: RawClient, new_topic: str) -> None:
+    """Both requests are read at once: the batch is in the log before the fetch's task takes its first step."""
+    fetch, produce = (
+        b"".join(frame_request(api, 12, at, "both", body)[0])
+        for at, (api, body) in enumerate(
+            (
+                (Api.fetch, [encode_entity(fetch_request(new_topic, 0, wait_ms=120_000))]),
+                (Api.produce, produce_request(12, -1, 1000, None, [(new_topic, None, [(0, batch_of([b"woken"]))])])),
+            )
+        )
+    )
+    client.socket.sendall(fetch + produce)
+    assert b"woken" in (client.receive() or b"").tobytes()  # type: ignore[union-attr]
+
+
 def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(
     client: RawClient, embedded: BrokerProcess, new_topic: str
 ) -> None:

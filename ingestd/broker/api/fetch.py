@@ -44,12 +44,16 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What there is for one partition: its log, unless there is an error, and the batches to send, if any."""
+    """What there is for one partition: its log, unless there is an error, and the batches to send, if any.
+
+    `more`: batches follow that this answer has no room for, or that lie in the next segment.
+    """
 
     wanted: Wanted
     error: ErrorCode
     log: PartitionLog | None = None
     records: LogSlice | None = None
+    more: bool = False
 
     @property
     def size(self) -> int:
@@ -105,18 +109,26 @@ def handle(broker: Broker, request: Request) -> Handled:
     except KafkaError as refused:
         return _frame(request.version, refused.code, NO_SESSION, [])
     found = _look(broker, asked.max_bytes, plan)
-    missing = asked.min_bytes - sum(one.size for one in found)
     seconds = asked.max_wait.total_seconds()
-    if missing <= 0 or seconds <= 0 or not found or any(one.error for one in found):
+    if seconds <= 0 or _missing(asked, found) <= 0:
         return _answer(request.version, plan, found)
-    return _wait(broker, request.version, asked, plan, found, missing, seconds)
+    return _wait(broker, request.version, asked, plan, seconds)
 
 
-async def _wait(
-    broker: Broker, version: int, asked: Any, plan: FetchPlan, found: list[_Found], missing: int, seconds: float
-) -> Answer:
-    await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
-    return _answer(version, plan, _look(broker, asked.max_bytes, plan))
+def _missing(asked: Any, found: list[_Found]) -> int:
+    """Bytes that the answer waits for; 0 where there is an error to tell at once, or waiting would bring no more."""
+    if not found or any(one.error or one.more for one in found):
+        return 0
+    return int(asked.min_bytes) - sum(one.size for one in found)
+
+
+async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, seconds: float) -> Answer:
+    # Looked again: batches that came before this task's first step tell nobody.
+    found = _look(broker, asked.max_bytes, plan)
+    if (missing := _missing(asked, found)) > 0:
+        await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
+        found = _look(broker, asked.max_bytes, plan)
+    return _answer(version, plan, found)
 
 
 def _look(broker: Broker, max_bytes: int, plan: FetchPlan) -> list[_Found]:
@@ -148,7 +160,8 @@ def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: b
         return _Found(wanted, ErrorCode.corrupt_message)
     if records is not None and records.length > max_bytes and not whatever_size:
         records = None
-    return _Found(wanted, ErrorCode.none, log, records)
+    more = not log.ends_with(records) if records is not None else wanted.offset < log.end_offset
+    return _Found(wanted, ErrorCode.none, log, records, more)
 
 
 def _answer(version: int, plan: FetchPlan, found: list[_Found]) -> Answer:
