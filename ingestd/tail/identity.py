@@ -96,7 +96,8 @@ class Witness:
 class Identity:
     """What is stored of a file so that it is known again.
 
-    `origin` is the path it was found under first; `size` its bytes when last looked at.
+    `origin` is the path it was found under first; `size` its bytes when last looked at; `copy`: whether it is the copy
+    that was made of the followed file before that was truncated, so that no more will come of it.
     """
 
     path: str
@@ -106,6 +107,7 @@ class Identity:
     fingerprint: Fingerprint
     witness: Witness | None = None
     size: int = 0
+    copy: bool = False
 
     def to_detail(self) -> dict[str, Any]:
         """As JSON values, for `Found.detail`."""
@@ -118,6 +120,8 @@ class Identity:
             "fingerprint_bytes": self.fingerprint.length,
             "size": self.size,
         }
+        if self.copy:
+            detail["copy"] = True
         if self.witness is not None:
             detail["witness"] = self.witness.digest
             detail["witness_at"] = self.witness.at
@@ -139,6 +143,7 @@ class Identity:
             fingerprint=Fingerprint(int(detail["fingerprint_bytes"]), str(detail["fingerprint"])),
             witness=witness,
             size=int(detail.get("size", 0)),
+            copy=bool(detail.get("copy", False)),
         )
 
     def at(self, path: str, status: os.stat_result) -> Identity:

@@ -72,13 +72,13 @@ class TailOpener:
         found = assignment.found
         identity = Identity.from_detail(found.detail)
         descriptor = self._open_known(identity, found.position)
-        copied = False
+        copied = identity.copy
         if descriptor is None:
             elsewhere = find_again(identity, found.position, besides=set())
             if elsewhere is not None:
                 path, status = elsewhere
                 descriptor = self._open_known(identity.at(path, status), found.position)
-                copied = descriptor is not None and not identity.is_at(status)
+                copied |= descriptor is not None and not identity.is_at(status)
                 identity = identity if descriptor is None else identity.at(path, status)
         source = TailSource(self, assignment, identity, descriptor)
         self._sources[source] = None

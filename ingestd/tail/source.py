@@ -136,7 +136,8 @@ class TailSource:
         self._finish("vanished")
 
     def copied(self) -> None:
-        """The file was truncated before it could be opened: what is open is the copy that was made of it first."""
+        """The file was truncated: what is open is the copy that was made of it first, and complete."""
+        self._identity = replace(self._identity, copy=True)
         self._leaving = f"truncated, its copy {self.path}"
         self._leave_at = 0.0
 
@@ -229,7 +230,8 @@ class TailSource:
             if end is None:
                 return None
             if self._scanned > self._limit:
-                return self._take_truncated(into, end)
+                # With its newline; what is in the slab already may leave less.
+                return self._take_truncated(into, end) if len(into) > self._limit else self._postpone()
             self._scanned = 0
         return self._read_lines(into)
 
@@ -406,8 +408,7 @@ class TailSource:
         self._descriptor = descriptor
         self._owner.watch(self, descriptor)
         self._identity = self._identity.at(path, status)
-        self._leaving = f"truncated, its copy {path}"
-        self._leave_at = 0.0
+        self.copied()
         self._scanned = 0
         return self.read(into)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,6 +57,16 @@ class Follower:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def restart_worker(self) -> None:
+        """As if the worker were killed: the finder goes on, and another worker opens what was open where it stands."""
+        found = {source: opened.assignment.found for source, opened in self.sources.items()}
+        self.stop()
+        self.opener = self.route.opener(self.readied.append)
+        for source, before in found.items():
+            stored = self.stored[source]
+            again = replace(before, position=stored.position, detail=stored.detail)
+            self.sources[source] = self.opener.open(Assignment(self.route.name, again, 2))
 
     # Sources
 

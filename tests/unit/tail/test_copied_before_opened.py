@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,3 +29,45 @@ async def test_the_copy_is_read_to_its_end_and_then_the_file_anew(follow: Any, t
     await follower.settle()
     assert follower.texts == [b"one"] * 300 + [b"two"] * 100
     assert follower.ended[assigned.source] == f"truncated, its copy {copy}, read to 1200"
+
+
+@pytest.mark.parametrize("globs", ["*.log", "*.log*"])
+async def test_a_worker_that_dies_within_the_copy_is_followed_by_one_that_reads_it_to_its_end(
+    follow: Any, tmp_path: Path, globs: str
+) -> None:
+    # The successor gets the copy with its position. Were it a file as any other, the truncated one, which the finder
+    # takes for what is being read, would never be read again.
+    follower = follow(globs)
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    lines = [b"%05d" % number for number in range(30_000)]
+    log.write_bytes(b"\n".join(lines) + b"\n")
+    await follower.scan()
+    (source,) = follower.sources
+    copy.write_bytes(log.read_bytes())
+    log.write_bytes(b"two\n" * 100)
+    assert follower.read(source, 65536)
+    follower.acknowledge(source)
+    assert follower.stored[source].detail["path"] == str(copy)
+    follower.restart_worker()
+    await follower.settle()
+    assert follower.texts == lines + [b"two"] * 100
+    assert follower.ended[source] == f"truncated, its copy {copy}, read to 180000"
+
+
+async def test_a_daemon_that_stops_within_the_copy_reads_it_to_its_end_at_its_next_start(
+    follow: Any, tmp_path: Path
+) -> None:
+    follower = follow("*.log*")
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    lines = [b"%05d" % number for number in range(30_000)]
+    log.write_bytes(b"\n".join(lines) + b"\n")
+    await follower.scan()
+    (source,) = follower.sources
+    copy.write_bytes(log.read_bytes())
+    log.write_bytes(b"two\n" * 100)
+    assert follower.read(source, 65536)
+    follower.acknowledge(source)
+    follower.restart()
+    await follower.settle()
+    assert sorted(follower.texts) == lines + [b"two"] * 100
+    assert follower.ended[source] == f"truncated, its copy {copy}, read to 180000"

@@ -33,6 +33,7 @@ action = st.one_of(
     st.tuples(st.just("acknowledge"), st.integers(0, 3), st.none()),
     st.tuples(st.just("settle"), st.none(), st.none()),
     st.tuples(st.just("restart"), st.none(), st.none()),
+    st.tuples(st.just("restart_worker"), st.none(), st.none()),
 )
 
 
@@ -157,6 +158,8 @@ async def act(verb: str, first: Any, second: Any, follower: Any, writers: dict[s
             writer.unseen = writer.unseen and not writer.size
     elif verb == "restart":
         follower.restart()
+    elif verb == "restart_worker":
+        follower.restart_worker()
     else:
         await follower.scan()
 

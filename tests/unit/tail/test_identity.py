@@ -82,7 +82,7 @@ def test_names_of_sources_are_never_given_twice_and_know_which_is_younger(tmp_pa
 
 
 def test_an_identity_survives_json() -> None:
-    identity = Identity("/a", "/b", 1, 2, Fingerprint.of(b"abc"), Witness.of(3, b"bc"), 7)
+    identity = Identity("/a", "/b", 1, 2, Fingerprint.of(b"abc"), Witness.of(3, b"bc"), 7, copy=True)
     assert Identity.from_detail(json.loads(json.dumps(identity.to_detail()))) == identity
 
 

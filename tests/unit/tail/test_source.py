@@ -153,6 +153,24 @@ async def test_a_long_line_is_truncated_and_positions_stay_exact(follow: Any, tm
     assert follower.shortened == 2
 
 
+@pytest.mark.parametrize("room", [65536, 99_999, 100_000])
+async def test_a_long_line_whose_end_is_met_in_the_rest_of_a_slab_is_truncated_in_a_fresh_one(
+    follow: Any, tmp_path: Path, room: int
+) -> None:
+    # The line grows past the limit in one read; another file leaves the next read less room than the limit.
+    append(tmp_path / "a.log", b"x" * 300_000)
+    follower = follow(max_line_bytes=100_000)
+    source = await opened(follower)
+    assert take(source) is None
+    append(tmp_path / "a.log", b"y\nnext\n")
+    assert take(source, room) is None
+    assert source.finished is None
+    piece, line = take(source)
+    assert (piece.start, piece.end, piece.lines_shortened) == (0, 300_002, 1)
+    assert len(line) == 100_001
+    assert take(source)[1] == b"next\n"
+
+
 @pytest.mark.parametrize("slab", [65536, 70_001, 14 * 65536])
 async def test_a_long_line_is_split_and_nothing_of_it_lost(follow: Any, tmp_path: Path, slab: int) -> None:
     append(tmp_path / "a.log", b"one\n" + bytes(range(32, 127)) * 10_000 + b"\ntwo\n")
