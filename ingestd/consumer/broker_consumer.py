@@ -113,6 +113,8 @@ class BrokerConsumer:
         self._preferred = preferred
         self._wanted = Wanted(settings.partition_max_bytes, share)
         self._unserved: set[TopicPartition] = set()
+        self._untold: set[TopicPartition] = set()
+        """Those that came here since the last fetch and know nothing of their logs."""
         self._session = FetchSession()
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
@@ -123,6 +125,8 @@ class BrokerConsumer:
         """Fetch this partition from here, from now on."""
         self._wanted.add(consumer, place)
         self._unserved.add(consumer.key)
+        if consumer.log_end < 0:
+            self._untold.add(consumer.key)
         self._wait = _FIRST_WAIT
         self.wake(consumer)
 
@@ -131,6 +135,7 @@ class BrokerConsumer:
         if self._wanted.partitions.get(consumer.key) is consumer:
             self._wanted.remove(consumer.key)
             self._unserved.discard(consumer.key)
+            self._untold.discard(consumer.key)
 
     def wake(self, consumer: PartitionConsumer) -> None:
         """Whether or what to fetch of this partition may have changed: see to it that the loop runs if it must."""
@@ -201,6 +206,9 @@ class BrokerConsumer:
         asked = wanted.fetches.copy()
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if wanted.by_id else HIGHEST_BY_NAME)
         looked_at = wanted.take_looked_at()
+        if self._session.knows(self._untold):  # for a reader before them, to which their logs were told
+            self._session.lost()
+        self._untold.clear()
         fetch = self._session.next_fetch(asked, looked_at)
         for key in fetch.named:
             wanted.partitions[key].standing.fetched_by_id = version >= FIRST_WITH_TOPIC_ID

@@ -102,6 +102,10 @@ class FetchSession:
                 named[key] = self._known[key] = now
         return SessionFetch(self._id, self._epoch, named, forgotten)
 
+    def knows(self, keys: Collection[TopicPartition]) -> bool:
+        """Whether the broker has any of these in the session, so that it tells of their logs only what is new."""
+        return not self._known.keys().isdisjoint(keys)
+
     def answered(self, session_id: int) -> None:
         """A good answer came, with the session id that the broker gave (0: it keeps none)."""
         if session_id == _NO_SESSION:

@@ -23,6 +23,8 @@ class Wanted:
     Invariants
         After `update`, `fetches` is what a look at every partition would give; only those are looked at of which
         `changed` was said, and all of them when a partition's share of the memory is another than before.
+        `fetches` is in the order of turns: what moved on is behind what did not. A broker that keeps no session serves
+        them in that order, and where there is more than fits, the first ones alone.
     """
 
     def __init__(self, partition_max_bytes: int, share: Callable[[], int]) -> None:
@@ -93,12 +95,16 @@ class Wanted:
 
     def _want(self, key: TopicPartition, consumer: PartitionConsumer) -> None:
         topic_id = consumer.standing.topic_id
-        self.fetches[key] = PartitionFetch(
+        now = PartitionFetch(
             topic_id=topic_id,
             offset=consumer.position,
             leader_epoch=self.places[key].leader.leader_epoch,
             max_bytes=min(self._partition_max_bytes, consumer.room),
         )
+        before = self.fetches.get(key)
+        if before is not None and before.offset != now.offset:
+            del self.fetches[key]  # it had its turn
+        self.fetches[key] = now
         if topic_id is None:
             self._without_id.add(key)
         else:

@@ -25,6 +25,38 @@ async def test_an_end_that_compaction_emptied_is_reached_after_two_empty_answers
     assert cluster.given_back == [5]
 
 
+async def test_a_partition_that_is_opened_again_is_told_of_its_log_again(make_batch):
+    # The broker tells a session only what is new, and it knows nothing of who reads.
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        for session_epoch in (0, 0):
+            partition = await consumer.consume_partition("t", 0, 5, 10)
+            reading = asyncio.create_task(drain(partition))
+            asked = await cluster.asked()
+            assert (asked.offsets, asked.session[1]) == ({0: 5}, session_epoch)
+            asked.answer(part(0, high_watermark=10))
+            (await cluster.asked()).answer()
+            assert await reading == []
+            assert partition.high_watermark == 10
+
+
+async def test_where_there_is_no_session_a_partition_that_had_its_turn_goes_behind_the_others(make_batch):
+    # The broker fills an answer in the order of the request, and only the first batch of it may be above the limits:
+    # what stays behind a partition that always has more would never come.
+    cluster = Cluster([1, 1, 1])
+    async with cluster.consumer() as consumer:
+        for number in range(3):
+            await consumer.consume_partition("t", number, 0)
+        orders = []
+        for _ in range(4):
+            asked = await cluster.asked()
+            orders.append(list(asked.offsets))
+            first = orders[-1][0]
+            asked.answer(part(first, make_batch(asked.offsets[first], [b"a"])), session_id=0)
+        assert len({order[0] for order in orders[:3]}) == 3
+        assert orders[3] == orders[0]
+
+
 async def test_an_empty_answer_below_the_end_of_a_lagging_replica_ends_nothing(make_batch):
     cluster = Cluster([1])
     async with cluster.consumer() as consumer:
