@@ -18,8 +18,9 @@ from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.settings import ConsumerSettings
-from ingestd.errors import Closed, DeadlineExceeded, UsedAfterFork
+from ingestd.errors import Closed, DeadlineExceeded, IngestdError, UsedAfterFork
 from ingestd.records.batch import check_crc
+from ingestd.settings import require_settings
 from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
@@ -152,13 +153,23 @@ class BlockingPartition:
     def _head(self) -> FetchedBatch | None:
         """The batch to hand out next, without what was handed out of it before; None at the end."""
         while not self._batches:
-            fetched = self._call(self._consumer.take(), f"reading {self._consumer.key}")
-            if fetched is None:
+            if not self._call(self._take(), f"reading {self._consumer.key}"):
                 self._next_offset = max(self._next_offset, self._consumer.next_offset)
                 return None
-            self._batches.extend(fetched.batches)
         batch = self._batches[0]
         return replace(batch, first=self._next_offset) if batch.first < self._next_offset else batch
+
+    async def _take(self) -> bool:
+        """On the consumer's loop: wait for batches; False at the end.
+
+        They are kept although the caller's patience may have ended as they came: no record is skipped for that.
+        """
+        if not self._batches:
+            fetched = await self._consumer.take()
+            if fetched is None:
+                return False
+            self._batches.extend(fetched.batches)
+        return True
 
     def _pop(self, batch: FetchedBatch) -> None:
         self._batches.popleft()
@@ -179,9 +190,9 @@ class BlockingConsumer:
         *,
         patience: float = 60.0,
     ) -> None:
-        self._bootstrap = list(bootstrap)
-        self._settings = settings or ConsumerSettings()
-        self._client_settings = client_settings or ClientSettings()
+        self._bootstrap = bootstrap
+        self._settings = require_settings(settings, ConsumerSettings)
+        self._client_settings = require_settings(client_settings, ClientSettings)
         self._patience = patience
         self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Consumer]]
         self._ready = concurrent.futures.Future()
@@ -257,6 +268,8 @@ class BlockingConsumer:
             return
         self._closed = True
         self._loop.call_soon_threadsafe(self._stop.set)
+        if threading.current_thread() is self._thread:  # its garbage collection met what was left of us
+            return
         self._thread.join(_CLOSE_TIMEOUT)
         for left in list(self._running):  # came too late for the loop to see it
             left.cancel()
@@ -295,6 +308,9 @@ class BlockingConsumer:
         if self._closed:
             work.close()
             raise Closed("the consumer is closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise IngestdError(f"{doing}: called in the consumer's own thread, which would wait for itself")
         try:
             running = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:  # its loop ended since the question above
@@ -304,12 +320,14 @@ class BlockingConsumer:
         try:
             return running.result(self._patience)
         except concurrent.futures.TimeoutError as error:
-            if running.done():
-                raise
-            running.cancel()
-            raise DeadlineExceeded(f"{doing}: nothing came for {self._patience:g} s") from error
+            if running.cancel():
+                raise DeadlineExceeded(f"{doing}: nothing came for {self._patience:g} s") from error
+            return running.result()  # it came at the last moment, or failed with such an error of its own
         except concurrent.futures.CancelledError as error:
             raise Closed("the consumer was closed meanwhile") from error
+        except BaseException:
+            running.cancel()  # interrupted: it must not take what the next call asks for
+            raise
         finally:
             self._running.discard(running)
 

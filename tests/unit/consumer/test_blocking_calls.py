@@ -1,0 +1,82 @@
+"""What a blocking consumer's calls leave behind when they end early, and from which threads they can be made."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scripted_cluster import Cluster, part
+
+from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
+from ingestd.errors import DeadlineExceeded, IngestdError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+NOBODY = ["127.0.0.1:9"]
+
+
+async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_batch: Any) -> None:
+    # The batches are taken on the loop, and the caller's wait ends before it hears of them.
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        loop = asyncio.get_running_loop()
+        too_late = iter([True])
+
+        def call(work: Coroutine[Any, Any, Any], doing: str) -> Any:
+            outcome = asyncio.run_coroutine_threadsafe(work, loop).result(5)
+            if next(too_late, False):
+                raise DeadlineExceeded(doing)
+            return outcome
+
+        reading = BlockingPartition(await consumer.consume_partition("t", 0, 0, 2), call, check_crcs=True)
+        (await cluster.asked()).answer(part(0, make_batch(0, [b"a", b"b"])))
+        with pytest.raises(DeadlineExceeded):
+            await asyncio.to_thread(list, reading.records())
+        assert [record.offset for record in await asyncio.to_thread(list, reading.records())] == [0, 1]
+
+
+def test_an_interrupted_call_waits_no_more() -> None:
+    # Left alone it would take the batches that the next call waits for, or be the second reader that is refused.
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait(5)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with BlockingConsumer(NOBODY, patience=10.0) as consumer:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer._call(wait(), "waiting")
+        assert ended.wait(5)
+
+
+def test_a_call_in_the_consumers_own_thread_is_refused_and_closing_there_waits_for_nothing() -> None:
+    # A generator in a reference cycle is closed by whichever thread collects it.
+    consumer = BlockingConsumer(NOBODY)
+    found: list[IngestdError] = []
+    tried = threading.Event()
+
+    def work() -> None:
+        for call in (consumer.status, consumer.close):
+            try:
+                call()
+            except IngestdError as error:
+                found.append(error)
+        tried.set()
+
+    consumer._loop.call_soon_threadsafe(work)
+    assert tried.wait(5)
+    assert [type(error) for error in found] == [IngestdError]
+    consumer._thread.join(5)
+    assert not consumer._thread.is_alive()
