@@ -12,7 +12,7 @@ from ingestd.tail.identity import Identity, opened, same_content
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Candidate", "holds", "kind_of", "may_repeat", "unavailable"]
+__all__ = ["Candidate", "holds", "kind_of", "may_repeat", "truncated", "unavailable"]
 
 
 @dataclass(slots=True)
@@ -46,6 +46,15 @@ def may_repeat(candidate: Candidate, identity: Identity, path: str) -> bool:
     try:
         with opened(candidate.path) as copy, opened(path) as original:
             return same_content(copy, original) or not identity.is_in(original, 0)
+    except OSError:
+        return False
+
+
+def truncated(identity: Identity, path: str) -> bool:
+    """Whether the known file is at `path` and has other content now: its reader has yet to see that, and will."""
+    try:
+        with opened(path) as descriptor:
+            return identity.is_at(os.fstat(descriptor)) and not identity.is_in(descriptor, 0)
     except OSError:
         return False
 

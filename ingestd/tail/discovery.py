@@ -19,7 +19,7 @@ from ingestd.daemon.source import Found
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
-from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, unavailable
+from ingestd.tail.candidate import Candidate, holds, kind_of, may_repeat, truncated, unavailable
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.compressed import compressed_copy
 from ingestd.tail.content import last_line_start, not_text, text_start
@@ -37,7 +37,7 @@ from ingestd.tail.identity import (
     rotated_from,
 )
 from ingestd.tail.listing import list_files
-from ingestd.tail.source import RENAMED, TAKEN
+from ingestd.tail.source import COPIED, RENAMED, TAKEN
 from ingestd.tail.watch import DIRECTORY_EVENTS, WRITTEN, Inotify, WatchLimit
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ _REST_FOR_WORK: Final = 20
 """In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
 
 _DONE_KEPT: Final = 10_000
-_READ_TO: Final = re.compile(r"read to (\d+)$")
-_COPY: Final = re.compile(r"truncated, its copy (.*), read to \d+$", re.DOTALL)
+_STAYS: Final = re.compile(rf"({RENAMED}|{COPIED})(.*), read to (\d+)$", re.DOTALL)
 
 _log = get_logger(__name__)
 
@@ -114,6 +113,8 @@ class TailFinder:
         self._directories: set[str] = set()
         self._empty: dict[File, str] = {}
         self._refused: dict[File, tuple[int, str]] = {}
+        self._claimed: set[File] = set()
+        """Files that no source stands for, or not yet; a claim on one that is gone would bar its inode's next file."""
         self._told: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
         self._wanted: asyncio.Event | None = None
@@ -168,22 +169,24 @@ class TailFinder:
             del self._by_path[known.path]
 
     def _keep_done(self, file: File, known: _Known, reason: str) -> None:
-        """Remember what was read of a file that stays there, so that it is not read again should a glob match it."""
-        copy = _COPY.match(reason)
-        read_to = _READ_TO.search(reason)
-        position = 0 if read_to is None else int(read_to[1])
-        if copy is not None:
-            try:
-                status = os.stat(copy[1])
-            except OSError:
-                return
-            file = (status.st_dev, status.st_ino)
-            identity = known.identity.at(copy[1], status)
-        elif reason.startswith(RENAMED):
-            identity = known.identity
-        else:
+        """Remember what was read of a file that stays there, so that it is not read again should a glob match it.
+
+        By all that can be seen of it now: it may be gone, and its inode another file's with the same header, by then.
+        """
+        stays = _STAYS.match(reason)
+        if stays is None:
             return
-        self._done[file] = _Done(identity, position)
+        path, position = stays[2], int(stays[3])
+        try:
+            with opened(path) as descriptor:
+                status = os.fstat(descriptor)
+                moved_on = stays[1] == RENAMED and (status.st_dev, status.st_ino) != file
+                if moved_on or not known.identity.is_in(descriptor, position):
+                    return
+                identity = known.identity.at(path, status).read_to(descriptor, position)
+        except OSError:
+            return
+        self._done[status.st_dev, status.st_ino] = _Done(identity, position)
         while len(self._done) > _DONE_KEPT:
             del self._done[next(iter(self._done))]
 
@@ -245,6 +248,9 @@ class TailFinder:
         for candidate in candidates.values():
             self._take(candidate, sources)
         self._copies = {file: held for file, held in self._copies.items() if file in candidates}
+        for file in self._claimed - listing.files.keys():
+            self._claimed.discard(file)
+            self._claims.release(file, self._route.name)
         self._first_pass = False
         self._tell_troubles(sources)
 
@@ -311,6 +317,8 @@ class TailFinder:
         if modified == status.st_mtime_ns:
             return reason
         owner = self._claims.claim(file, self._route.name) if status.st_size else self._route.name
+        if status.st_size and owner == self._route.name:
+            self._claimed.add(file)
         return None if owner == self._route.name else f"taken by the tail {owner!r} already; a file belongs to one tail"
 
     # What is stored.
@@ -427,6 +435,7 @@ class TailFinder:
         self._by_origin.setdefault(identity.origin, {})[file] = self._known[file]
         self._by_source[source] = file
         self._claims.claim(file, self._route.name)
+        self._claimed.discard(file)
         until = None
         if self._once:
             try:
@@ -458,15 +467,19 @@ class TailFinder:
     def _is_copy(self, candidate: Candidate) -> bool:
         """Whether a file repeats the known one whose rotation its name says it is; then it waits.
 
-        If the known file is truncated, its reader goes on in the copy, and its end says so (`ended`). If nothing of the
-        kind comes, it is a file of its own after all.
+        If the known file is truncated, its reader goes on in the copy, and its end says so (`ended`), be it late: while
+        the cluster is away, nothing is read. If it is not truncated, what looks like a copy is a file of its own after
+        all.
         """
         if self._once or candidate.file in self._done:
             return False
         directory, name = os.path.split(candidate.path)
         for original in possible_originals(name):
             path = f"{directory}/{original}"
-            if any(may_repeat(candidate, known.identity, known.path) for known in self._known_from(path)):
+            repeated = [known for known in self._known_from(path) if may_repeat(candidate, known.identity, known.path)]
+            if any(truncated(known.identity, known.path) for known in repeated):
+                return True
+            if repeated:
                 size, since = self._copies.get(candidate.file, (-1, 0.0))
                 if size != candidate.status.st_size:
                     since = time.monotonic()

@@ -150,6 +150,12 @@ class Identity:
         """The same file, now found at `path`."""
         return replace(self, path=path, device=status.st_dev, inode=status.st_ino)
 
+    def read_to(self, descriptor: int, position: int) -> Identity:
+        """The same file, open here, known by what is in it before `position` too. Raises `OSError`."""
+        length = min(position, WITNESS_BYTES)
+        witness = Witness.of(position, os.pread(descriptor, length, position - length)) if length else None
+        return replace(self, fingerprint=Fingerprint.of(os.pread(descriptor, HEAD_BYTES, 0)), witness=witness)
+
     def is_at(self, status: os.stat_result) -> bool:
         """Whether device and inode, the hints, say that it is this file."""
         return (status.st_dev, status.st_ino) == (self.device, self.inode)

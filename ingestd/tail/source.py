@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from ingestd.tail.identity import Identity
     from ingestd.tail.route import TailRoute
 
-__all__ = ["RENAMED", "TAKEN", "Owner", "TailSource"]
+__all__ = ["COPIED", "RENAMED", "TAKEN", "Owner", "TailSource"]
 
 RENAMED: Final = "renamed to "
+COPIED: Final = "truncated, its copy "
 TAKEN: Final = "taken to its present end"
 """How reasons for an end begin; all end with ", read to " and the position."""
 
@@ -138,7 +139,7 @@ class TailSource:
     def copied(self) -> None:
         """The file was truncated: what is open is the copy that was made of it first, and complete."""
         self._identity = replace(self._identity, copy=True)
-        self._leaving = f"truncated, its copy {self.path}"
+        self._leaving = COPIED + self.path
         self._leave_at = 0.0
 
     def written(self) -> None:
@@ -190,6 +191,8 @@ class TailSource:
         elif self._leaving is None:
             self._leave(RENAMED + path)
             self._left_path = left
+        else:
+            self._leaving = RENAMED + path  # once more
 
     def _find_moved(self) -> None:
         """A released file has left its path: open it where it is now, or end."""

@@ -402,6 +402,21 @@ async def test_a_copy_of_a_known_file_waits_and_is_a_file_of_its_own_after_all(
     assert follower.texts == [b"one", b"one"]
 
 
+async def test_a_copy_waits_for_as_long_as_the_reader_of_the_truncated_file_needs(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is read while the cluster is away; what was read before that would all be sent again from the copy.
+    follower = follow("*.log*")
+    (tmp_path / "a.log").write_text("one\n")
+    await follower.settle()
+    shutil.copyfile(tmp_path / "a.log", tmp_path / "a.log.1")
+    (tmp_path / "a.log").write_text("two\n")
+    monkeypatch.setattr(discovery, "COPY_PATIENCE", 0.0)
+    assert await follower.scan() == []
+    await follower.settle()
+    assert follower.texts == [b"one", b"two"]
+
+
 async def test_copy_and_truncate_gives_each_line_once(follow: Any, tmp_path: Path) -> None:
     follower = follow("*.log*")
     with (tmp_path / "a.log").open("ab", buffering=0) as stream:
@@ -501,6 +516,40 @@ async def test_a_file_that_two_tails_claim_goes_to_the_first_and_is_named_by_the
     await asyncio.gather(task, return_exceptions=True)
     await route.finder([], once=False).scan(second)
     assert len(second.found) == 1, "a finder that is cancelled gives its claims up"
+
+
+async def test_a_file_that_its_tail_did_not_take_may_go_to_another(
+    make_route: Callable[..., Any], tmp_path: Path
+) -> None:
+    # As good as a new file that gets the inode of one that was refused and deleted.
+    first, second = Told(), Told()
+    refusing = TailFinder(make_route("*.log"), [], once=False)
+    accepting = TailFinder(replace(make_route("*.bin", binary="accept"), name="other"), [], once=False)
+    (tmp_path / "a.log").write_bytes(b"a\0b\n")
+    await refusing.scan(first)
+    (tmp_path / "a.log").rename(tmp_path / "a.bin")
+    await refusing.scan(first)
+    await accepting.scan(second)
+    assert names(second.found) == ["a.bin"]
+
+
+async def test_a_file_that_ended_is_not_taken_for_another_with_its_header(follow: Any, tmp_path: Path) -> None:
+    # It left the globs and its source ended; then other lines were written to its inode, and it came back.
+    header = b"# the same in every file\n"
+    (tmp_path / "a.log").write_bytes(header)
+    follower = follow()
+    await follower.settle()
+    with (tmp_path / "a.log").open("ab") as stream:
+        stream.write(b"one\n")
+    await follower.settle()
+    (tmp_path / "a.log").rename(tmp_path / "away")
+    (tmp_path / "a.log").write_bytes(header)
+    await follower.settle()
+    assert [reason.startswith("renamed to ") for reason in follower.ended.values()] == [True]
+    (tmp_path / "away").write_bytes(header + b"ONE, and TWO\n")
+    (tmp_path / "away").rename(tmp_path / "b.log")
+    await follower.settle()
+    assert follower.texts == [header[:-1], b"one", header[:-1], header[:-1], b"ONE, and TWO"]
 
 
 async def test_a_file_system_that_is_mounted_late_brings_its_positions_back(follow: Any, tmp_path: Path) -> None:
