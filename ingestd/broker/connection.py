@@ -83,8 +83,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, unless there are too many already."""
         self._transport = cast("asyncio.Transport", transport)
-        self._local = tuple(transport.get_extra_info("sockname")[:2])
-        self._peer_port = transport.get_extra_info("peername")[1]
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if local is None or peer is None:
+            # Reset before it was accepted, as port probes do. uvloop would keep the socket of one that raises here.
+            self.abort()
+            return
+        self._local, self._peer_port = tuple(local[:2]), peer[1]
         # Zero: whatever the kernel does not take at once is noticed, and the next answer waits for it.
         self._transport.set_write_buffer_limits(high=0)
         if len(self._connections) >= self._broker.settings.max_connections:

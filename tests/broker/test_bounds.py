@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from datetime import timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from embedded.batches import batch_of
 from embedded.raw import RawClient, entity
 
@@ -22,7 +26,6 @@ from ingestd.wire.codec import encode_entity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -116,6 +119,33 @@ async def test_a_connection_that_asks_for_nothing_is_ended(tmp_path: Path) -> No
             for connection in tuple(server._connections):
                 connection.sweep(time.monotonic() + 601, 600.0)
             assert await asyncio.to_thread(client.receive) is None
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_reset_before_it_is_accepted_leaves_no_socket(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """As a port probe does it: the kernel knows no peer any more when the socket is taken."""
+    unhandled: list[dict[str, Any]] = []
+
+    async def probed() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+            await in_thread(server.port, RawClient.metadata)
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            for _ in range(20):
+                probe = socket.create_connection(("127.0.0.1", server.port))
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                probe.close()
+            # Connections are accepted in their order: when this one is served, the others have been dealt with.
+            await in_thread(server.port, RawClient.metadata)
+            await asyncio.sleep(0)
+            return len(list(Path("/proc/self/fd").iterdir())) - before
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        left = runner.run(probed())
+    assert unhandled == []
+    assert left <= 1
 
 
 async def test_a_client_that_never_reads_is_ended_with_what_it_holds(tmp_path: Path) -> None:
