@@ -105,7 +105,9 @@ class _Rows:
             arrays.append(_headers(columns.headers, columns.count))
         self._pieces.append(_Piece(tuple(arrays), timestamp_type))
         self.count += columns.count
-        self.size += sum(len(memoryview(column.data)) for column in (columns.keys, columns.values))
+        # Headers that nobody wants are let go, but not those that wait with their rows.
+        headers = (columns.headers.keys, columns.headers.values) if self._include_headers else ()
+        self.size += sum(memoryview(column.data).nbytes for column in (columns.keys, columns.values, *headers))
 
     def take_full(self) -> Iterator[pa.RecordBatch]:
         """Batches of `ROWS` rows; a last, smaller part stays unless it is the bytes that are too many."""

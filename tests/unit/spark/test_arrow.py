@@ -78,6 +78,13 @@ def test_rows_of_large_values_do_not_wait_for_ten_thousand(fetched):
     assert len(found) > 1
 
 
+def test_rows_of_large_headers_do_not_wait_for_ten_thousand_either(fetched):
+    megabyte = [(None, b"v", [("h", bytes(1024 * 1024))], 5)]
+    batches = [fetched(number, megabyte) for number in range(40)]
+    assert [batch.num_rows for batch in rows(batches, include_headers=True)] == [16, 16, 8]
+    assert [batch.num_rows for batch in rows(batches)] == [40]
+
+
 def test_timestamp_types_stay_with_their_records(fetched):
     one = [(None, b"x", [], 5)]
     batches = [fetched(0, one), fetched(1, one, log_append_time=True), fetched(2, one, log_append_time=True)]
