@@ -121,6 +121,10 @@ async def test_a_connection_that_asks_for_nothing_is_ended(tmp_path: Path) -> No
             assert await asyncio.to_thread(client.receive) is None
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_connection_reset_before_it_is_accepted_leaves_no_socket(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
@@ -132,7 +136,7 @@ def test_a_connection_reset_before_it_is_accepted_leaves_no_socket(
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
         async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
             await in_thread(server.port, RawClient.metadata)
-            before = len(list(Path("/proc/self/fd").iterdir()))
+            before = open_descriptors()
             for _ in range(20):
                 probe = socket.create_connection(("127.0.0.1", server.port))
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -140,7 +144,7 @@ def test_a_connection_reset_before_it_is_accepted_leaves_no_socket(
             # Connections are accepted in their order: when this one is served, the others have been dealt with.
             await in_thread(server.port, RawClient.metadata)
             await asyncio.sleep(0)
-            return len(list(Path("/proc/self/fd").iterdir())) - before
+            return open_descriptors() - before
 
     with asyncio.Runner(loop_factory=loop) as runner:
         left = runner.run(probed())

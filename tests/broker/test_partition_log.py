@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,6 @@ from ingestd.records.decode import decode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 EXPIRY = 86_400.0
 
@@ -233,6 +233,33 @@ def test_segments_beyond_the_bytes_to_keep_are_removed(reopen: Reopener) -> None
     assert log.start_offset == left[0][0]
     assert len(list(log.directory.glob("*.log"))) <= 5
     assert reopen(segment_bytes="2000").start_offset == log.start_offset
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_retention_makes_room_on_a_disk_that_is_full(
+    reopen: Reopener, monkeypatch: pytest.MonkeyPatch, expired: bool
+) -> None:
+    log = reopen(segment_bytes="2000", retention_bytes="6000", retention_ms="1000")
+    expected = fill(log, 60)
+    reopen.settle()
+    opened = os.open
+
+    def full(path: Path, flags: int, *arguments: int) -> int:
+        if flags & os.O_CREAT and not Path(path).exists():
+            raise OSError(28, "No space left on device")
+        return opened(path, flags, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        patched.setattr(Path, "touch", lambda path, mode: full(path, os.O_CREAT, mode))
+        log.enforce_retention(100.0 if expired else 0.0)
+    assert log.size < 2000 if expired else 6000 <= log.size < 8000
+    left = read_all(log)
+    assert left == expected[-len(left) :]
+    assert log.start_offset == left[0][0]
+    again = reopen(segment_bytes="2000")
+    assert again.start_offset == log.start_offset
+    assert read_all(again) == left
 
 
 def test_everything_older_than_the_time_to_keep_is_removed_and_the_end_is_not_forgotten(reopen: Reopener) -> None:

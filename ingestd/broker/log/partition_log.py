@@ -282,6 +282,8 @@ class PartitionLog:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
         if self._failed:
             raise OSError(errno.EIO, "an fsync failed before")
+        if self._deleted:
+            raise OSError(errno.ENOENT, "the log was deleted")
         descriptors: list[int] = []
         try:
             # All are looked at: segments are sealed in any order, and the newest may be empty.
@@ -353,16 +355,25 @@ class PartitionLog:
         if offset > self.start_offset:
             write_atomically(self.directory / _LOG_START_FILE, str(offset).encode("ascii"))
             self.start_offset = offset
+        self._remove_segments()
+
+    def _remove_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].next_offset <= self.start_offset:
             self._segments[0].delete()
             del self._segments[0]
 
     def enforce_retention(self, now: float) -> None:
-        """Remove segments older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`."""
-        if self._closed or not self.config.deletes:
+        """Remove segments older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`.
+
+        Nothing has to be written for it, since a full disk is when it matters: what is left says where the log starts.
+        """
+        if self._closed:
             return
-        if self.config.retention_ms >= 0 and self._expired(self._active, now):
-            self._roll()
+        self._producers.expire()
+        if not self.config.deletes:
+            return
+        if self._expired(self._active, now):
+            self._roll_if_possible()
         size = self.size
         keep_from = self.start_offset
         for segment in self._segments[:-1]:
@@ -370,10 +381,17 @@ class PartitionLog:
             if not over and not self._expired(segment, now):
                 break
             size -= segment.size
-            keep_from = segment.next_offset
+            keep_from = max(keep_from, segment.next_offset)
         if keep_from > self.start_offset:
             _log.info("segments beyond retention removed", partition=self.directory.name, log_start_offset=keep_from)
-            self.delete_before(keep_from)
+            self.start_offset = keep_from
+        self._remove_segments()
+
+    def _roll_if_possible(self) -> None:
+        try:
+            self._roll()
+        except OSError as error:
+            _log.warning("segment beyond retention stays for now", partition=self.directory.name, error=str(error))
 
     def _expired(self, segment: Segment, now: float) -> bool:
         if self.config.retention_ms < 0 or segment.size == 0:
