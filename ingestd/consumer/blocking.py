@@ -84,9 +84,11 @@ class BlockingPartition:
 
     @property
     def lag(self) -> int | None:
-        """Offsets from `next_offset` to the end of what can be seen; None before the first answer."""
-        end = self._consumer.log_end
-        return None if end < 0 else max(0, end - self._next_offset)
+        """See `PartitionConsumer.lag`."""
+        end, at = self._consumer.log_end, self._next_offset
+        if not self._batches and not self._consumer.fetched_bytes:
+            at = max(at, self._consumer.position)
+        return None if end < 0 else max(0, end - at)
 
     def records(self) -> Iterator[Record]:
         """Records, one by one. Raises what `batches` raises."""

@@ -320,7 +320,7 @@ class BrokerConsumer:
         for key in keys:
             consumer = self._wanted.partitions.get(key)
             if consumer is not None and consumer.log_end >= 0:
-                self._events.answered(*key, consumer.next_offset, consumer.log_end)
+                self._events.answered(*key, consumer.reached, consumer.log_end)
 
     def _refusal(
         self, key: TopicPartition, consumer: PartitionConsumer, part: FetchedPartition, nodes: Mapping[int, Node]

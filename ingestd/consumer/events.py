@@ -18,7 +18,10 @@ class ConsumerEvents(Protocol):
         ...
 
     def answered(self, topic: str, partition: int, next_offset: int, end: int) -> None:
-        """A broker answered for a partition: what was handed out ends before `next_offset`, what there is at `end`."""
+        """A broker answered for a partition: what there is ends at `end`, what was handed out before `next_offset`.
+
+        Markers and hidden batches behind what was handed out, with no record after them, count as handed out.
+        """
         ...
 
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:

@@ -121,8 +121,17 @@ class PartitionConsumer:
 
     @property
     def lag(self) -> int | None:
-        """Offsets from `next_offset` to `log_end`; None before the first answer."""
-        return None if self.log_end < 0 else max(0, self.log_end - self.next_offset)
+        """Offsets from `next_offset` to `log_end`, 0 where there is no record among them; None before the first answer.
+
+        Transactions leave markers at the log's end, which nobody is handed.
+        """
+        return None if self.log_end < 0 else max(0, self.log_end - self.reached)
+
+    @property
+    def reached(self) -> int:
+        """`next_offset`; where nothing is left to hand out, behind the markers and hidden batches that follow it."""
+        left = bool(self._unread) or (self._open is not None and self._holder.left > 0)
+        return self.next_offset if left or self._error is not None else max(self.next_offset, self.position)
 
     @property
     def next_offset(self) -> int:

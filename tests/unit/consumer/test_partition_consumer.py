@@ -81,6 +81,28 @@ async def test_lag_is_counted_to_the_end_that_the_isolation_shows(make_batch):
             assert partition.log_end == partition.next_offset + lag
 
 
+async def test_nobody_lags_behind_a_transactions_marker(make_batch, make_marker):
+    # No record has its offset: whoever reads until the lag is 0 would read for ever.
+    lags: list[int] = []
+
+    class Lags(NoEvents):
+        def answered(self, topic: str, partition: int, next_offset: int, end: int) -> None:
+            lags.append(end - next_offset)
+
+    cluster = Cluster([1])
+    async with cluster.consumer(Lags()) as consumer:
+        partition = await consumer.consume_partition("t", 0, 0)
+        data = make_batch(0, [b"a", b"b"], producer_id=7, transactional=True) + make_marker(2, 7, commit=True)
+        (await cluster.asked()).answer(part(0, data, high_watermark=3))
+        await take(aiter(partition), 1)
+        assert partition.lag == 2
+        await take(aiter(partition), 1)
+        assert (partition.next_offset, partition.lag) == (2, 0)
+        (await cluster.asked()).answer()
+        await cluster.asked()
+        assert lags[-1] == 0
+
+
 FORMS = ("record", "chunk", "columns", "batch", "messages")
 
 
