@@ -428,6 +428,7 @@ class Pipeline:
         if self._stopped:
             return
         self._stopped = True
+        self._news.failed(self.route, reason)  # first: what is given up reports its position no more
         for queue in self._lanes.values():
             if queue.timer is not None:
                 queue.timer.cancel()
@@ -440,7 +441,6 @@ class Pipeline:
         for held in list(self._sources.values()):
             held.queued = False
             self._give_up(held.assignment.found.source)
-        self._news.failed(self.route, reason)
 
     def drain(self) -> None:
         """Read no more; what was read goes on to its end."""

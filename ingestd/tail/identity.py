@@ -35,6 +35,7 @@ __all__ = [
     "regular_files",
     "rotated_from",
     "same_content",
+    "stored_path",
 ]
 
 HEAD_BYTES: Final = 1024
@@ -134,10 +135,10 @@ class Identity:
         witness = None
         if "witness" in detail:
             witness = Witness(int(detail["witness_at"]), int(detail["witness_bytes"]), str(detail["witness"]))
-        path = _to_path(str(detail["path"]))
+        path = stored_path(str(detail["path"]))
         return cls(
             path=path,
-            origin=_to_path(str(detail.get("origin", path))),
+            origin=stored_path(str(detail.get("origin", path))),
             device=int(detail["device"]),
             inode=int(detail["inode"]),
             fingerprint=Fingerprint(int(detail["fingerprint_bytes"]), str(detail["fingerprint"])),
@@ -184,7 +185,8 @@ def _to_text(path: str) -> str:
     return path if printable(path) == path else _NOT_UTF8 + os.fsencode(path).hex()
 
 
-def _to_path(text: str) -> str:
+def stored_path(text: str) -> str:
+    """A path from what is stored for it in a detail. Raises `ValueError` for what no path is stored as."""
     return os.fsdecode(bytes.fromhex(text.removeprefix(_NOT_UTF8))) if text.startswith(_NOT_UTF8) else text
 
 

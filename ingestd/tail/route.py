@@ -12,6 +12,7 @@ from ingestd.daemon.source import PER_RECORD, Lane
 from ingestd.errors import UnsupportedCodec
 from ingestd.records.codecs import Codec, Compression
 from ingestd.tail.globs import Globs
+from ingestd.tail.identity import stored_path
 from ingestd.tail.partition import partition_of_key
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class TailRoute:
 
     def lane(self, found: Found, partitions: int) -> Lane:
         """The lane of a file: its key, if the path has one, and its partition, if it keeps one."""
-        origin = str(found.detail.get("origin", found.source))
+        origin = stored_path(str(found.detail.get("origin", found.source)))
         by_line = self.key_pattern is not None and self.key_from == "line"
         if self.partition == "round-robin" or (by_line and self.partition == "key"):
             return Lane(PER_RECORD)

@@ -159,6 +159,10 @@ class News:
 
     def failed(self, route, reason):
         self.events.append(("failed", route.name, reason))
+        self.told_of_failure()
+
+    def told_of_failure(self):
+        """What a worker does then, if the test wants it."""
 
     def settled(self):
         self.events.append(("settled",))
@@ -392,6 +396,21 @@ async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_positio
         assert made.positions == {}
         assert made.counters.errors == {"topic_authorization_failed": 1}
         assert made.route.opened["a"].closed
+
+
+async def test_what_was_acknowledged_before_the_route_stopped_is_reported():
+    # Else the lines of the last report interval are sent again once what stopped the route is put right.
+    text = lines("a", 5000, 200)
+    with bench(TextRoute({"a": text})) as made:
+        made.news.told_of_failure = made.collect
+        made.assign("a")
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        first = len(made.broker.waiting[0][1])
+        made.broker.acknowledge(0)
+        made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
+        assert made.positions == {"a": first}
 
 
 async def test_what_is_given_up_is_closed_and_reports_no_more():

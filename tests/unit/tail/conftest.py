@@ -120,8 +120,6 @@ class Follower:
         self.ended[source] = opened.finished
         opened.close()
         del self.sources[source]
-        if not self.once:
-            del self.stored[source]
         self.finder.ended(source, self.ended[source])
 
     def drain(self, slab: int = SLAB) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ingestd.daemon.configuration import WrongSetting
 from ingestd.daemon.source import PER_RECORD, Found, Lane
+from ingestd.tail.identity import Fingerprint, Identity
 from ingestd.tail.partition import partition_of_key
 from ingestd.tail.route import TailRoute
 
@@ -89,6 +91,16 @@ def test_a_key_from_the_path_is_the_key_of_all_lines() -> None:
     assert made.lane(found("nowhere"), 8) == Lane(None)
     kept = route(key_pattern="([^/]*)$", key_from="path").lane(found("/srv/a.log"), 8)
     assert kept == Lane(None, b"a.log")
+
+
+def test_a_path_that_is_not_utf8_gives_its_key_and_partition_as_any_other() -> None:
+    # It is stored as its bytes in hexadecimal, in which no pattern would find anything of it.
+    path = os.fsdecode(b"/srv/caf\xe9/a.log")
+    identity = Identity(path, path, 1, 2, Fingerprint.of(b"one\n"))
+    assigned = Found("s", 0, identity.to_detail())
+    made = route(partition="key", key_pattern="/([^/]*)/[^/]*$", key_from="path")
+    assert made.lane(assigned, 8) == Lane(partition_of_key(b"caf\xe9", 8), b"caf\xe9")
+    assert route(partition="file").lane(assigned, 8) == Lane(partition_of_key(b"/srv/caf\xe9/a.log", 8))
 
 
 def test_keys_in_lines_choose_partitions_line_by_line_only_where_they_are_asked_to() -> None:
