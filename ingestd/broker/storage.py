@@ -114,8 +114,10 @@ class Storage:
             raise ConfigurationError(f"{self._directory}: holds logs of topics, but topics.json is missing")
         self.topics.load()
         self.producer_ids.load()
-        self._begin_epoch(was_clean=was_clean)
+        # Before the epoch is written, which brings both to the disk: a marker that a loss of power brought back would
+        # tell the start after it that nothing is missing.
         clean.unlink(missing_ok=True)
+        self._begin_epoch(was_clean=was_clean)
         started = time.monotonic()
         self._bury_strays()
         for topic in self.topics:
@@ -207,11 +209,17 @@ class Storage:
         """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""
         try:
             self.topics.remove([topic.name])
-            for partition in range(topic.partitions):
-                self._partitions.pop((topic.name, partition)).log.delete(grave := self._grave())
-                self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        for partition in range(topic.partitions):
+            log = self._partitions.pop((topic.name, partition)).log
+            try:
+                log.delete(grave := self._grave())
+            except OSError as error:
+                # The topic is gone all the same: the next to use the name, or the next start, takes this away.
+                _log.warning("log of a deleted topic stays", partition=log.directory.name, error=str(error))
+                continue
+            self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
 
     async def enforce_retention(self) -> None:
         """Let every log remove what is beyond its topic's retention; other work goes on between two logs."""
@@ -237,11 +245,16 @@ class Storage:
                 sealing.popleft().result()
         self._disk.shutdown(wait=True)
         self._files.close_all()
-        if all(log.sealed for log in logs):
-            (self._directory / _CLEAN).touch(mode=0o600)
-            sync_directory(self._directory)
-        self._lock.close()
-        self._lock = None
+        try:
+            if all(log.sealed for log in logs):
+                (self._directory / _CLEAN).touch(mode=0o600)
+                sync_directory(self._directory)
+        except OSError as error:
+            # The next start begins a new epoch, as after a crash.
+            _log.error("end not marked as clean", error=str(error))
+        finally:
+            self._lock.close()
+            self._lock = None
 
 
 def _descriptor_limit() -> int:

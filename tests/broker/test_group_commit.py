@@ -225,3 +225,19 @@ async def test_a_seal_that_hears_of_the_failed_write_refuses_who_waits_for_it(
     held.held.pop()().result()
     assert await refused(GroupCommit(log, disk).flushed())
     assert list(log.directory.glob("*.index")) == []
+
+
+async def test_the_name_of_a_new_segment_is_on_the_disk_with_its_first_batch(
+    rolling: tuple[PartitionLog, Held], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _held = rolling
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(name_of(descriptor)))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
+    commit = GroupCommit(log, disk)
+    first, second = f"{0:020d}.log", f"{2:020d}.log"
+    for expected in ([first, "t-0"], [first], [second, "t-0"]):
+        append(log, 300)
+        await asyncio.wait_for(commit.flushed(), 10)
+        assert synced == expected
+        synced.clear()

@@ -7,11 +7,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from ingestd.broker.log.files import sync_directory
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+    from pathlib import Path
 
     from ingestd.broker.log.partition_log import PartitionLog
 
@@ -52,7 +54,8 @@ class GroupCommit:
         except OSError as error:
             self._failed(group, error)
             return
-        self._running = asyncio.get_running_loop().run_in_executor(self._disk, _sync, descriptors)
+        names = self._partition_log.take_unsynced_names()
+        self._running = asyncio.get_running_loop().run_in_executor(self._disk, _sync, descriptors, names)
         self._running.add_done_callback(lambda done: self._done(group, done))
 
     def _done(self, group: asyncio.Future[None], done: asyncio.Future[None]) -> None:
@@ -75,10 +78,13 @@ class GroupCommit:
             group.set_exception(KafkaError(ErrorCode.kafka_storage_error, f"{directory}: {error}"))
 
 
-def _sync(descriptors: list[int]) -> None:
+def _sync(descriptors: list[int], names: Path | None) -> None:
     try:
         for descriptor in descriptors:
             os.fdatasync(descriptor)
+        if names is not None:
+            # An fsync of a new file need not bring its name to the disk (fsync(2)).
+            sync_directory(names)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -107,6 +107,7 @@ class PartitionLog:
         self._failed = False
         self._closed = False
         self._deleted = False
+        self._names_unsynced = True
 
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
@@ -233,6 +234,7 @@ class PartitionLog:
         successor = self._segment(full.next_offset)
         # Made now, so that a log whose older segments all go still knows its end after a restart.
         successor.path.touch(mode=0o600)
+        self._names_unsynced = True
         self._segments.append(successor)
         self._write_producers()
         self._begin_seal(full)
@@ -296,6 +298,11 @@ class PartitionLog:
                 os.close(descriptor)
             raise
         return descriptors
+
+    def take_unsynced_names(self) -> Path | None:
+        """The directory, when a file was added to it whose name may not be on the disk."""
+        unsynced, self._names_unsynced = self._names_unsynced, False
+        return self.directory if unsynced else None
 
     @property
     def failed(self) -> bool:
