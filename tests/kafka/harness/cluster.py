@@ -254,16 +254,24 @@ class KafkaCluster:
         self.nodes[node_id].thaw()
 
     def heal(self) -> None:
-        """Bring every node back, delete what was made, and wait until all partitions have all replicas in sync.
+        """Bring every node back and wait until all partitions have all replicas in sync."""
+        self._bring_back()
+        self.wait_in_sync()
 
-        A topic that a test left with one replica would not survive the next one that kills that node.
+    def clear(self) -> None:
+        """The same with nothing left that tests made: for after a test.
+
+        A topic left with one replica would not survive the next test that kills that node.
         """
+        self._bring_back()
+        self._until(self._deleted, "all topics are deleted but Kafka's own")
+        self.wait_in_sync()
+
+    def _bring_back(self) -> None:
         for node in self.nodes.values():
             node.thaw()
             node.start()
         self.wait_ready()
-        self._until(self._deleted, "all topics are deleted but Kafka's own")
-        self.wait_in_sync()
 
     def _deleted(self) -> bool:
         left = [name for name in self.admin.list_topics(timeout=5).topics if not name.startswith("__")]

@@ -75,21 +75,21 @@ def kafka_of_release(
 
 @pytest.fixture(scope="session")
 def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three real nodes for the whole session; tests ask for `kafka3`, which heals them afterwards."""
+    """Three real nodes for the whole session; tests ask for `kafka3`, which clears them afterwards."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", nodes=3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def kafka3(three_nodes: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; brought back afterwards."""
+    """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; brought back and cleared afterwards."""
     yield three_nodes
-    three_nodes.heal()
+    three_nodes.clear()
 
 
 @pytest.fixture(scope="session")
 def three_racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three real nodes for the whole session, each in a rack of its own; tests ask for `racks`, which heals them."""
+    """Three real nodes for the whole session, each in a rack of its own; tests ask for `racks`, which clears them."""
     cluster = KafkaCluster(
         tmp_path_factory.mktemp("racks") / "cluster",
         nodes=3,
@@ -108,9 +108,9 @@ def three_racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClust
 
 @pytest.fixture
 def racks(three_racks: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three real nodes, node N in rack-N; a leader names the replica in a reader's rack. Brought back afterwards."""
+    """Three real nodes, node N in rack-N; a leader names the replica in a reader's rack. Brought back and cleared afterwards."""
     yield three_racks
-    three_racks.heal()
+    three_racks.clear()
 
 
 @pytest.fixture(scope="session")
