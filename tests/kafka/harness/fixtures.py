@@ -82,7 +82,7 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClust
 
 @pytest.fixture
 def kafka3(three_nodes: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; brought back and cleared afterwards."""
+    """Three real nodes, all up and in sync, to be killed, frozen and stopped at will; cleared afterwards."""
     yield three_nodes
     three_nodes.clear()
 
@@ -108,7 +108,7 @@ def three_racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClust
 
 @pytest.fixture
 def racks(three_racks: KafkaCluster) -> Iterator[KafkaCluster]:
-    """Three real nodes, node N in rack-N; a leader names the replica in a reader's rack. Brought back and cleared afterwards."""
+    """Three real nodes, node N in rack-N; a leader names the replica in a reader's rack. Cleared afterwards."""
     yield three_racks
     three_racks.clear()
 
