@@ -343,11 +343,16 @@ class TailFinder:
                 missing.append((position, identity))
         self._stored = {}
         for position, identity in missing:
-            if not self._look_for(position, identity, candidates, sources):
-                if unavailable(identity):
-                    self._stored[position.source] = position
-                else:
-                    self._tell_what_is_lost(position, identity)
+            try:
+                found = self._look_for(position, identity, candidates, sources)
+            except OSError as error:
+                self._trouble(identity.path, f"can not be looked for: {error.strerror}")
+                self._stored[position.source] = position
+                continue
+            if not found and unavailable(identity):
+                self._stored[position.source] = position
+            elif not found:
+                self._tell_what_is_lost(position, identity)
 
     def _look_for(
         self, position: StoredPosition, identity: Identity, candidates: dict[File, Candidate], sources: Sources
@@ -387,7 +392,7 @@ class TailFinder:
         rotated = []
         for entry in regular_files(os.path.dirname(identity.origin)):
             if identity.origin in rotated_from(entry.path) and not self._globs.excludes(entry.path):
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     rotated.append((entry.path, os.stat(entry.path)))
         for path, found in sorted(rotated, key=lambda each: each[1].st_mtime_ns):
             file = (found.st_dev, found.st_ino)

@@ -258,7 +258,7 @@ def find_again(
     """Where the content of a file that is no longer at its path lies now: renamed, or copied before it was truncated.
 
     Looks in the directory of its path, the same inode first, then its rotations, the newest first; never at the files
-    `besides` (device, inode).
+    `besides` (device, inode). Raises `OSError` where one of them can not be looked at.
     """
     directory, original = os.path.split(identity.path)
     same, rotated = [], []

@@ -82,6 +82,14 @@ class TailOpener:
                 identity = identity if descriptor is None else identity.at(path, status)
         source = TailSource(self, assignment, identity, descriptor)
         self._sources[source] = None
+        try:
+            self._begin(source, descriptor, copied=copied)
+        except OSError:
+            source.close()
+            raise
+        return source
+
+    def _begin(self, source: TailSource, descriptor: int | None, *, copied: bool) -> None:
         if descriptor is None:
             source.vanished()
         else:
@@ -91,7 +99,6 @@ class TailOpener:
             if descriptor >= self._most:
                 source.release()
         source.look()
-        return source
 
     def _open_known(self, identity: Identity, position: int) -> int | None:
         """A descriptor of what is at the path, if that is the file; None if it is not, or nothing is there."""

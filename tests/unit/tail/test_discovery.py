@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.daemon.source import StoredPosition
-from ingestd.tail import discovery, watch
+from ingestd.tail import discovery, identity, watch
 from ingestd.tail.claims import CLAIMS
 from ingestd.tail.discovery import TailFinder
 
@@ -359,6 +360,32 @@ async def test_a_restored_file_with_another_inode_goes_on(follow: Any, tmp_path:
     follower.start()
     await follower.settle()
     assert follower.texts[1:] == [b"two"]
+
+
+async def test_a_directory_in_which_nothing_can_be_looked_at_brings_its_positions_back_later(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that may be listed and not entered (r--), or a server that gives errors, ended the daemon at its start.
+    (tmp_path / "a.log").write_text("one\n")
+    follower = follow()
+    await follower.settle()
+    follower.stop()
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+
+    class Barred:
+        name, path = "a.log.1", str(tmp_path / "a.log.1")
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            raise PermissionError(errno.EACCES, "Permission denied", self.path)
+
+    with monkeypatch.context() as barred:
+        barred.setattr(identity, "regular_files", lambda _: [Barred()])
+        follower.start()
+        await follower.scan()
+    assert follower.troubles[str(tmp_path / "a.log")] == "can not be looked for: Permission denied"
+    (tmp_path / "a.log.1").rename(tmp_path / "b.log")
+    await follower.settle()
+    assert follower.texts == [b"one"]
 
 
 @pytest.fixture

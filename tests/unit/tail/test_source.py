@@ -83,6 +83,27 @@ async def test_a_file_whose_server_has_forgotten_it_is_an_error_of_read_alone(
     assert take(source)[1] == b"one\ntwo\n"
 
 
+async def test_a_file_that_can_not_be_watched_is_not_held_open_between_two_attempts(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each attempt would leave a descriptor behind, and a source that nobody asked for is looked at for ever.
+    append(tmp_path / "a.log", b"one\n")
+    follower = follow()
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(watch.Inotify, "add", refused)
+        with pytest.raises(PermissionError):
+            await follower.scan()
+    assert str(tmp_path / "a.log") not in open_files()
+    assert not follower.opener._sources
+    again = follower.opener.open(assigned(follower.found[0]))
+    assert take(again)[1] == b"one\n"
+    again.close()
+
+
 # Lines
 
 
