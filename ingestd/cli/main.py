@@ -30,13 +30,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         app(args=None if arguments is None else list(arguments), prog_name="ingestd")
+        code = 0
     except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else FAILED
+        if isinstance(ending.__context__, BrokenPipeError):  # typer's own answer to it
+            return _reader_gone()
+        code = ending.code if isinstance(ending.code, int) else FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = INTERRUPTED
     except (IngestdError, OSError, ExceptionGroup) as error:
-        return _report(error)
-    return 0
+        code = _report(error)
+    return _written(code)
+
+
+def _written(code: int) -> int:
+    """`code`, once all that was printed is written: at the interpreter's own end nobody could say what went wrong."""
+    if sys.stdout is None:  # there is none: the process was started with it closed
+        return code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _reader_gone()
+    except OSError as error:
+        _drop_output()
+        print(f"ingestd: standard output: {error}", file=sys.stderr)
+        return code or FAILED
+    return code
 
 
 def _report(error: Exception) -> int:
@@ -63,5 +81,10 @@ def _causes(error: Exception) -> Iterator[Exception]:
 
 def _reader_gone() -> int:
     """Whoever read our output has enough (`| head`): no fault of ours, and nothing more can be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop_output()
     return 0
+
+
+def _drop_output() -> None:
+    """What is still to be written to standard output goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

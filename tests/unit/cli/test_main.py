@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,29 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for verb in ("run", "check", "broker", "topics", "groups", "produce", "consume", "pipeline"):
         assert verb in shown
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+def test_a_reader_of_the_output_that_went_away_is_no_fault(config, unbuffered: str) -> None:
+    # `ingestd check FILE | true`: what was printed is written at once, or when all is done.
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "ingestd", "check", config()]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    answer = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(writing)
+    assert (answer.returncode, answer.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_output_that_can_not_be_written_is_one_line(config) -> None:
+    command = [sys.executable, "-m", "ingestd", "check", config()]
+    with Path("/dev/full").open("wb") as full:
+        environment = os.environ | {"PYTHONUNBUFFERED": ""}
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(b"ingestd: standard output: ")
+    assert answer.stderr.count(b"\n") == 1
 
 
 def test_an_unknown_verb_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
