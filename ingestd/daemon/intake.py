@@ -29,7 +29,7 @@ class IntakeNews(Protocol):
 class Intake:
     """Runs one route's finder. Owned by the supervisor's task owner through `run`."""
 
-    def __init__(self, route: Route, stored: Sequence[StoredPosition], news: IntakeNews, *, once: bool) -> None:
+    def __init__(self, route: Route, stored: Sequence[StoredPosition] | None, news: IntakeNews, *, once: bool) -> None:
         self.route = route
         self.taken = 0
         self._finder = route.finder(stored, once=once)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS position (
 ) WITHOUT ROWID
 """
 
+_SCHEMA_OF_RUNS = "CREATE TABLE IF NOT EXISTS run (route TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID"
+"""Routes that have looked once for all their sources, whether there were any or not."""
+
 
 class PositionsUnavailable(IngestdError):
     """The position file can not be read or written; the message names it and says why."""
@@ -47,17 +50,34 @@ class PositionStore:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_SCHEMA)
+            self._database.execute(_SCHEMA_OF_RUNS)
         except (OSError, sqlite3.Error) as error:
             raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
 
     def stored(self, route: str) -> list[StoredPosition]:
         """All positions of a route."""
-        query = "SELECT source, position, detail FROM position WHERE route = ?"
+        rows = self._read("SELECT source, position, detail FROM position WHERE route = ?", route)
+        return [StoredPosition(source, position, orjson.loads(detail)) for source, position, detail in rows]
+
+    def has_run(self, route: str) -> bool:
+        """Whether a route has looked for its sources before, be it that it found none (`note_run`)."""
+        return bool(
+            self._read(
+                "SELECT 1 FROM run WHERE route = ? UNION ALL SELECT 1 FROM position WHERE route = ? LIMIT 1",
+                route,
+                route,
+            )
+        )
+
+    def note_run(self, routes: Iterable[str]) -> None:
+        """Note that these routes have found what was there. Raises `PositionsUnavailable`."""
+        self._write("INSERT OR IGNORE INTO run VALUES (?)", [(route,) for route in routes])
+
+    def _read(self, query: str, *values: object) -> list[Any]:
         try:
-            rows = self._database.execute(query, (route,)).fetchall()
+            return self._database.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
-        return [StoredPosition(source, position, orjson.loads(detail)) for source, position, detail in rows]
 
     def store(self, route_positions: Iterable[tuple[str, StoredPosition]]) -> None:
         """Store (route, position) pairs, all or none. Raises `PositionsUnavailable` when none could be."""
@@ -74,10 +94,7 @@ class PositionStore:
         Both, since a source may be away for a while, with a file system that is not mounted, and come back.
         """
         query = "SELECT source FROM position WHERE route = ? AND updated < ?"
-        try:
-            old = self._database.execute(query, (route, time.time() - seconds)).fetchall()
-        except sqlite3.Error as error:
-            raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
+        old = self._read(query, route, time.time() - seconds)
         gone = [(route, source) for (source,) in old if source not in present]
         self._write("DELETE FROM position WHERE route = ? AND source = ?", gone)
 

@@ -231,8 +231,8 @@ class Route(Protocol):
         """Most raw bytes of one slab."""
         ...
 
-    def finder(self, stored: Sequence[StoredPosition], *, once: bool) -> Finder:
-        """The finder, which knows again what is stored."""
+    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool) -> Finder:
+        """The finder, which knows again what is stored. None: the route has never run before."""
         ...
 
     def opener(self, ready: Callable[[str], None]) -> Opener:

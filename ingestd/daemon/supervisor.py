@@ -177,7 +177,8 @@ class Supervisor:
         await asyncio.gather(*(session.start() for session in self._clusters.values()))
         await self._workers.start()
         for route in self._configuration.routes:
-            self._intakes[route.name] = Intake(route, self._positions.stored(route.name), self, once=self._once)
+            stored = self._positions.stored(route.name) if self._positions.has_run(route.name) else None
+            self._intakes[route.name] = Intake(route, stored, self, once=self._once)
         self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
         self._tasks.start(self._keep_storing(), "positions")
         if self._progress is not None:
@@ -188,6 +189,7 @@ class Supervisor:
         if self._stop.is_set():
             return
         self._scanned = True
+        self._note_run()
         self._forget_absent()
         self.metrics.set_ready(ready=True)
         self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
@@ -434,6 +436,16 @@ class Supervisor:
             self._log.info("positions are stored again")
         self._storing_failed = None
         self._dirty.clear()
+
+    def _note_run(self) -> None:
+        """After a complete look, and never before what it found is stored: the next start is not the first one."""
+        self._store()
+        if self._dirty:
+            return  # The next start takes itself for the first one where nothing could be stored at all.
+        try:
+            self._positions.note_run(self._routes)
+        except PositionsUnavailable as error:
+            self._log.warning("that the routes have run is not stored", error=str(error))
 
     def _forget_absent(self) -> None:
         """After a complete look: what is not there any more and has been quiet for long is not kept for ever."""

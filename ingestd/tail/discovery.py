@@ -95,14 +95,15 @@ class TailFinder:
     """
 
     def __init__(
-        self, route: TailRoute, stored: Sequence[StoredPosition], *, once: bool, claims: Claims = CLAIMS
+        self, route: TailRoute, stored: Sequence[StoredPosition] | None, *, once: bool, claims: Claims = CLAIMS
     ) -> None:
+        """`stored`: None in the first run of the tail, for which `start` is meant."""
         self._route = route
         self._once = once
         self._claims = claims
         self._globs = route.globs
-        self._stored = {position.source: position for position in stored}
-        self._first_run = not stored
+        self._stored = {position.source: position for position in stored or ()}
+        self._first_run = stored is None
         self._first_pass = True
         self._known: dict[File, _Known] = {}
         self._by_source: dict[str, File] = {}

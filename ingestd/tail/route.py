@@ -179,7 +179,7 @@ class TailRoute:
         """The files that this tail takes."""
         return Globs(self.paths, self.exclude)
 
-    def finder(self, stored: Sequence[StoredPosition], *, once: bool) -> Finder:
+    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool) -> Finder:
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.tail.discovery import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 

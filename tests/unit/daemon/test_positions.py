@@ -22,6 +22,19 @@ def test_what_is_stored_is_there_after_a_reopening(tmp_path):
     store.close()
 
 
+def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(tmp_path):
+    path = tmp_path / "positions.sqlite"
+    store = PositionStore(path)
+    assert not store.has_run("r")
+    store.note_run(["r"])
+    store.note_run(["r", "s"])
+    store.store([("older than the note", StoredPosition("a", 5, {}))])
+    store.close()
+    store = PositionStore(path)
+    assert [store.has_run(route) for route in ("r", "s", "t", "older than the note")] == [True, True, False, True]
+    store.close()
+
+
 def test_only_what_is_both_absent_and_old_is_forgotten(tmp_path):
     store = PositionStore(tmp_path / "positions.sqlite")
     store.store(

@@ -145,6 +145,26 @@ async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_pat
     store.close()
 
 
+async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkeypatch):
+    given = []
+
+    def finder(self, stored, *, once):
+        given.append(stored)
+        return self
+
+    monkeypatch.setattr(FakeRoute, "finder", finder)
+    cut_short = FakeRoute()
+    running = asyncio.create_task(make(cut_short).run())
+    await asyncio.wait_for(cut_short.looking.wait(), 5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await ends(running)
+    for _ in range(2):
+        route = FakeRoute()
+        route.looked.set()
+        await ends(make(route, once=True).run())
+    assert given == [None, None, []]
+
+
 @pytest.mark.parametrize("found", [(), (Found("a", 0, {}, 0),)])
 async def test_a_run_with_an_end_ends_when_all_sources_have(make, found):
     route = FakeRoute(found)

@@ -30,6 +30,7 @@ class Follower:
         self.route = route
         self.once = once
         self.stored: dict[str, StoredPosition] = {}
+        self.has_run = False
         self.lines: list[tuple[str, bytes]] = []
         self.troubles: dict[str, str] = {}
         self.found: list[Found] = []
@@ -42,7 +43,8 @@ class Follower:
         self.start()
 
     def start(self) -> None:
-        self.finder: TailFinder = self.route.finder(list(self.stored.values()), once=self.once)
+        stored = list(self.stored.values()) if self.has_run else None
+        self.finder: TailFinder = self.route.finder(stored, once=self.once)
         self.opener: TailOpener = self.route.opener(self.readied.append)
 
     def stop(self) -> None:
@@ -84,6 +86,7 @@ class Follower:
     async def scan(self) -> list[Found]:
         before = len(self.found)
         await self.finder.scan(self)
+        self.has_run = True
         return self.found[before:]
 
     def read(self, source: str, slab: int = SLAB) -> bool:

@@ -202,6 +202,19 @@ async def test_what_came_while_we_were_down_is_read_from_its_beginning(follow: A
     assert follower.texts == [b"two", b"three"]
 
 
+async def test_what_came_while_we_were_down_is_read_although_the_first_run_found_nothing(
+    follow: Any, tmp_path: Path
+) -> None:
+    # Installed before the application: nothing is stored, and yet the next start is not the first.
+    follower = follow(start="end")
+    await follower.settle()
+    follower.stop()
+    (tmp_path / "a.log").write_text("one\n")
+    follower.start()
+    await follower.settle()
+    assert follower.texts == [b"one"]
+
+
 # Known again
 
 
