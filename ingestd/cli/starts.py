@@ -18,6 +18,8 @@ __all__ = ["BeforeEnd", "parse_partitions", "parse_start"]
 
 _EXPECTED = "expected `beginning`, `end`, an offset, -N for the last N, or @TIME (ISO 8601, or milliseconds since 1970)"
 
+_LARGEST = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class BeforeEnd:
@@ -38,6 +40,8 @@ def parse_start(text: str) -> Start | BeforeEnd:
         number = int(text)
     except ValueError:
         raise ConfigurationError(f"offset {text!r}: {_EXPECTED}") from None
+    if abs(number) > _LARGEST:
+        raise ConfigurationError(f"offset {text!r}: {_EXPECTED}; none is above {_LARGEST}")
     return BeforeEnd(-number) if number < 0 else number
 
 

@@ -23,6 +23,8 @@ __all__ = ["resolve_offsets"]
 _REQUEST_TIMEOUT = 10.0
 """Seconds for one attempt; a broker that hangs is then asked again, or its successor."""
 
+_LATEST_TIME = 2**63 - 1
+
 
 async def resolve_offsets(
     client: Client, wanted: Mapping[TopicPartition, Start], isolation: Isolation, timeout: float
@@ -113,6 +115,6 @@ async def _ask(
 
 
 def _timestamp(start: Edge | AtTime) -> int:
-    if isinstance(start, AtTime):
-        return start.timestamp_ms
+    if isinstance(start, AtTime):  # below 0 are the names of edges
+        return min(max(start.timestamp_ms, 0), _LATEST_TIME)
     return EARLIEST if start is Edge.oldest else LATEST

@@ -26,7 +26,7 @@ def test_a_start_as_written(text: str, start: object) -> None:
     assert parse_start(text) == start
 
 
-@pytest.mark.parametrize("text", ["", "begin", "1.5", "@", "@yesterday", "0x10"])
+@pytest.mark.parametrize("text", ["", "begin", "1.5", "@", "@yesterday", "0x10", "9223372036854775808"])
 def test_what_is_no_start_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"offset '{text}': expected `beginning`, `end`"):
         parse_start(text)

@@ -4,7 +4,7 @@ import pytest
 from scripted_cluster import Cluster, part, snapshot
 
 from ingestd.consumer.partition_consumer import PartitionConsumer
-from ingestd.consumer.settings import Edge, Isolation, TopicPartition
+from ingestd.consumer.settings import AtTime, Edge, Isolation, TopicPartition
 from ingestd.errors import ConnectionLost, CorruptBatch, ErrorCode, IngestdError, KafkaError
 
 
@@ -268,6 +268,23 @@ async def test_a_start_at_an_edge_of_a_partition_that_does_not_exist_is_refused(
     async with cluster.consumer() as consumer:
         with pytest.raises(KafkaError, match="t-3"):
             await consumer.consume_partition("t", 3, Edge.oldest)
+
+
+async def test_a_time_before_1970_is_not_taken_for_the_name_of_an_edge(monkeypatch):
+    # On the wire -1 is the end of the log, -2 its beginning.
+    cluster = Cluster([1])
+    broker, times = cluster.broker(1), []
+    listed = broker._listed
+
+    def listen(topic):
+        times.extend(part.timestamp for part in topic.partitions)
+        return listed(topic)
+
+    monkeypatch.setattr(broker, "_listed", listen)
+    async with cluster.consumer() as consumer:
+        for time in (-2, -1, 0, 5, 2**63):
+            await consumer.offsets({TopicPartition("t", 0): AtTime(time)})
+    assert times == [0, 0, 0, 5, 2**63 - 1]
 
 
 async def test_partitions_without_news_cost_a_fetch_nothing(make_batch, monkeypatch):
