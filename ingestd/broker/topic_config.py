@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["CONFIGURATIONS", "ConfigType", "Configuration", "TopicConfig", "check_configuration"]
+__all__ = [
+    "CONFIGURATIONS",
+    "ConfigSource",
+    "ConfigType",
+    "Configuration",
+    "TopicConfig",
+    "check_configuration",
+    "values_of",
+]
 
 
 class ConfigType:
@@ -20,6 +28,14 @@ class ConfigType:
     INT: Final = 3
     LONG: Final = 5
     LIST: Final = 7
+
+
+class ConfigSource:
+    """Where a configuration's value comes from, as DescribeConfigs and CreateTopics number it."""
+
+    TOPIC: Final = 1
+    STATIC_BROKER: Final = 4
+    DEFAULT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,17 @@ class TopicConfig:
             segment_ms=int(value("segment.ms")),
             deletes="delete" in value("cleanup.policy"),
         )
+
+
+def values_of(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
+    """Name, value and source of each configuration of a topic that has its own and a broker that has defaults."""
+    for name, known in CONFIGURATIONS.items():
+        if name in own:
+            yield name, own[name], ConfigSource.TOPIC
+        elif name in defaults:
+            yield name, defaults[name], ConfigSource.STATIC_BROKER
+        else:
+            yield name, known.default, ConfigSource.DEFAULT
 
 
 def check_configuration(name: str, value: str | None) -> None:

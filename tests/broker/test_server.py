@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +129,48 @@ def test_a_fetch_gives_whole_batches_within_its_bytes_and_at_least_one(
 def test_a_fetch_beyond_the_end_is_out_of_range(client: RawClient, new_topic: str) -> None:
     response = client.ask(fetch_request(new_topic, 5, wait_ms=10_000))
     assert response.responses[0].partitions[0].error_code is ErrorCode.offset_out_of_range
+
+
+@pytest.mark.parametrize(("deleted", "expected"), [(0, (2, 1_002)), (1, (2, 1_002)), (3, (4, 901)), (5, (-1, -1))])
+def test_the_largest_timestamp_is_one_of_a_record_that_is_left(
+    client: RawClient, new_topic: str, deleted: int, expected: tuple[int, int]
+) -> None:
+    """Also where the log starts within a batch: of what was deleted nothing is told, of the rest of the batch all."""
+    client.produce(new_topic, 0, batch_of([b"x"] * 3, timestamp_ms=1_000))
+    client.produce(new_topic, 0, batch_of([b"x"] * 2, timestamp_ms=900))
+    partition = entity(Api.delete_records, 2, "DeleteRecordsPartition", partition_index=0, offset=deleted)
+    topics = (entity(Api.delete_records, 2, "DeleteRecordsTopic", name=new_topic, partitions=(partition,)),)
+    client.ask(entity(Api.delete_records, 2, "DeleteRecordsRequest", topics=topics, timeout=timedelta(seconds=1)))
+    asked = entity(Api.list_offsets, 7, "ListOffsetsPartition", partition_index=0, timestamp=-3)
+    named = (entity(Api.list_offsets, 7, "ListOffsetsTopic", name=new_topic, partitions=(asked,)),)
+    answer = client.ask(
+        entity(Api.list_offsets, 7, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=named)
+    )
+    (told,) = answer.topics[0].partitions
+    assert (told.offset, told.timestamp) == expected
+
+
+async def test_a_created_topic_is_told_the_configurations_that_it_goes_by(tmp_path: Path) -> None:
+    """Its own, then the broker's, then Kafka's: as DescribeConfigs says them."""
+    defaults = MappingProxyType({"retention.ms": "1000", "segment.bytes": "5000"})
+
+    def created(port: int) -> dict[str, tuple[str, int]]:
+        own = entity(Api.create_topics, 7, "CreatableTopicConfig", name="segment.bytes", value="7000")
+        topic = entity(
+            Api.create_topics, 7, "CreatableTopic", name="t", num_partitions=1, replication_factor=1, assignments=(),
+            configs=(own,),
+        )  # fmt: skip
+        with RawClient(port) as raw:
+            answer = raw.ask(
+                entity(Api.create_topics, 7, "CreateTopicsRequest", topics=(topic,), timeout=timedelta(seconds=1))
+            )
+        return {config.name: (config.value, config.config_source) for config in answer.topics[0].configs}
+
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0, topic_defaults=defaults)) as server:
+        told = await asyncio.to_thread(created, server.port)
+    assert told["segment.bytes"] == ("7000", 1)
+    assert told["retention.ms"] == ("1000", 4)
+    assert told["retention.bytes"] == ("-1", 5)
 
 
 def test_metadata_creates_a_topic_only_when_asked_to(client: RawClient, new_topic: str) -> None:

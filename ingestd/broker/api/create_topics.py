@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.broker.storage import NewTopic
-from ingestd.broker.topic_config import CONFIGURATIONS
+from ingestd.broker.topic_config import values_of
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 API: Final = Api.create_topics
 VERSIONS: Final = range(2, 8)
-
-_SET_FOR_TOPIC: Final = 1
-_DEFAULT: Final = 5
 
 
 def handle(broker: Broker, request: Request) -> Answer:
@@ -45,7 +42,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     results = [
         _refused(schema, name, errors[name])
         if name in errors
-        else _created(schema, new[name].topic, validate_only=asked.validate_only)
+        else _created(broker, schema, new[name].topic, validate_only=asked.validate_only)
         for name in dict.fromkeys(topic.name for topic in asked.topics)
     ]
     first = next((error.code for error in errors.values()), ErrorCode.none)
@@ -94,7 +91,7 @@ def _refused(schema: Messages, name: str, error: KafkaError) -> Any:
     )
 
 
-def _created(schema: Messages, topic: Topic, *, validate_only: bool) -> Any:
+def _created(broker: Broker, schema: Messages, topic: Topic, *, validate_only: bool) -> Any:
     return schema.make(
         "CreatableTopicResult",
         name=topic.name,
@@ -107,12 +104,12 @@ def _created(schema: Messages, topic: Topic, *, validate_only: bool) -> Any:
             schema.make(
                 "CreatableTopicConfigs",
                 name=name,
-                value=topic.config.get(name, configuration.default),
+                value=value,
                 read_only=False,
-                config_source=_SET_FOR_TOPIC if name in topic.config else _DEFAULT,
+                config_source=source,
                 is_sensitive=False,
             )
-            for name, configuration in CONFIGURATIONS.items()
+            for name, value, source in values_of(topic.config, broker.settings.topic_defaults)
         )
         if schema.has("CreatableTopicConfigs")
         else (),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
-from ingestd.broker.topic_config import CONFIGURATIONS, ConfigType
+from ingestd.broker.topic_config import CONFIGURATIONS, ConfigSource, ConfigType, values_of
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
@@ -22,9 +22,6 @@ VERSIONS: Final = range(1, 5)
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
-_SET_FOR_TOPIC: Final = 1
-_STATIC_BROKER: Final = 4
-_DEFAULT: Final = 5
 
 
 def handle(broker: Broker, request: Request) -> Answer:
@@ -82,15 +79,9 @@ def _describe(broker: Broker, schema: Messages, asked: Any, resource: Any) -> It
 
 def _topic_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
     topic = broker.topic_named(name)
-    defaults = broker.settings.topic_defaults
-    for known in CONFIGURATIONS.values():
-        if known.name in topic.config:
-            value, source = topic.config[known.name], _SET_FOR_TOPIC
-        elif known.name in defaults:
-            value, source = defaults[known.name], _STATIC_BROKER
-        else:
-            value, source = known.default, _DEFAULT
-        yield known.name, value, source, known.type, known.documentation
+    for known, value, source in values_of(topic.config, broker.settings.topic_defaults):
+        configuration = CONFIGURATIONS[known]
+        yield known, value, source, configuration.type, configuration.documentation
 
 
 def _broker_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
@@ -105,4 +96,4 @@ def _broker_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, i
         ("num.partitions", str(settings.default_partitions), ConfigType.INT, "Partitions of a topic made on demand."),
         ("socket.request.max.bytes", str(settings.max_request_bytes), ConfigType.INT, "Largest request taken."),
     ):
-        yield key, value, _STATIC_BROKER, value_type, documentation
+        yield key, value, ConfigSource.STATIC_BROKER, value_type, documentation

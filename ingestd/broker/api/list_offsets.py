@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Request
-    from ingestd.records.decode import Record
 
 API: Final = Api.list_offsets
 VERSIONS: Final = range(1, 12)
@@ -106,11 +105,9 @@ def _first_from(log: PartitionLog, timestamp: int) -> _Found:
 
 
 def _largest(log: PartitionLog) -> _Found:
-    newest = log.batch_of_largest_timestamp()
-    if newest is None:
-        return _Found()
-    header, batch = newest
-    if header.max_timestamp < 0:
-        return _Found()
-    record: Record = max(decode_records(batch.read()), key=lambda record: record.timestamp_ms)
-    return _Found(record.offset, record.timestamp_ms)
+    found = _Found()
+    for _header, batch in log.batches_of_largest_timestamp():
+        for record in decode_records(batch.read(), first=log.start_offset):
+            if record.timestamp_ms > found.timestamp:
+                found = _Found(record.offset, record.timestamp_ms)
+    return found

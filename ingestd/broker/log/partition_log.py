@@ -346,16 +346,24 @@ class PartitionLog:
                 if header.last_offset >= self.start_offset:
                     yield header, LogSlice(segment, position, header.size, header.size)
 
-    def batch_of_largest_timestamp(self) -> tuple[BatchHeader, LogSlice] | None:
-        """The first batch with the largest timestamp of all; None in an empty log. Raises `OSError`."""
+    def batches_of_largest_timestamp(self) -> list[tuple[BatchHeader, LogSlice]]:
+        """Batches among whose records is the first with the largest timestamp of all, if any has one. Raises `OSError`.
+
+        Two where the log starts within one: what was deleted of it may have had its largest timestamp.
+        """
         newest = max(self._segments, key=lambda segment: segment.index.largest_timestamp)
         offset = newest.index.largest_timestamp_batch
-        if offset < self.start_offset:
-            # Deleted records may have held the largest timestamp: look through what is left.
-            left = [found for found in self.batches_from_timestamp(0) if found[0].base_offset >= self.start_offset]
-            return max(left, key=lambda found: found[0].max_timestamp, default=None)
-        position, header = next(newest.headers(offset))
-        return header, LogSlice(newest, position, header.size, header.size)
+        if offset >= self.start_offset:
+            position, header = next(newest.headers(offset))
+            return [(header, LogSlice(newest, position, header.size, header.size))]
+        # Deleted records had the largest timestamp, or none has one: look through what is left.
+        cut, largest = [], None
+        for found in self.batches_from_timestamp(0):
+            if found[0].base_offset < self.start_offset:
+                cut.append(found)
+            elif largest is None or found[0].max_timestamp > largest[0].max_timestamp:
+                largest = found
+        return cut if largest is None else [*cut, largest]
 
     def delete_before(self, offset: int) -> None:
         """Move the log's start to `offset` and remove the segments before it. Raises `OSError`."""
