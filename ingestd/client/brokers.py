@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ingestd.client.broker import Broker
 from ingestd.client.metadata import Node
-from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.errors import Closed, ErrorCode, KafkaError, WrongSetting
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ _FIRST_SEED_ID = -2  # -1 means "no node" in the protocol
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6 address]:port". Raises `ValueError`, naming the address."""
+    """Host and port of "host:port" or "[v6 address]:port". Raises `WrongSetting`, naming the address."""
+    if not isinstance(address, str):
+        raise WrongSetting("bootstrap", f'"host:port", not {address!r}')
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"bootstrap address {address!r}: expected host:port")
+        raise WrongSetting("bootstrap", f'"host:port", as in "kafka-1:9092", not {address!r}')
     return host, int(port)
 
 
@@ -43,6 +46,8 @@ class Brokers:
     """
 
     def __init__(self, bootstrap: Sequence[str], settings: ClientSettings) -> None:
+        if isinstance(bootstrap, (str, bytes)) or not isinstance(bootstrap, Collection):
+            raise WrongSetting("bootstrap", f'a list of addresses, as in ["kafka-1:9092"], not {bootstrap!r}')
         addresses = list(dict.fromkeys(parse_address(address) for address in bootstrap))
         random.shuffle(addresses)  # so that many clients do not all begin with the same broker
         self._settings = settings

@@ -12,8 +12,9 @@ from ingestd.client.metadata import NO_LEADER
 from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
 from ingestd.client.status import client_status
-from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork
+from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork, WrongSetting
 from ingestd.retry import Deadline
+from ingestd.settings import require_settings
 from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class Client:
         *,
         metadata: MetadataSource | None = None,
     ) -> None:
-        """Take bootstrap addresses, each "host:port". Raises `ValueError`, naming the address that is wrong.
+        """Take bootstrap addresses, each "host:port". Raises `WrongSetting`, naming the address that is wrong.
 
         With `metadata` injected the client makes no metadata request of its own, and needs no address.
         """
         if not bootstrap and metadata is None:
-            raise ValueError("bootstrap: at least one host:port is needed")
-        self.settings = settings or ClientSettings()
+            raise WrongSetting("bootstrap", 'at least one address, as in ["kafka-1:9092"]')
+        self.settings = require_settings(settings, ClientSettings)
         self._brokers = Brokers(bootstrap, self.settings)
         self._coordinators = Coordinators(self._brokers, self.settings)
         self.metadata: MetadataSource = metadata or RefreshedMetadata(self._brokers, self.settings)

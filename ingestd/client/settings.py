@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from ingestd.errors import ConfigurationError
 from ingestd.retry import Backoff
+from ingestd.settings import check_kinds, require_at_least
 from ingestd.wire.connection import ConnectionSettings
 
 __all__ = ["ClientSettings"]
 
+_TIMEOUTS: Final = (
+    "connect_timeout",
+    "request_timeout",
+    "metadata_request_timeout",
+    "metadata_hedge",
+    "metadata_timeout",
+    "retry_initial",
+    "retry_maximum",
+    "reconnect_initial",
+    "reconnect_maximum",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Settings of a `Client`. Times are in seconds.
+    """Settings of a `Client`. Times are in seconds. Raises `ConfigurationError` naming the setting.
 
     connection: client id, limits and security of every connection.
     connect_timeout: for one attempt to connect to one address and negotiate versions.
@@ -49,6 +64,14 @@ class ClientSettings:
     reconnect_maximum: float = 1.0
     allow_auto_topic_creation: bool = False
     retry_authentication: bool = False
+
+    def __post_init__(self) -> None:
+        check_kinds(self, {"connection": ConnectionSettings})
+        for name in _TIMEOUTS:
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+        require_at_least(self, 0, "seconds", ("metadata_max_age", "metadata_idle", "metadata_minimum_interval"))
+        require_at_least(self, 1, "a number", ("metadata_attempts",))
 
     def retry_backoff(self) -> Backoff:
         """A fresh backoff for attempts at metadata and roles."""

@@ -14,6 +14,7 @@ from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff, Deadline
+from ingestd.settings import require_client, require_settings
 from ingestd.wire.requests import metadata
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class Consumer:
         *,
         events: ConsumerEvents | None = None,
     ) -> None:
+        require_client(client)
         self._client = client
-        self._settings = settings or ConsumerSettings()
+        self._settings = require_settings(settings, ConsumerSettings)
         self._opening: set[TopicPartition] = set()
         self._placement = Placement(client, self._settings, events or NoEvents(), locate=self._locate)
         self._merged = MergedReader(self._placement)

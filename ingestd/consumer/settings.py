@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError
+from ingestd.settings import check_kinds
 
 __all__ = [
     "AtTime",
@@ -127,6 +128,7 @@ class ConsumerSettings:
     """Seconds that finding a topic, a leader or a start offset may take."""
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         for name in ("fetch_max_bytes", "partition_max_bytes", "prefetch_bytes"):
             if not 0 < getattr(self, name) < 2**31:
                 raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected 1 to {2**31 - 1} bytes")

@@ -70,9 +70,11 @@ class Dispatcher:
         self._stop_listening = self.metadata.listen(self._metadata_changed, self._used_topics)
 
     def topic(self, topic: str) -> TopicProducer:
-        """The topic's producer."""
+        """The topic's producer. Raises `TypeError` for what is no string."""
         producer = self._topics.get(topic)
         if producer is None:
+            if not isinstance(topic, str):
+                raise TypeError(f"topic: {topic!r}; expected a string")
             producer = self._topics[topic] = TopicProducer(
                 topic, self._settings, self, self._desk, self._ledger, self._events
             )

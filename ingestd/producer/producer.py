@@ -29,6 +29,7 @@ from ingestd.producer.transaction_state import TransactionState
 from ingestd.records.batch import HEADER_BYTES, codec_of
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
+from ingestd.settings import require_client, require_settings
 from ingestd.tasks import TaskOwner, tell_of_fork
 
 if TYPE_CHECKING:
@@ -80,8 +81,11 @@ class AsyncProducer(RecordIntake):
     ) -> None:
         """Needs a running loop from the first `send` on; takes no connection and asks for nothing before that.
 
-        A transactional producer asks `coordinator`, the cluster's by default, instead of `identities`.
+        A transactional producer asks `coordinator`, the cluster's by default, instead of `identities`. Raises
+        `ConfigurationError` for what is no client, or no `ProducerSettings`.
         """
+        require_client(client)
+        settings = require_settings(settings, ProducerSettings)
         self._settings = settings
         self._ledger = Ledger(settings.buffer_bytes)
         super().__init__(self._ledger.allowance)

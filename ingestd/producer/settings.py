@@ -9,6 +9,7 @@ from ingestd.errors import ConfigurationError
 from ingestd.producer.partitioners import hash_murmur2
 from ingestd.records.codecs import Compression
 from ingestd.retry import Backoff
+from ingestd.settings import check_kinds, is_text, require_at_least
 
 if TYPE_CHECKING:
     from ingestd.producer.interceptors import Interceptor
@@ -30,6 +31,7 @@ _COUNTS: Final = (
     "in_flight_requests",
     "breaker_failures",
 )
+_LONGEST_LINGER: Final = 86_400
 _SECONDS: Final = (
     "delivery_timeout",
     "request_timeout",
@@ -92,6 +94,7 @@ class ProducerSettings:
     """… for this long; then one more wait decides."""
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if self.acks not in (-1, 0, 1):
             raise ConfigurationError(f"acks: {self.acks}; expected -1 (all), 1 or 0")
         if self.idempotent and self.acks != ACKS_ALL:
@@ -105,13 +108,24 @@ class ProducerSettings:
             raise ConfigurationError(
                 f"in_flight_requests: {self.in_flight_requests}; expected at most {REMEMBERED_BATCHES}"
             )
-        if self.linger < 0:
-            raise ConfigurationError(f"linger: {self.linger}; expected seconds, 0 or more")
+        require_at_least(self, 0, "seconds", ("linger", "breaker_pause"))
+        if self.linger > _LONGEST_LINGER:
+            raise ConfigurationError(f"linger: {self.linger}; expected seconds, at most {_LONGEST_LINGER}")
         for name in _SECONDS:
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
         if self.acknowledge_timeout * 1000 >= 1 << 31:
             raise ConfigurationError(f"acknowledge_timeout: {self.acknowledge_timeout}; expected below 2^31 ms")
+
+    def _check_kinds(self) -> None:
+        if is_text(self.compression):
+            expected = f"a Compression, as in Compression.parse({self.compression!r})"
+            raise ConfigurationError(f"compression: {self.compression!r}; expected {expected}")
+        check_kinds(
+            self, {"idempotent": bool, "compression": Compression, "interceptors": tuple, "transactional_id": str}
+        )
+        if not callable(self.partitioner):
+            raise ConfigurationError(f"partitioner: {self.partitioner!r}; expected what makes a topic's partitioner")
 
     def _check_transactional(self, transactional_id: str) -> None:
         if not transactional_id:

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from ingestd.client.client import Client
-from ingestd.client.settings import ClientSettings
 from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
 from ingestd.producer.delivery import Delivery
 from ingestd.producer.message import OutgoingMessage
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
+    from ingestd.client.settings import ClientSettings
     from ingestd.producer.transaction_state import TransactionState
     from ingestd.records.decode import Record
 
@@ -100,7 +100,7 @@ class SyncProducer:
         self._thread = threading.Thread(target=_run, args=(loop,), name="ingestd sync producer", daemon=True)
         self._thread.start()
         settings = ProducerSettings(linger=0.0) if settings is None else settings
-        build = make_client or (lambda: Client(bootstrap, client_settings or ClientSettings()))
+        build = make_client or (lambda: Client(bootstrap, client_settings))
         try:
             self._client, self._producer = self._call(_build(build, settings), _START_SECONDS, "starting")
         except BaseException:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.producer.batch import Batch
@@ -49,6 +49,10 @@ class OutgoingRecord:
     reserved: int
     generation: int
     records: int = 1
+
+
+_PARTITIONS: Final = 1 << 31
+"""The protocol has no number for more."""
 
 
 class TopicProducer:
@@ -211,7 +215,9 @@ class TopicProducer:
     def _producer(self, partition: int) -> PartitionProducer:
         producer = self._producers.get(partition)
         if producer is None:
-            if partition < 0:
+            if not isinstance(partition, int):
+                raise TypeError(f"partition of {self._topic}: {partition!r}; expected a whole number, or None")
+            if not 0 <= partition < _PARTITIONS:
                 raise KafkaError(ErrorCode.invalid_partitions, f"{self._topic}: invalid partition {partition}")
             producer = self._producers[partition] = PartitionProducer(
                 self._topic, partition, self._settings, self._routes, self._desk, self._ledger, self._events

@@ -20,6 +20,7 @@ from ingestd.errors import (
     WrongSetting,
 )
 from ingestd.retry import Deadline
+from ingestd.settings import check_kinds, require_at_least
 from ingestd.wire.apis import Api, api_name
 from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames
@@ -59,6 +60,8 @@ class ConnectionSettings:
     send_buffer, receive_buffer: bytes of the kernel's socket buffers; 0 leaves them to the kernel, which adapts them.
     tls: what is trusted and shown; None: no TLS.
     sasl: who this client is; None: nobody in particular, or whom its certificate names.
+
+    Raises `ConfigurationError` naming the setting.
     """
 
     client_id: str = "ingestd"
@@ -71,6 +74,15 @@ class ConnectionSettings:
     sasl: SaslMechanism | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(self)
+        require_at_least(self, 1, "bytes", ("answer_limit",))
+        require_at_least(self, 0, "bytes", ("answer_memory", "send_buffer", "receive_buffer"))
+        require_at_least(self, 0, "a number", ("in_flight_limit",))
+        # By what they have: most programs do without TLS, and its import costs them.
+        if self.tls is not None and not hasattr(self.tls, "verify"):
+            raise WrongSetting("tls", "TlsSettings, or None")
+        if self.sasl is not None and not hasattr(self.sasl, "begin"):
+            raise WrongSetting("sasl", "a mechanism: Plain, Scram or OAuthBearer")
         if self.tls is None and self.sasl is not None and self.sasl.needs_tls:
             raise WrongSetting("tls", f"TLS, since {self.sasl.name} sends a secret as it is, or `cleartext` for that")
 

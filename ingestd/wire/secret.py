@@ -11,6 +11,7 @@ from pathlib import Path  # noqa: TC003 - types of fields are looked up when a c
 from typing import Final
 
 from ingestd.errors import ConfigurationError, WrongSetting
+from ingestd.settings import as_path
 
 __all__ = ["Secret", "warn_if_others_can_read"]
 
@@ -37,10 +38,16 @@ class Secret:
     def __post_init__(self) -> None:
         if sum(place is not None for place in (self.file, self.environment, self.value)) != 1:
             raise WrongSetting("file", "exactly one of file, environment and value")
+        object.__setattr__(self, "file", as_path("file", self.file))
+        for name in ("environment", "value"):
+            if not isinstance(getattr(self, name), (str, type(None))):
+                raise WrongSetting(name, "a string")
 
     @classmethod
     def of(cls, given: Secret | str | None) -> Secret | None:
-        """A secret from what a caller gave: a string is the secret itself."""
+        """A secret from what a caller gave: a string is the secret itself. Raises `WrongSetting`."""
+        if not isinstance(given, (cls, str, type(None))):
+            raise WrongSetting("secret", f"a string or a Secret, not something of class {type(given).__name__}")
         return cls(value=given) if isinstance(given, str) else given
 
     def read(self) -> str:

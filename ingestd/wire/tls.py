@@ -10,6 +10,7 @@ from pathlib import Path  # noqa: TC003 - types of fields are looked up when a c
 from typing import Final, Literal
 
 from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError, WrongSetting
+from ingestd.settings import as_path, check_kinds
 from ingestd.wire.secret import Secret, warn_if_others_can_read
 
 __all__ = ["TlsSettings", "client_context", "handshake_error"]
@@ -21,7 +22,8 @@ _log = logging.getLogger(__name__)
 class TlsSettings:
     """How a client does TLS. The defaults verify the broker's certificate and name; files are PEM.
 
-    A file that was replaced (a renewed certificate) counts from the next connection on.
+    A file that was replaced (a renewed certificate) counts from the next connection on. Raises `WrongSetting` and
+    `ConfigurationError`, naming the setting; files are looked at when a connection needs them.
     """
 
     ca_file: Path | None = None
@@ -41,6 +43,13 @@ class TlsSettings:
     """The oldest version of TLS that is spoken."""
 
     def __post_init__(self) -> None:
+        for name in ("ca_file", "certificate_file", "key_file"):
+            object.__setattr__(self, name, as_path(name, getattr(self, name)))
+        check_kinds(self, {"server_name": str})
+        if self.verify not in _CHOICES:
+            raise WrongSetting("verify", " or ".join(repr(choice) for choice in _CHOICES))
+        if self.minimum_version not in _VERSIONS:
+            raise WrongSetting("minimum_version", " or ".join(repr(version) for version in _VERSIONS))
         object.__setattr__(self, "key_password", Secret.of(self.key_password))
         if self.certificate_file is None:
             for name in ("key_file", "key_password"):
@@ -48,6 +57,7 @@ class TlsSettings:
                     raise WrongSetting(name, "certificate_file beside it")
 
 
+_CHOICES: Final = ("full", "certificate", "none")
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, ProtocolError
+from ingestd.settings import require_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -60,6 +61,7 @@ class Administration:
     """
 
     def __init__(self, client: Client) -> None:
+        require_client(client)
         self._client = client
 
     async def _items(

@@ -17,8 +17,9 @@ from ingestd.consumer.group.session import EndReason
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.group.subscription import Subscription
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
-from ingestd.errors import Closed, IngestdError
+from ingestd.errors import Closed, ConfigurationError, IngestdError
 from ingestd.retry import Deadline
+from ingestd.settings import is_text, require_client, require_settings
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -72,9 +73,12 @@ class ConsumerGroup:
         events: GroupEvents | None = None,
         consumer_events: ConsumerEvents | None = None,
     ) -> None:
+        require_client(client)
+        if not is_text(group_id):
+            raise ConfigurationError(f"group_id: {group_id!r}; expected a name")
         self._client = client
         self._group_id = group_id
-        self._settings = settings or GroupSettings()
+        self._settings = require_settings(settings, GroupSettings)
         self._events = events or LoggedGroupEvents()
         self._consumer = Consumer(client, _fetching(self._settings), events=consumer_events)
         self._tasks = TaskOwner()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.errors import ConfigurationError
+from ingestd.settings import check_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ingestd.consumer.group.assignor import Assignor
 
 __all__ = ["GroupProtocol", "GroupSettings", "NoOffset"]
@@ -76,6 +76,21 @@ class GroupSettings:
     """How the claims' partitions are fetched."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.assignors, str):
+            raise ConfigurationError(f"assignors: {self.assignors!r}; expected several, as in ({self.assignors!r},)")
+        check_kinds(
+            self,
+            {
+                "assignors": Sequence,
+                "remote_assignor": str,
+                "group_instance_id": str,
+                "rack": str,
+                "auto_commit_interval": float,
+                "consumer": ConsumerSettings,
+            },
+        )
+        if self.group_instance_id == "":
+            raise ConfigurationError("group_instance_id: empty; expected a name, or None")
         for name in (
             "session_timeout",
             "heartbeat_interval",

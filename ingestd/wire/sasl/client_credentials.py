@@ -76,6 +76,11 @@ class ClientCredentials:
 
         Raises `WrongSetting`.
         """
+        for name, text in (("token_endpoint", endpoint), ("client_id", client_id), ("scope", scope)):
+            if not isinstance(text, str):
+                raise WrongSetting(name, "a string")
+        if client_secret is None:
+            raise WrongSetting("client_secret", "a string or a Secret")
         parts = urlsplit(endpoint)
         if parts.scheme not in ({"https", "http"} if cleartext else {"https"}) or not parts.hostname or "@" in endpoint:
             raise WrongSetting("token_endpoint", "an https URL without a user in it")

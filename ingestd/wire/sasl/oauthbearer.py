@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ingestd.errors import AuthenticationFailed, ConnectionLost, IngestdError, WrongSetting
+from ingestd.settings import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ingestd.wire.sasl.mechanism import Exchange
 
 __all__ = ["OAuthBearer", "TokenProvider"]
@@ -40,10 +39,14 @@ class OAuthBearer:
     cleartext: bool = False
 
     def __post_init__(self) -> None:
+        if not callable(self.token):
+            raise WrongSetting("token", "what gives a token when it is called and awaited, as ClientCredentials does")
+        if not isinstance(self.extensions, Mapping):
+            raise WrongSetting("extensions", "a mapping of names to values")
         for name, value in self.extensions.items():
-            if not _EXTENSION_NAME.fullmatch(name) or name == "auth":
+            if not is_text(name) or not _EXTENSION_NAME.fullmatch(name) or name == "auth":
                 raise WrongSetting("extensions", f"names of letters other than auth, not {name!r}")
-            if not _EXTENSION_VALUE.fullmatch(value):
+            if not is_text(value) or not _EXTENSION_VALUE.fullmatch(value):
                 raise WrongSetting("extensions", f"printable ASCII as the value of {name}")
 
     @property

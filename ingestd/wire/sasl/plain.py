@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.errors import WrongSetting
+from ingestd.settings import is_text
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ class Plain:
     cleartext: bool = False
 
     def __post_init__(self) -> None:
-        if not self.username or "\0" in self.username:
+        if not is_text(self.username) or "\0" in self.username:
             raise WrongSetting("username", "a name without NUL")
+        if self.password is None:
+            raise WrongSetting("password", "a string or a Secret")
         object.__setattr__(self, "password", Secret.of(self.password))
 
     @property

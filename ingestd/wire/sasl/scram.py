@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.errors import AuthenticationFailed, WrongSetting
+from ingestd.settings import is_text
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ class Scram:
     algorithm: Literal["SHA-256", "SHA-512"] = "SHA-512"
 
     def __post_init__(self) -> None:
-        if not self.username:
+        if not is_text(self.username):
             raise WrongSetting("username", "a name")
         if self.algorithm not in ("SHA-256", "SHA-512"):
             raise WrongSetting("algorithm", "SHA-256 or SHA-512")
+        if self.password is None:
+            raise WrongSetting("password", "a string or a Secret")
         object.__setattr__(self, "password", Secret.of(self.password))
 
     @property

@@ -1,0 +1,94 @@
+"""What the fields of a settings class take: checked when one is made, so that a slip is named where it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.errors import ConfigurationError, WrongSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
+
+__all__ = ["as_path", "check_kinds", "is_text", "require_at_least", "require_client", "require_settings"]
+
+_WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
+_SHOWN: Final = (bool, int, float, str, type(None), Enum)
+"""What a message may show as it is: of anything else it names the class."""
+
+
+def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None) -> None:
+    """Hold each field to the class of its default, or to that in `kinds`; None goes where it is the default.
+
+    A whole number is a number too, but no other class stands for another: True is not 1, and "1" is not. NaN is no
+    number. Raises `ConfigurationError`, naming the field.
+    """
+    for each in fields(settings):
+        kind = (kinds or {}).get(each.name)
+        if kind is None and each.default not in (MISSING, None):
+            kind = type(each.default)
+        value = getattr(settings, each.name)
+        if kind is None or (value is None and each.default is None) or _is_of(value, kind):
+            continue
+        raise ConfigurationError(f"{each.name}: {_shown(value)}; expected {_words(kind)}")
+
+
+def require_at_least(settings: Any, least: float, unit: str, names: Iterable[str]) -> None:
+    """Hold fields to a lower bound. Raises `ConfigurationError`, naming the first that is below it."""
+    for name in names:
+        value = getattr(settings, name)
+        if not value >= least:
+            raise ConfigurationError(f"{name}: {value}; expected {unit}, {least:g} or more")
+
+
+def require_settings(given: Value | None, kind: type[Value]) -> Value:
+    """The settings that a constructor was given, the defaults for None. Raises `ConfigurationError` for others."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ConfigurationError(f"settings: {_shown(given)}; expected {_words(kind)}")
+    return given
+
+
+def require_client(given: object) -> None:
+    """Refuse addresses where a `Client` is expected. Raises `ConfigurationError`."""
+    if isinstance(given, (str, Collection)):
+        raise ConfigurationError(f'client: {_shown(given)}; expected a Client, as in Client(["kafka-1:9092"])')
+
+
+def as_path(name: str, given: Path | str | None) -> Path | None:
+    """A path, also from a string. Raises `WrongSetting`."""
+    if not isinstance(given, (str, Path, type(None))):
+        raise WrongSetting(name, "a path")
+    return Path(given) if isinstance(given, str) else given
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a string, and not an empty one: what a type says, and a caller may not have kept to."""
+    return isinstance(value, str) and bool(value)
+
+
+def _is_of(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if issubclass(kind, IntEnum):
+        return isinstance(value, int) and not isinstance(value, bool) and value in set(kind)
+    return isinstance(value, kind)
+
+
+def _words(kind: type) -> str:
+    if issubclass(kind, Enum):
+        return " or ".join(f"{kind.__name__}.{member.name}" for member in kind)
+    return _WORDS.get(kind, f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}")
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, _SHOWN) else f"something of class {type(value).__name__}"

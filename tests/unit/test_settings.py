@@ -1,0 +1,143 @@
+"""What a settings class or a constructor does not take is refused there, by name and with what it takes."""
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd import (
+    AsyncProducer,
+    BlockingConsumer,
+    Client,
+    ClientCredentials,
+    ClientSettings,
+    ClusterAdmin,
+    ConnectionSettings,
+    Consumer,
+    ConsumerGroup,
+    ConsumerSettings,
+    GroupSettings,
+    Isolation,
+    OAuthBearer,
+    Plain,
+    ProducerSettings,
+    Scram,
+    Secret,
+    SyncProducer,
+    TlsSettings,
+)
+from ingestd.errors import ConfigurationError
+
+NAN = float("nan")
+ANY_ADDRESS = ["127.0.0.1:9"]
+
+
+async def _token() -> str:
+    return "token"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (ProducerSettings, {"linger": "5"}, "linger: '5'; expected a number"),
+        (ProducerSettings, {"linger": NAN}, "linger: nan; expected a number"),
+        (ProducerSettings, {"linger": float("inf")}, "linger: inf; expected seconds, at most 86400"),
+        (ProducerSettings, {"compression": "zstd"}, r"compression: 'zstd'; expected .* Compression.parse\('zstd'\)"),
+        (ProducerSettings, {"acks": True}, "acks: True; expected a whole number"),
+        (ProducerSettings, {"batch_bytes": 1.5}, "batch_bytes: 1.5; expected a whole number"),
+        (ProducerSettings, {"partitioner": "murmur2"}, "partitioner: 'murmur2'; expected"),
+        (ProducerSettings, {"interceptors": [1]}, "interceptors: something of class list; expected a tuple"),
+        (ProducerSettings, {"transactional_id": 5}, "transactional_id: 5; expected a string"),
+        (ProducerSettings, {"idempotent": "yes"}, "idempotent: 'yes'; expected True or False"),
+        (ProducerSettings, {"delivery_timeout": None}, "delivery_timeout: None; expected a number"),
+        (ProducerSettings, {"breaker_pause": -1}, "breaker_pause: -1; expected seconds, 0 or more"),
+        (ConsumerSettings, {"isolation": "read_committed"}, "isolation: .* expected .*Isolation.read_committed"),
+        (ConsumerSettings, {"isolation": 7}, "isolation: 7; expected"),
+        (ConsumerSettings, {"out_of_range": "oldest"}, "out_of_range: 'oldest'; expected .*OutOfRange.oldest"),
+        (ConsumerSettings, {"rack": None}, "rack: None; expected a string"),
+        (ConsumerSettings, {"check_crcs": "no"}, "check_crcs: 'no'; expected True or False"),
+        (ConsumerSettings, {"fetch_max_wait": "1"}, "fetch_max_wait: '1'; expected a number"),
+        (GroupSettings, {"protocol": "consumer"}, "protocol: 'consumer'; expected .*GroupProtocol.consumer"),
+        (GroupSettings, {"assignors": "range"}, r"assignors: 'range'; expected several, as in \('range',\)"),
+        (GroupSettings, {"no_offset": "oldest"}, "no_offset: 'oldest'; expected NoOffset.oldest"),
+        (GroupSettings, {"consumer": {}}, "consumer: something of class dict; expected a ConsumerSettings"),
+        (GroupSettings, {"group_instance_id": ""}, "group_instance_id: empty"),
+        (GroupSettings, {"auto_commit_interval": "5"}, "auto_commit_interval: '5'; expected a number"),
+        (ClientSettings, {"connect_timeout": 0}, "connect_timeout: 0; expected seconds, more than 0"),
+        (ClientSettings, {"connection": None}, "connection: None; expected a ConnectionSettings"),
+        (ClientSettings, {"metadata_attempts": 0}, "metadata_attempts: 0; expected a number, 1 or more"),
+        (ClientSettings, {"metadata_max_age": -1.0}, "metadata_max_age: -1.0; expected seconds, 0 or more"),
+        (ConnectionSettings, {"client_id": None}, "client_id: None; expected a string"),
+        (ConnectionSettings, {"answer_limit": 0}, "answer_limit: 0; expected bytes, 1 or more"),
+        (ConnectionSettings, {"tls": True}, "tls: expected TlsSettings"),
+        (ConnectionSettings, {"sasl": ("user", "hidden")}, "sasl: expected a mechanism"),
+        (TlsSettings, {"ca_file": 5}, "ca_file: expected a path"),
+        (TlsSettings, {"verify": "fulll"}, "verify: expected 'full' or 'certificate' or 'none'"),
+        (TlsSettings, {"minimum_version": "1.1"}, "minimum_version: expected '1.2' or '1.3'"),
+        (Secret, {"environment": 5}, "environment: expected a string"),
+        (Secret, {"value": b"hidden"}, "value: expected a string"),
+        (Plain, {"username": 5, "password": "hidden"}, "username: expected a name"),
+        (Plain, {"username": "me", "password": None}, "password: expected a string or a Secret"),
+        (Plain, {"username": "me", "password": b"hidden"}, "secret: expected a string or a Secret"),
+        (Scram, {"username": "me", "password": None}, "password: expected a string or a Secret"),
+        (OAuthBearer, {"token": "hidden"}, "token: expected what gives a token"),
+        (OAuthBearer, {"token": _token, "extensions": {"a": 1}}, "extensions: expected printable ASCII"),
+        (
+            ClientCredentials,
+            {"endpoint": 5, "client_id": "a", "client_secret": "b"},
+            "token_endpoint: expected a string",
+        ),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_a_wrong_setting_is_refused_by_name_where_it_is_made(
+    kind: Callable[..., object], given: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as refused:
+        kind(**given)
+    assert "hidden" not in str(refused.value)
+
+
+def test_what_means_the_same_is_taken() -> None:
+    assert ProducerSettings(linger=1).linger == 1  # a whole number of seconds
+    assert ConsumerSettings(isolation=1).isolation == Isolation.read_committed  # the protocol's own number
+    assert TlsSettings(ca_file="/ca.pem") == TlsSettings(ca_file=Path("/ca.pem"))  # type: ignore[arg-type]
+    assert Secret(file="/secret") == Secret(file=Path("/secret"))  # type: ignore[arg-type]
+    with pytest.raises(FrozenInstanceError):
+        TlsSettings().ca_file = Path("/ca.pem")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [AsyncProducer, Consumer, ClusterAdmin, lambda client: ConsumerGroup(client, "group")])
+def test_addresses_where_a_client_is_expected(kind: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"client: .* expected a Client, as in Client\("):
+        kind(ANY_ADDRESS)
+
+
+@pytest.mark.parametrize("kind", [Client, SyncProducer, BlockingConsumer])
+def test_one_address_where_several_are_expected(kind: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match="bootstrap: expected a list of addresses"):
+        kind("127.0.0.1:9")
+
+
+@pytest.mark.parametrize("kind", [Client, SyncProducer, BlockingConsumer])
+def test_settings_of_another_class(kind: Callable[[Any, Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match="settings: something of class dict; expected a"):
+        kind(ANY_ADDRESS, {})
+
+
+@pytest.mark.parametrize("group_id", ["", 5, None])
+async def test_a_group_without_a_name(group_id: Any) -> None:
+    async with Client(ANY_ADDRESS) as client:
+        with pytest.raises(ConfigurationError, match=r"group_id: .* expected a name"):
+            ConsumerGroup(client, group_id)
+
+
+async def test_a_topic_or_partition_of_another_class_is_refused_at_once() -> None:
+    async with Client(ANY_ADDRESS) as client, AsyncProducer(client) as producer:
+        with pytest.raises(TypeError, match="topic: 5; expected a string"):
+            producer.send(5, b"value")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="partition of topic: '1'; expected a whole number"):
+            producer.send("topic", b"value", partition="1")  # type: ignore[arg-type]
+        assert producer.outstanding == 0
