@@ -143,7 +143,7 @@ _FIELDS: Final[dict[str, Callable[[bytes, bytes, Any], bytes]]] = {
 def _pieces(text: str) -> Iterator[bytes | Callable[[bytes, bytes, Any], bytes]]:
     at = 0
     for token in _TOKEN.finditer(text):
-        yield text[at : token.start()].encode()
+        yield text[at : token.start()].encode(errors="surrogateescape")
         at = token.end()
         field, hexadecimal, escape = token.groups()
         if hexadecimal is not None:
@@ -157,7 +157,7 @@ def _pieces(text: str) -> Iterator[bytes | Callable[[bytes, bytes, Any], bytes]]
         else:
             known = ", ".join(f"%{name}" for name in _FIELDS)
             raise ConfigurationError(f"format {text!r}: {token[0]!r} is unknown; expected {known}, %%, or an escape")
-    yield text[at:].encode()
+    yield text[at:].encode(errors="surrogateescape")
 
 
 def unescape(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 
 import pytest
 
@@ -78,3 +79,8 @@ def test_a_delimiter_is_typed_with_escapes() -> None:
     assert unescape(r"\n") == b"\n"
     assert unescape(r"%%\t\x1e|") == b"%%\t\x1e|"
     assert unescape("") == b""
+
+
+def test_what_is_no_text_on_the_command_line_stays_the_bytes_that_it_is() -> None:
+    # Python shows such bytes of an argument as lone surrogates.
+    assert unescape(os.fsdecode(b"\xff|")) == b"\xff|"
