@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from ingestd.logs import get_logger
@@ -46,7 +47,9 @@ class Intake:
 
     def ended(self, source: str, reason: str) -> None:
         """A source is finished: the finder looks at what stands in its place."""
-        self._log.info("source finished", source=source, reason=reason)
+        # It may name a path that is not UTF-8, which JSON can not hold.
+        said = os.fsencode(reason).decode(errors="backslashreplace")
+        self._log.info("source finished", source=source, reason=said)
         self._finder.ended(source, reason)
 
     def appeared(self, found: Found) -> None:
