@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Moves records into Apache Kafka clusters as fast as the machine allows, and loses none.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 pipeline = typer.Typer(help="Run pipelines on Spark.", no_args_is_help=True)
@@ -107,9 +108,7 @@ def broker(
 @app.command()
 def produce(
     topic: OfTopic,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Lines to send; standard input if none.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Lines to send; standard input if none.")] = None,
     brokers: Brokers = None,
     config: OfConfiguration = None,
     cluster: OfCluster = None,
@@ -191,7 +190,7 @@ def consume(
 
 @pipeline.command("run")
 def run_pipeline(
-    config: ConfigurationFile, name: Annotated[str, typer.Argument(metavar="NAME", help="[pipelines.NAME]")]
+    config: ConfigurationFile, name: Annotated[str, typer.Argument(metavar="NAME", help=r"Which \[pipelines.NAME].")]
 ) -> None:
     """Run a pipeline once, on the Spark that its settings name, over what its topics hold now."""
     from ingestd.cli.configured import load_configuration

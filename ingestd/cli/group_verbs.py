@@ -17,7 +17,7 @@ __all__ = ["groups"]
 
 groups = typer.Typer(help="List and describe groups, show their lag, reset their offsets.", no_args_is_help=True)
 
-GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP…")]
+GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP")]
 
 
 @groups.command("list")

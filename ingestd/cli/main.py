@@ -65,9 +65,16 @@ def _report(error: Exception) -> int:
     if unexpected:
         raise error
     for cause in causes:
-        for line in (str(cause) or type(cause).__name__).splitlines():
+        for line in _said(cause).splitlines():
             print(f"ingestd: {line}", file=sys.stderr)
     return MISUSED if any(isinstance(cause, ConfigurationError) for cause in causes) else FAILED
+
+
+def _said(cause: Exception) -> str:
+    """What went wrong; of the system's errors the file comes first, as in every message, and not their number."""
+    if isinstance(cause, OSError) and cause.filename is not None and cause.strerror:
+        return f"{cause.filename}: {cause.strerror}"
+    return str(cause) or type(cause).__name__
 
 
 def _causes(error: Exception) -> Iterator[Exception]:

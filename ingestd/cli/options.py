@@ -12,7 +12,7 @@ import typer
 __all__ = ["Brokers", "ConfigurationFile", "OfCluster", "OfConfiguration", "Shape", "ShownAs", "TopicNames", "show"]
 
 ConfigurationFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration file (TOML).")]
-TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 Brokers = Annotated[
     list[str] | None,
     typer.Option("--brokers", "-b", metavar="HOST:PORT[,…]", envvar="INGESTD_BROKERS", help="Brokers to ask first."),
@@ -23,7 +23,7 @@ OfConfiguration = Annotated[
 ]
 OfCluster = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME", help="Which [clusters.NAME] of --config; needed if several."),
+    typer.Option("--cluster", metavar="NAME", help=r"Which \[clusters.NAME] of --config; needed if several."),
 ]
 
 

@@ -49,6 +49,22 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         assert verb in shown
 
 
+@pytest.mark.parametrize(
+    ("verb", "table"), [(["topics", "list"], "[clusters.NAME]"), (["pipeline", "run"], "[pipelines.NAME]")]
+)
+def test_help_is_short_too_and_shows_the_names_of_tables(
+    verb: list[str], table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Square brackets are markup to what prints the help: `Which  of --config`.
+    assert main([*verb, "-h"]) == 0
+    assert table in capsys.readouterr().out
+
+
+def test_a_directory_in_place_of_lines_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "-t", "topic", "-b", "127.0.0.1:9", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"ingestd: {tmp_path}: Is a directory\n"
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
 def test_a_reader_of_the_output_that_went_away_is_no_fault(config, unbuffered: str) -> None:
     # `ingestd check FILE | true`: what was printed is written at once, or when all is done.
@@ -133,7 +149,7 @@ def test_a_codec_that_is_none_is_refused(compression: str, capsys: pytest.Captur
 
 def test_input_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["produce", "-t", "x", "-b", "a:1", "/nowhere/lines"]) == 1
-    assert capsys.readouterr().err == "ingestd: [Errno 2] No such file or directory: '/nowhere/lines'\n"
+    assert capsys.readouterr().err == "ingestd: /nowhere/lines: No such file or directory\n"
 
 
 def test_an_entry_that_is_only_imported_brings_nothing_in() -> None:
