@@ -165,13 +165,12 @@ class Consumer:
         deadline = Deadline.after(self._settings.metadata_timeout)
         self._opening.update(starts)
         try:
-            known = {
-                topic: frozenset(await self._client.partitions(topic, deadline.remaining))
-                for topic in {key.topic for key in starts}
-            }
-            for key in starts:
-                if key.partition not in known[key.topic]:
-                    raise KafkaError(ErrorCode.unknown_topic_or_partition, str(key))
+            unknown = await self._unknown(starts, deadline)
+            if unknown:  # they may have been added since the metadata that we have
+                await self._client.metadata.refresh({key.topic for key in unknown}, deadline.remaining)
+                unknown = await self._unknown(unknown, deadline)
+            if unknown:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition, str(unknown[0]))
             isolation = self._settings.isolation
             first = await resolve_offsets(self._client, starts, isolation, deadline.remaining)
             last = await resolve_offsets(self._client, ends, isolation, deadline.remaining) if ends else {}
@@ -179,6 +178,14 @@ class Consumer:
             self._opening.difference_update(starts)
         self._check_open()
         return {key: self._add(key, start, first[key], last.get(key)) for key, start in starts.items()}
+
+    async def _unknown(self, keys: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """Those that their topics do not have, as far as metadata says."""
+        known = {
+            topic: frozenset(await self._client.partitions(topic, deadline.remaining))
+            for topic in {key.topic for key in keys}
+        }
+        return [key for key in keys if key.partition not in known[key.topic]]
 
     def _check_open(self) -> None:
         if self._closed:

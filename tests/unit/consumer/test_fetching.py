@@ -263,11 +263,36 @@ async def test_a_partition_without_a_leader_waits_for_one(make_batch):
         assert await reading == [b"a"]
 
 
+async def pushed_when_wanted(cluster, leaders):
+    """Bring this metadata once somebody asked for some."""
+    async with asyncio.timeout(5):
+        while not cluster.wanted:
+            await asyncio.sleep(0)
+    cluster.metadata.push(snapshot(leaders, version=2))
+
+
 async def test_a_start_at_an_edge_of_a_partition_that_does_not_exist_is_refused():
     cluster = Cluster([1])
     async with cluster.consumer() as consumer:
+        opening = asyncio.create_task(consumer.consume_partition("t", 3, Edge.oldest))
+        await pushed_when_wanted(cluster, [1])
         with pytest.raises(KafkaError, match="t-3"):
-            await consumer.consume_partition("t", 3, Edge.oldest)
+            await opening
+
+
+async def test_a_partition_that_was_added_since_metadata_came_is_read(make_batch):
+    # A group's leader assigns it as soon as it knows of it; the members' own metadata may be minutes old.
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        opening = asyncio.create_task(
+            consumer.consume_partitions({TopicPartition("t", 0): 0, TopicPartition("t", 1): 0})
+        )
+        await pushed_when_wanted(cluster, [1, 2])
+        added = (await opening)[TopicPartition("t", 1)]
+        while (asked := await cluster.asked()).node_id != 2:
+            asked.answer()
+        asked.answer(part(1, make_batch(0, [b"a"])))
+        assert await anext(aiter(added.chunks()))
 
 
 async def test_a_time_before_1970_is_not_taken_for_the_name_of_an_edge(monkeypatch):
