@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ingestd.client.answers import why_no_leader
 from ingestd.client.brokers import CONTROL, Brokers
 from ingestd.client.coordinators import CoordinatorKind, Coordinators
-from ingestd.client.metadata import NO_LEADER
+from ingestd.client.metadata import NO_LEADER, require_topic_name
 from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
 from ingestd.client.status import client_status
@@ -276,6 +276,7 @@ class Client:
     async def _topic(self, topic: str, deadline: Deadline) -> TopicMetadata | None:
         known = self.metadata.snapshot.topics.get(topic)
         if known is None or not known.partitions:
+            require_topic_name(topic)
             known = (await self.metadata.refresh((topic,), deadline.remaining)).topics.get(topic)
         return known
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ingestd.errors import ErrorCode
+from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,9 +22,25 @@ __all__ = [
     "PartitionMetadata",
     "TopicMetadata",
     "TopicPartition",
+    "require_topic_name",
 ]
 
 NO_LEADER = -1
+
+_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+
+
+def require_topic_name(topic: str) -> None:
+    """Refuse at once what no cluster can have, which would else be asked for until a timeout.
+
+    Raises `KafkaError` (INVALID_TOPIC_EXCEPTION), `TypeError` for what is no string.
+    """
+    given: object = topic
+    if not isinstance(given, str):
+        raise TypeError(f"topic: {given!r}; expected a string")
+    if not _TOPIC_NAME.fullmatch(given):
+        rule = "a topic's name is 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"{given!r}: {rule}")
 
 
 class TopicPartition(NamedTuple):
@@ -121,7 +138,7 @@ class MetadataSource(Protocol):
 
     @property
     def failure(self) -> IngestdError | None:
-        """Why there is no newer metadata, where waiting for it is in vain: brokers refuse this client. Else None."""
+        """Why waiting for newer metadata is in vain, where it is: brokers refuse this client, or it is closed."""
         ...
 
     def listen(

@@ -90,8 +90,8 @@ class RefreshedMetadata:
 
     @property
     def failure(self) -> IngestdError | None:
-        """That brokers refused this client when it last asked; None if they answered, or may yet."""
-        return self._failure
+        """That the client is closed, or brokers refused it when it last asked; None if they answered, or may yet."""
+        return Closed("the client is closed") if self._closed else self._failure
 
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ingestd.client.metadata import require_topic_name
 from ingestd.producer.broker_producer import BrokerProducer
 from ingestd.producer.identity import IdentityDesk
 from ingestd.producer.topic_producer import TopicProducer
@@ -70,11 +71,10 @@ class Dispatcher:
         self._stop_listening = self.metadata.listen(self._metadata_changed, self._used_topics)
 
     def topic(self, topic: str) -> TopicProducer:
-        """The topic's producer. Raises `TypeError` for what is no string."""
+        """The topic's producer. Raises `KafkaError` for a name that no topic can have, `TypeError` for no string."""
         producer = self._topics.get(topic)
         if producer is None:
-            if not isinstance(topic, str):
-                raise TypeError(f"topic: {topic!r}; expected a string")
+            require_topic_name(topic)
             producer = self._topics[topic] = TopicProducer(
                 topic, self._settings, self, self._desk, self._ledger, self._events
             )

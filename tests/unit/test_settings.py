@@ -1,5 +1,6 @@
 """What a settings class or a constructor does not take is refused there, by name and with what it takes."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -28,7 +29,7 @@ from ingestd import (
     SyncProducer,
     TlsSettings,
 )
-from ingestd.errors import ConfigurationError
+from ingestd.errors import Closed, ConfigurationError, KafkaError
 
 NAN = float("nan")
 ANY_ADDRESS = ["127.0.0.1:9"]
@@ -141,3 +142,24 @@ async def test_a_topic_or_partition_of_another_class_is_refused_at_once() -> Non
         with pytest.raises(TypeError, match="partition of topic: '1'; expected a whole number"):
             producer.send("topic", b"value", partition="1")  # type: ignore[arg-type]
         assert producer.outstanding == 0
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "two words", "a/b", "x" * 250, "\udcff", "topic\n"])
+async def test_a_name_that_no_topic_can_have_is_refused_before_anybody_is_asked(topic: str) -> None:
+    async with Client(ANY_ADDRESS) as client, AsyncProducer(client) as producer, Consumer(client) as consumer:
+        for refused in (
+            producer.send_and_wait(topic, b"value"),
+            consumer.consume_partition(topic, 0, 0),
+            client.leader(topic, 0),
+        ):
+            with pytest.raises(KafkaError, match=r"INVALID_TOPIC_EXCEPTION .* a topic's name is 1 to 249 of"):
+                await asyncio.wait_for(refused, 5.0)
+        assert producer.outstanding == 0
+
+
+async def test_a_producer_whose_client_was_closed_does_not_wait_for_metadata() -> None:
+    client = Client(ANY_ADDRESS)
+    async with AsyncProducer(client) as producer:
+        await client.close()
+        with pytest.raises(Closed, match="the client is closed"):
+            await asyncio.wait_for(producer.send_and_wait("topic", b"value"), 5.0)
