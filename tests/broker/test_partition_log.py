@@ -213,6 +213,25 @@ def test_a_producer_must_go_on_where_it_was_and_in_its_newest_epoch(reopen: Reop
     assert refused(1, 6) is ErrorCode.invalid_producer_epoch
 
 
+def test_a_snapshot_from_before_the_first_segment_holds_no_producer_to_its_sequences(reopen: Reopener) -> None:
+    """The newest snapshot is damaged by a loss of power; what the one before it needs to catch up is beyond retention."""
+    log = reopen(segment_bytes="1000", retention_bytes="0")
+    sequence = 0
+    while len(log._segments) < 4:
+        append(log, numbered_batch(values(sequence, 3), 7, 0, sequence))
+        sequence += 3
+    # The producer's last batch went into the newest segment: have that go, too.
+    while len(log._segments) < 5:
+        fill(log, 1)
+    reopen.settle()
+    log.enforce_retention(0.0)
+    older, newest = sorted(log.directory.glob("*.producers"))
+    assert int(older.stem) < log.start_offset == int(newest.stem)
+    newest.write_bytes(b"")
+    again = reopen(segment_bytes="1000")
+    assert append(again, numbered_batch(values(0, 3), 7, 0, sequence)) == log.end_offset
+
+
 def test_sequences_wrap_to_zero(reopen: Reopener) -> None:
     log = reopen()
     last = (1 << 31) - 1
