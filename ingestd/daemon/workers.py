@@ -143,8 +143,13 @@ class Workers:
             raise
         if not worker.process.alive:
             return  # Its exit has seen to its successor.
-        for other in self:
-            worker.wire(other)
+        try:
+            for other in self:
+                worker.wire(other)
+        except OSError as error:
+            self._log.error("worker can not be joined with the others", worker=slot, error=str(error))
+            worker.process.kill()
+            return  # as above
         self._living[slot] = worker
         self._log.info("worker started", worker=slot, pid=worker.process.pid, incarnation=worker.incarnation)
         self._started(slot)

@@ -20,6 +20,7 @@ class Fleet:
     def __init__(self):
         self.made = []
         self.failures = []
+        self.wire_failures = []
         self.connecting = asyncio.Event()
         self.connecting.set()
 
@@ -56,6 +57,8 @@ class FakeProcess:
 
     def wire(self, other):
         assert other.alive
+        if self._fleet.wire_failures:
+            raise self._fleet.wire_failures.pop(0)
         self.wired.append(other.slot)
 
     def die(self):
@@ -125,6 +128,18 @@ async def test_a_worker_that_dies_before_it_can_be_told_things_has_one_successor
     assert len(fleet.made) == 4
     assert slots.events[2:] == [("died", 0), ("died", 0), ("started", 0)]
     await slots.close(Deadline.after(1))
+
+
+async def test_a_worker_that_can_not_be_joined_with_the_others_is_not_left_beside_its_successor(fleet, slots):
+    await slots.start()
+    fleet.wire_failures = [OSError("no descriptors")]
+    fleet.made[0].die()
+    await until(lambda: slots.get(0) is not None)
+    await asyncio.sleep(0.02)
+    assert [process.slot for process in fleet.made if process.alive] == [1, 0]
+    assert slots.get(0).wired == [1]
+    await slots.close(Deadline.after(1))
+    assert not any(process.alive for process in fleet.made)
 
 
 async def test_a_worker_that_is_being_started_when_all_drain_is_given_nothing_and_ends(fleet, slots):
