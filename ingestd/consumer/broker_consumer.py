@@ -366,7 +366,10 @@ class BrokerConsumer:
             consumer = self._still_asked(key, asked)
             if consumer is None:
                 continue
-            consumer.standing.empty_answers += 1
             end = consumer.end
-            if end is not None and consumer.log_end >= end and consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:
+            if end is None or consumer.log_end < end:  # there may be nothing yet
+                consumer.standing.empty_answers = 0
+                continue
+            consumer.standing.empty_answers += 1
+            if consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:
                 consumer.move(end)

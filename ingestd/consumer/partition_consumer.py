@@ -187,6 +187,7 @@ class PartitionConsumer:
         self._position = Position(offset, epoch)
         self._next_offset, self._next_epoch = offset, epoch
         self.standing.checked_epoch = UNKNOWN_EPOCH
+        self.standing.empty_answers = 0
         self._feeder.repositioned(self)
         self._notify()
         return offset

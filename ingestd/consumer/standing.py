@@ -32,7 +32,7 @@ class Standing:
         self.refused_by: tuple[int, int] | None = None
         """The leader that did not serve it last, and its epoch."""
         self.empty_answers = 0
-        """Answers in a row that had nothing of it."""
+        """Answers in a row that had nothing of it, although its log reached the end that it is read to."""
         self._leader_only_until = 0.0
 
     @property

@@ -67,6 +67,17 @@ async def test_an_empty_answer_below_the_end_of_a_lagging_replica_ends_nothing(m
         assert await reading == [b"z"]
 
 
+async def test_empty_answers_before_the_log_reached_the_end_do_not_count(make_batch):
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 0, 10)))
+        for _ in range(3):
+            (await cluster.asked()).answer(part(0, high_watermark=9))
+        (await cluster.asked()).answer(part(0, high_watermark=10))
+        (await cluster.asked()).answer(part(0, make_batch(9, [b"z"]), high_watermark=10))
+        assert await reading == [b"z"]
+
+
 async def test_committed_readers_measure_the_end_by_the_last_stable_offset(make_batch):
     cluster = Cluster([1])
     async with cluster.consumer(isolation=Isolation.read_committed) as consumer:
