@@ -183,10 +183,14 @@ class Workers:
                 return
 
     async def _watch_silence(self) -> None:
+        interval = SILENCE / 10
         while True:
-            await asyncio.sleep(SILENCE / 10)
+            asleep = time.monotonic()
+            await asyncio.sleep(interval)
+            # Where this process itself stood still, what workers said meanwhile has yet to be read.
+            late = time.monotonic() - asleep - interval
             for worker in self:
-                silence = time.monotonic() - worker.last_sign
+                silence = time.monotonic() - worker.last_sign - late
                 if silence > SILENCE:
                     self._log.error("worker is silent", worker=worker.slot, seconds=round(silence))
                     worker.process.kill()

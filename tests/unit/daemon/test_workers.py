@@ -1,6 +1,7 @@
 """Workers: a slot whose worker died gets another, whatever goes wrong meanwhile, and none is left at the end."""
 
 import asyncio
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,6 +141,23 @@ async def test_a_worker_that_can_not_be_joined_with_the_others_is_not_left_besid
     assert slots.get(0).wired == [1]
     await slots.close(Deadline.after(1))
     assert not any(process.alive for process in fleet.made)
+
+
+async def test_workers_are_not_killed_for_a_silence_of_the_supervisor(fleet, slots, monkeypatch):
+    # All of the daemon was frozen (a paused container), or the supervisor waited for a disk: what workers said
+    # meanwhile has yet to be read. One that says nothing after that is silent indeed.
+    monkeypatch.setattr(workers, "SILENCE", 0.2)
+    await slots.start()
+    speaking, silent = fleet.made
+    speaking.last_sign = silent.last_sign = time.monotonic()
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still: that is the case
+    for _ in range(3):
+        await asyncio.sleep(0)
+    speaking.last_sign = float("inf")
+    await until(lambda: not silent.alive)
+    assert speaking.alive
+    await slots.close(Deadline.after(1))
 
 
 async def test_a_worker_that_is_being_started_when_all_drain_is_given_nothing_and_ends(fleet, slots):
