@@ -433,6 +433,10 @@ class TailFinder:
         device, inode = candidate.file
         size = candidate.status.st_size
         identity = Identity(candidate.path, origin, device, inode, fingerprint, size=size)
+        if position:
+            with suppress(OSError), opened(candidate.path) as descriptor:
+                if identity.is_at(os.fstat(descriptor)) and identity.is_in(descriptor, position):
+                    identity = identity.read_to(descriptor, position)
         self._appear(name_source(candidate.status, fingerprint), position, identity, sources)
 
     def _appear(self, source: str, position: int, identity: Identity, sources: Sources) -> None:

@@ -361,6 +361,20 @@ async def test_a_reused_inode_with_the_same_header_is_another_file(follow: Any, 
     assert follower.texts[2:] == [header[:-1], b"ONE", b"TWO"]
 
 
+async def test_a_file_begun_at_its_end_is_not_taken_for_another_with_the_same_header(
+    follow: Any, tmp_path: Path
+) -> None:
+    # Nothing was read of it yet, and still the bytes before the position tell.
+    header = b"# " + b"h" * 2000 + b"\n"
+    (tmp_path / "a.log").write_bytes(header + b"one\n")
+    follower = follow(start="end")
+    await follower.settle()
+    follower.restart()
+    (tmp_path / "a.log").write_bytes(header + b"ONE\nTWO\n")
+    await follower.settle()
+    assert follower.texts == [header[:-1], b"ONE", b"TWO"]
+
+
 async def test_a_restored_file_with_another_inode_goes_on(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"x" * 2000 + b"\n")
     follower = follow()
