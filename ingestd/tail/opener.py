@@ -83,6 +83,8 @@ class TailOpener:
         source = TailSource(self, assignment, identity, descriptor)
         self._sources[source] = None
         try:
+            if descriptor is not None:
+                _check_again(identity, descriptor, found.position)
             self._begin(source, descriptor, copied=copied)
         except OSError:
             source.close()
@@ -230,3 +232,9 @@ class TailOpener:
             self._unwatched_timer.cancel()
         if self._inotify is not None:
             self._inotify.close()
+
+
+def _check_again(identity: Identity, descriptor: int, position: int) -> None:
+    """What a source saw of the file first is what was looked for if that is still there. Raises `OSError` if not."""
+    if not identity.is_in(descriptor, position):
+        raise OSError(errno.ESTALE, "changed while it was opened", identity.path)

@@ -5,10 +5,15 @@ Seen in the demo: its third rotation came so soon that the worker met only the c
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from ingestd.daemon.source import Assignment
+from ingestd.tail.opener import TailOpener
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +76,31 @@ async def test_a_daemon_that_stops_within_the_copy_reads_it_to_its_end_at_its_ne
     await follower.settle()
     assert sorted(follower.texts) == lines + [b"two"] * 100
     assert follower.ended[source] == f"truncated, its copy {copy}, read to 180000"
+
+
+async def test_a_file_truncated_between_its_check_and_its_first_look_is_opened_again(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing of its content would be there to compare with, and the new one be read from the old one's position on.
+    follower = follow()
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n" * 300)
+    await follower.settle()
+    (source,) = follower.sources
+    known = TailOpener._open_known
+
+    def late(opener: TailOpener, *arguments: Any) -> int | None:
+        descriptor = known(opener, *arguments)
+        os.truncate(log, 0)
+        return descriptor
+
+    with monkeypatch.context() as truncated:
+        truncated.setattr(TailOpener, "_open_known", late)
+        with pytest.raises(OSError, match="changed while it was opened"):
+            follower.restart_worker()
+    follower.sources[source] = follower.opener.open(
+        Assignment("access", replace(follower.found[0], position=1200, detail=follower.stored[source].detail), 3)
+    )
+    log.write_bytes(b"two\n" * 400)
+    await follower.settle()
+    assert follower.texts == [b"one"] * 300 + [b"two"] * 400
