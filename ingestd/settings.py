@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.errors import ConfigurationError, WrongSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import TypeVar
 
     Value = TypeVar("Value")
 
-__all__ = ["as_path", "check_kinds", "is_text", "require_at_least", "require_client", "require_settings"]
+__all__ = [
+    "as_path",
+    "check_kinds",
+    "is_text",
+    "require_at_least",
+    "require_client",
+    "require_settings",
+    "require_several",
+]
 
 _WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 _SHOWN: Final = (bool, int, float, str, type(None), Enum)
@@ -60,6 +67,16 @@ def require_client(given: object) -> None:
     """Refuse addresses where a `Client` is expected. Raises `ConfigurationError`."""
     if isinstance(given, (str, Collection)):
         raise ConfigurationError(f'client: {_shown(given)}; expected a Client, as in Client(["kafka-1:9092"])')
+
+
+def require_several(name: str, given: Iterable[Value]) -> Iterable[Value]:
+    """Refuse one thing where several are expected, which would be taken apart: the letters of a name, one by one.
+
+    Raises `ConfigurationError`.
+    """
+    if isinstance(given, (str, bytes)) or hasattr(given, "_fields") or not isinstance(given, Iterable):
+        raise ConfigurationError(f"{name}: {given!r}; expected several, as in [{given!r}]")
+    return given
 
 
 def as_path(name: str, given: Path | str | None) -> Path | None:

@@ -14,7 +14,7 @@ from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff, Deadline
-from ingestd.settings import require_client, require_settings
+from ingestd.settings import require_client, require_settings, require_several
 from ingestd.wire.requests import metadata
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ class Consumer:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Pause these, where they are being read: they fetch no more until they are resumed."""
-        for key in partitions:
+        for key in require_several("partitions", partitions):
             if (consumer := self._placement.consumers.get(key)) is not None:
                 consumer.pause()
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Resume these, where they are being read."""
-        for key in partitions:
+        for key in require_several("partitions", partitions):
             if (consumer := self._placement.consumers.get(key)) is not None:
                 consumer.resume()
 

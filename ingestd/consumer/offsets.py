@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import NO_LEADER
 from ingestd.consumer.settings import AtTime, Edge, Isolation, Start, TopicPartition
-from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import ConfigurationError, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.retry import Backoff, Deadline
 from ingestd.wire.requests import EARLIEST, LATEST, OffsetAt, list_offsets
 
@@ -32,7 +32,7 @@ async def resolve_offsets(
     """The offsets that `wanted` means now; literal offsets stay as they are.
 
     Tried again, with new metadata, while errors are retriable. Raises `KafkaError` for others and for partitions that
-    do not exist, `DeadlineExceeded` after `timeout` seconds.
+    do not exist, `DeadlineExceeded` after `timeout` seconds, `ConfigurationError` for what is no start.
     """
     deadline = Deadline.after(timeout)
     found: dict[TopicPartition, int] = {}
@@ -40,8 +40,12 @@ async def resolve_offsets(
     for key, start in wanted.items():
         if isinstance(start, OffsetAndMetadata):
             found[key] = start.offset
-        elif isinstance(start, int):
+        elif isinstance(start, int) and not isinstance(start, bool):
             found[key] = start
+        elif not isinstance(start, (Edge, AtTime)):
+            raise ConfigurationError(
+                f"start of {key}: {start!r}; expected an offset, an Edge, AtTime or OffsetAndMetadata"
+            )
         else:
             missing[key] = start
     last: IngestdError | None = None

@@ -18,6 +18,7 @@ from ingestd import (
     ConnectionSettings,
     Consumer,
     ConsumerGroup,
+    ConsumerGroupHandler,
     ConsumerSettings,
     GroupSettings,
     Isolation,
@@ -28,6 +29,7 @@ from ingestd import (
     Secret,
     SyncProducer,
     TlsSettings,
+    TopicPartition,
 )
 from ingestd.errors import Closed, ConfigurationError, KafkaError
 
@@ -163,3 +165,36 @@ async def test_a_producer_whose_client_was_closed_does_not_wait_for_metadata() -
         await client.close()
         with pytest.raises(Closed, match="the client is closed"):
             await asyncio.wait_for(producer.send_and_wait("topic", b"value"), 5.0)
+
+
+async def test_one_name_where_several_are_expected_is_not_taken_letter_by_letter() -> None:
+    # `delete_topics("abc")` would have deleted a, b and c; `subscribe("abc")` would have waited for them for ever.
+    async with Client(ANY_ADDRESS) as client:
+        admin = ClusterAdmin(client)
+        for asked in (
+            admin.delete_topics("abc"),
+            admin.describe_topics("abc"),
+            admin.delete_groups("abc"),
+            admin.describe_groups("abc"),
+            admin.describe_transactions("abc"),
+            admin.describe_scram_users("abc"),
+        ):
+            with pytest.raises(ConfigurationError, match=r"'abc'; expected several, as in \['abc'\]"):
+                await asyncio.wait_for(asked, 5.0)
+        group = ConsumerGroup(client, "group")
+        with pytest.raises(ConfigurationError, match="topics: 'abc'; expected several"):
+            group.subscribe("abc")
+        with pytest.raises(ConfigurationError, match="topics: 'abc'; expected several"):
+            await asyncio.wait_for(group.consume("abc", ConsumerGroupHandler()), 5.0)
+        consumer = Consumer(client)
+        for call in (group.pause, group.resume, consumer.pause, consumer.resume):
+            with pytest.raises(ConfigurationError, match=r"partitions: .* expected several"):
+                call(TopicPartition("topic", 0))
+
+
+@pytest.mark.parametrize("start", ["oldest", 1.5, None, True])
+async def test_a_start_that_is_none_does_not_mean_the_end(start: Any) -> None:
+    # "oldest" in place of `Edge.oldest` was taken for the newest offset.
+    async with Client(ANY_ADDRESS) as client, Consumer(client) as consumer:
+        with pytest.raises(ConfigurationError, match=r"start of topic-0: .* expected an offset, an Edge"):
+            await asyncio.wait_for(consumer.offsets({TopicPartition("topic", 0): start}), 5.0)

@@ -17,6 +17,7 @@ from ingestd.client.admin.routes import PURPOSE, ToCoordinators, ToNodes
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, raise_for_code
 from ingestd.retry import Deadline
+from ingestd.settings import require_several
 from ingestd.wire.requests import group_admin
 from ingestd.wire.requests.groups import leave_group
 
@@ -115,7 +116,7 @@ class GroupAdmin(Administration):
     async def describe_groups(self, groups: Iterable[str], *, timeout: float = 30.0) -> list[GroupDescription]:
         """Describe groups of both protocols, in the order asked."""
         deadline = Deadline.after(timeout)
-        asked = list(dict.fromkeys(groups))
+        asked = list(dict.fromkeys(require_several("groups", groups)))
         found: dict[str, GroupDescription | IngestdError] = {}
         try:
             found = await self._describe_with(asked, consumer=True, deadline=deadline)
@@ -134,7 +135,7 @@ class GroupAdmin(Administration):
         One that is gone after an attempt without an answer counts as deleted.
         """
         outcomes = await self._items(
-            groups,
+            require_several("groups", groups),
             ToCoordinators(self._client, CoordinatorKind.group),
             group_admin.delete_groups,
             lambda answer, _: {

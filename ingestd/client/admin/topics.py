@@ -10,6 +10,7 @@ from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline
+from ingestd.settings import require_several
 from ingestd.wire import requests
 from ingestd.wire.requests import NewPartitions, NewTopic
 
@@ -85,7 +86,7 @@ class TopicAdmin(Administration):
         somewhere, and comes through late, harms no other topic that was made with that name meanwhile.
         """
         deadline = Deadline.after(timeout)
-        names = list(dict.fromkeys(topics))
+        names = list(dict.fromkeys(require_several("topics", topics)))
         if not names:
             return []
         ids = {
@@ -160,7 +161,7 @@ class TopicAdmin(Administration):
 
     async def describe_topics(self, topics: Collection[str], *, timeout: float = 30.0) -> dict[str, TopicMetadata]:
         """The topics asked for, by name; what is wrong with one is in its `error`."""
-        return dict(await self._topics(tuple(topics), timeout))
+        return dict(await self._topics(tuple(require_several("topics", topics)), timeout))
 
     async def _looked_at(
         self, topics: Collection[str], deadline: Deadline

@@ -12,6 +12,7 @@ from ingestd.client.coordinators import CoordinatorKind
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, raise_for_code
 from ingestd.retry import Deadline
+from ingestd.settings import require_several
 from ingestd.wire.requests import transaction_admin
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class TransactionAdmin(Administration):
     ) -> list[TransactionDescription]:
         """Describe transactions; TRANSACTIONAL_ID_NOT_FOUND where nobody has used the id."""
         outcomes = await self._items(
-            transactional_ids,
+            require_several("transactional_ids", transactional_ids),
             ToCoordinators(self._client, CoordinatorKind.transaction),
             transaction_admin.describe_transactions,
             lambda answer, _: {one.transactional_id: _described(one) for one in answer.transaction_states},

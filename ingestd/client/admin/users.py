@@ -12,6 +12,7 @@ from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline
+from ingestd.settings import require_several
 from ingestd.wire.requests import users
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class UserAdmin(Administration):
                 deadline,
             )
         outcomes = await self._items(
-            users_asked,
+            require_several("users_asked", users_asked),
             ToAny(self._client),
             users.describe_user_scram_credentials,
             lambda answer, _: _described(answer),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,7 +20,7 @@ from ingestd.consumer.group.subscription import Subscription
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
 from ingestd.errors import Closed, ConfigurationError, IngestdError
 from ingestd.retry import Deadline
-from ingestd.settings import is_text, require_client, require_settings
+from ingestd.settings import is_text, require_client, require_settings, require_several
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -98,30 +99,30 @@ class ConsumerGroup:
         that were lost, `close`. Raises what a handler raised; `PollIntervalExceeded`; `KafkaError` for what trying
         again does not mend; `Closed`. Cancelling it ends the session, with cleanup and final commit.
         """
-        return await self._consume(topics, None, handler)
+        return await self._consume(_several(topics), None, handler)
 
     async def consume_assigned(
         self, partitions: Collection[TopicPartition], handler: ConsumerGroupHandler
     ) -> SessionEnd:
         """The same for partitions of the caller's own choice: offsets are committed, but there is no membership."""
-        return await self._consume((), frozenset(partitions), handler)
+        return await self._consume((), frozenset(require_several("partitions", partitions)), handler)
 
     def subscribe(self, topics: Topics) -> Subscription:
         """The simple way: `async with group.subscribe(topics) as records: async for record in records: …`.
 
         Each record is marked when the next one is asked for. Leaving the block closes the group.
         """
-        return Subscription(self, topics)
+        return Subscription(self, _several(topics))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""
-        self._paused.update(partitions)
+        self._paused.update(require_several("partitions", partitions))
         for claim in self._claims_of(partitions):
             claim.pause()
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these again."""
-        self._paused.difference_update(partitions)
+        self._paused.difference_update(require_several("partitions", partitions))
         for claim in self._claims_of(partitions):
             claim.resume()
 
@@ -267,6 +268,12 @@ class ConsumerGroup:
     def _claims_of(self, partitions: Collection[TopicPartition]) -> list[Claim]:
         session = self._partitions.session
         return [] if session is None else [session.claims[key] for key in partitions if key in session.claims]
+
+
+def _several(topics: Topics) -> Topics:
+    if not isinstance(topics, re.Pattern):
+        require_several("topics", topics)
+    return topics
 
 
 def _fetching(settings: GroupSettings) -> ConsumerSettings:
