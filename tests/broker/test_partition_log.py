@@ -214,7 +214,7 @@ def test_a_producer_must_go_on_where_it_was_and_in_its_newest_epoch(reopen: Reop
 
 
 def test_a_snapshot_from_before_the_first_segment_holds_no_producer_to_its_sequences(reopen: Reopener) -> None:
-    """The newest snapshot is damaged by a loss of power; what the one before it needs to catch up is beyond retention."""
+    """The newest is damaged by a loss of power; what the one before it needs to catch up is beyond retention."""
     log = reopen(segment_bytes="1000", retention_bytes="0")
     sequence = 0
     while len(log._segments) < 4:

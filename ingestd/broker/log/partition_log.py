@@ -148,8 +148,8 @@ class PartitionLog:
     def _load_producers(self) -> None:
         replay_from = self._segments[0].base_offset
         for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"), reverse=True):
-            # Behind one from before the log's first segment there are batches that nobody can replay: producers would be
-            # held to sequences that they are long past.
+            # What follows one from before the log's first segment can not be replayed: producers would be held to
+            # sequences that they are long past.
             if replay_from <= int(path.stem) <= self.end_offset and self._producers.read(path):
                 replay_from = int(path.stem)
                 break
