@@ -30,8 +30,8 @@ _SHOWN: Final = (bool, int, float, str, type(None), Enum)
 """What a message may show as it is: of anything else it names the class."""
 
 
-def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None) -> None:
-    """Hold each field to the class of its default, or to that in `kinds`; None goes where it is the default.
+def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None, *, or_none: Collection[str] = ()) -> None:
+    """Hold each field to the class of its default, or to that in `kinds`; None where it is the default or `or_none`.
 
     A whole number is a number too, but no other class stands for another: True is not 1, and "1" is not. NaN is no
     number. Raises `ConfigurationError`, naming the field.
@@ -41,7 +41,7 @@ def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None) -> None:
         if kind is None and each.default not in (MISSING, None):
             kind = type(each.default)
         value = getattr(settings, each.name)
-        if kind is None or (value is None and each.default is None) or _is_of(value, kind):
+        if kind is None or (value is None and (each.default is None or each.name in or_none)) or _is_of(value, kind):
             continue
         raise ConfigurationError(f"{each.name}: {_shown(value)}; expected {_words(kind)}")
 

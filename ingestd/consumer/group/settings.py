@@ -88,6 +88,7 @@ class GroupSettings:
                 "auto_commit_interval": float,
                 "consumer": ConsumerSettings,
             },
+            or_none=("auto_commit_interval",),
         )
         if self.group_instance_id == "":
             raise ConfigurationError("group_instance_id: empty; expected a name, or None")
