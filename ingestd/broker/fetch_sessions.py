@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ NO_SESSION: Final = 0
 _FINAL_EPOCH: Final = -1
 _INITIAL_EPOCH: Final = 0
 _LAST_EPOCH: Final = (1 << 31) - 1
+_LAST_ID: Final = (1 << 31) - 1
 _IDLE_SECONDS: Final = 120.0
 """A session may be given up for another client's when it was not used for so long."""
 
@@ -81,7 +83,6 @@ class FetchSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._last_id = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -112,12 +113,16 @@ class FetchSessions:
             if now - oldest.used < _IDLE_SECONDS:
                 return None
             del self._sessions[oldest.id]
-        while self._last_id in self._sessions or self._last_id == NO_SESSION:
-            self._last_id = self._last_id % _LAST_EPOCH + 1
-        session = FetchSession(self._last_id, by_topic_id, used=now)
+        session = FetchSession(self._new_id(), by_topic_id, used=now)
         session.wanted.update((one.key, one) for one in wanted)
         self._sessions[session.id] = session
         return session
+
+    def _new_id(self) -> int:
+        """One that nobody has, nor had: clients come with ids of sessions that were closed, or are of another start."""
+        while (session_id := secrets.randbelow(_LAST_ID) + 1) in self._sessions:
+            pass
+        return session_id
 
     def _use(self, session_id: int, epoch: int, *, by_topic_id: bool) -> FetchSession:
         session = self._sessions.get(session_id)

@@ -113,6 +113,29 @@ def test_wrong_sessions_and_epochs_are_refused(client: RawClient, new_topic: str
     assert ask(client, new_topic, {}, (session, 1)).error_code is ErrorCode.fetch_session_id_not_found
 
 
+def test_clients_that_had_sessions_before_a_restart_get_each_their_own() -> None:
+    """Each names the session that it had, to be closed, in any order: that must not be another's new one."""
+
+    def asked(session_id: int, epoch: int) -> Any:
+        return entity(
+            Api.fetch, VERSION, "FetchRequest", max_wait=NO_WAIT, min_bytes=1, session_id=session_id,
+            session_epoch=epoch, topics=(), forgotten_topics_data=(),
+        )  # fmt: skip
+
+    def begun(sessions: FetchSessions, closed: int) -> int:
+        session = sessions.plan(asked(closed, 0), by_topic_id=True).session
+        assert session is not None
+        return session.id
+
+    before = FetchSessions(limit=10)
+    had = [begun(before, 0) for _ in range(2)]
+    restarted = FetchSessions(limit=10)
+    have = [begun(restarted, session) for session in reversed(had)]
+    for session in have:
+        assert restarted.plan(asked(session, 1), by_topic_id=True).session is not None
+    assert len({*had, *have}) == 4
+
+
 def test_there_are_never_more_sessions_than_allowed() -> None:
     sessions = FetchSessions(limit=3)
     asked = entity(
