@@ -229,13 +229,14 @@ class TailSource:
         if self._descriptor is None and not self._open_again():
             return None
         if self._scanned:
+            seen = self._scanned
             end = self._scan(into)
             if end is None:
                 return None
             if self._scanned > self._limit:
                 # With its newline; what is in the slab already may leave less.
                 return self._take_truncated(into, end) if len(into) > self._limit else self._postpone()
-            self._scanned = 0
+            self._scanned = seen  # what is lost, should all that was found now be other content
         return self._read_lines(into)
 
     def _read_lines(self, into: memoryview) -> Piece | None:
@@ -368,7 +369,6 @@ class TailSource:
             length = self._fill(scratch, begin)
             if not length:
                 if not self._unchanged():
-                    self._scanned = 0
                     return self._position
                 return begin if self._complete() else None
             found = bytes(scratch[:length]).find(b"\n")

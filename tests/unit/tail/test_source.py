@@ -374,6 +374,17 @@ async def test_truncated_while_it_is_read_gives_no_byte_under_a_wrong_position(
     assert follower.texts == [b"one"] * 10 + [b"three"] * 30
 
 
+@pytest.mark.parametrize("new", [b"", b"new\n", b"new, and longer than before\n"])
+async def test_what_was_seen_and_is_lost_with_a_truncated_file_is_said(follow: Any, tmp_path: Path, new: bytes) -> None:
+    append(tmp_path / "a.log", b"one\nhalf")
+    source = await opened(follow())
+    assert take(source)[1] == b"one\n"
+    assert take(source) is None
+    (tmp_path / "a.log").write_bytes(new)
+    assert take(source) is None
+    assert source.finished == "truncated with at least 4 bytes unread, read to 4"
+
+
 async def test_what_was_not_read_of_a_truncated_file_is_read_from_its_copy(follow: Any, tmp_path: Path) -> None:
     follower = follow()
     append(tmp_path / "a.log", b"one\n")
