@@ -196,10 +196,14 @@ class _Reading:
                 return False, None
         return True, value
 
-    def _meant(self, place: Key, expectations: Iterable[str]) -> str:
+    def _meant(self, place: Key, expectations: Sequence[str]) -> str:
         _, value = self.look_up(place)
+        if not isinstance(value, str):
+            return ""
+        if "a valid array" in expectations and (shown := _shown(place, value)).startswith('"'):
+            return f", as in [{shown}]"
         choices = [choice for text in expectations for choice in re.findall(r"'([^']*)'", text)]
-        return _did_you_mean(value, choices) if isinstance(value, str) else ""
+        return _did_you_mean(value, choices)
 
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

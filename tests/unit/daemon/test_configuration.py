@@ -171,7 +171,7 @@ def test_the_values_are_unpickled_without_pydantic(read, tmp_path: Path) -> None
         ("linger = nan", "tails.access.linger = NaN: expected a finite number"),
         ("linger = -1", "tails.access.linger = -1: expected seconds, 0 or more"),
         ("exclude = ['a', 7]", "tails.access.exclude[1] = 7: expected a valid string"),
-        ("exclude = 'a'", 'tails.access.exclude = "a": expected a valid array'),
+        ("exclude = 'a'", 'tails.access.exclude = "a": expected a valid array, as in ["a"]'),
         ("exclude = [2020-01-01]", 'tails.access.exclude[0] = "2020-01-01": expected a valid string'),
         ("level = 1.5", "tails.access.level = 1.5: expected a valid integer"),
         ("start = 'now'", "tails.access.start = \"now\": expected 'beginning' or 'end' or a valid integer"),
