@@ -16,8 +16,8 @@ from ingestd.consumer.group.leader import SharedTopics, lead
 from ingestd.consumer.group.member_session import MemberSession
 from ingestd.consumer.group.session import EndReason, SessionEnd
 from ingestd.consumer.group.topics import SubscribedTopics
-from ingestd.errors import ErrorCode, IngestdError, KafkaError, raise_for_code
-from ingestd.retry import Backoff
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, raise_for_code
+from ingestd.retry import Backoff, Deadline
 from ingestd.wire.requests.groups import (
     heartbeat,
     join_group,
@@ -84,6 +84,7 @@ class ClassicSession(MemberSession):
         self._generation = _NO_GENERATION
         self._rebalancing = False
         self._joining = False
+        self._join_ended = asyncio.Event()
         self._needs_join = asyncio.Event()
         self._reason = ""
         self._shared: SharedTopics | None = None
@@ -111,6 +112,15 @@ class ClassicSession(MemberSession):
 
     def _is_member(self) -> bool:
         return self._generation != _NO_GENERATION
+
+    async def _settle(self, deadline: Deadline) -> None:
+        """The coordinator may be a generation ahead, and refuse commits in the name of the one before."""
+        if self._joining and self._assignment:
+            self._join_ended.clear()
+            try:
+                await deadline.wait_for(self._join_ended.wait(), f"group {self._group_id}: the rebalance under way")
+            except DeadlineExceeded as error:
+                _log.warning("%s; the last commit may be refused", error)
 
     # Joining
 
@@ -148,6 +158,7 @@ class ClassicSession(MemberSession):
             raise
         finally:
             self._rebalancing = self._joining = False
+            self._join_ended.set()
         self._start_heartbeats()
         await self._take(joined, assignment, topics.names, time.monotonic() - started)
 

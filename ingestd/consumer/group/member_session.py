@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _LEAVE_SHARE: Final = 0.25
 """Of the time to close in; the rest is for the partitions' owner."""
+_SETTLE_SHARE: Final = 0.25
+"""Of the time to close in, for a rebalance that is under way."""
 _OWNER_SHARE: Final = 0.85
 """Of the time to close in: then an owner that was told before the close is waited for no more."""
 
@@ -102,6 +104,9 @@ class MemberSession(ABC):
     def _is_member(self) -> bool:
         """Whether the partitions are still the member's to commit."""
 
+    async def _settle(self, deadline: Deadline) -> None:  # noqa: B027 - for most there is nothing to wait for
+        """Wait, before a close, for what the last commit would be refused without; returns at the deadline at most."""
+
     @abstractmethod
     async def _leave(self, end: SessionEnd, timeout: float) -> None:
         """Stop heartbeats; leave the group unless it shall not be left. Raises whatever it meets."""
@@ -167,6 +172,7 @@ class MemberSession(ABC):
             self._closing = deadline
         try:
             if self._life is not None and self._end is None:
+                await self._settle(Deadline.after(self._closing.remaining * _SETTLE_SHARE))
                 self._end_with(SessionEnd(EndReason.closed))
                 await self._wait_ended_by(self._closing)
         finally:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from group_coordinator import Groups
+from group_coordinator import Groups, Member
 from next_generation_coordinator import FAST, Silence
 
 from ingestd.client import broker as broker_module
@@ -792,6 +792,24 @@ async def test_handlers_that_commit_together_commit_as_one(
     await asyncio.gather(*(session.commit() for _ in range(100)))
     assert kinds(groups) == ["OffsetCommit"]
     assert {key.partition: groups.offsets["t", key.partition][0] for key in ALL} == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
+async def test_closing_amid_a_rebalance_commits_in_the_generation_that_it_brings(
+    groups: Groups, consumer: Consumer, join: Callable[..., Joined]
+) -> None:
+    member = join(assignors=("cooperative-sticky",), auto_commit_interval=3600.0)
+    await member.claimed(4)
+    member.handler.claims[0].mark_offset(7)
+    gate = member.handler.gates["revoked"] = asyncio.Event()
+    groups.members |= {"silent": Member("silent"), "gone": Member("gone")}
+    groups.kick("gone")
+    await groups.more("JoinGroup")  # which waits for the silent one
+    closing = asyncio.create_task(member.group.close(10.0))
+    await groups.until(lambda: groups.generation == 2)
+    gate.set()
+    await closing
+    assert groups.offsets["t", 0][0] == 7
+    assert kinds(groups)[-1] == "LeaveGroup"
 
 
 # Records as one stream
