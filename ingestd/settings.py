@@ -19,6 +19,7 @@ __all__ = [
     "as_path",
     "check_kinds",
     "is_text",
+    "require_all_of",
     "require_at_least",
     "require_client",
     "require_settings",
@@ -77,6 +78,15 @@ def require_several(name: str, given: Iterable[Value]) -> Iterable[Value]:
     if isinstance(given, (str, bytes)) or hasattr(given, "_fields") or not isinstance(given, Iterable):
         raise ConfigurationError(f"{name}: {given!r}; expected several, as in [{given!r}]")
     return given
+
+
+def require_all_of(kind: type[Value], name: str, given: Iterable[Value]) -> list[Value]:
+    """Several values, each of one class. Raises `ConfigurationError` for one thing, and for one of another class."""
+    several = list(require_several(name, given))
+    for each in several:
+        if not isinstance(each, kind):
+            raise ConfigurationError(f"{name}: {_shown(each)}; expected {_words(kind)}")
+    return several
 
 
 def as_path(name: str, given: Path | str | None) -> Path | None:

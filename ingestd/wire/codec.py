@@ -8,7 +8,7 @@ from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from ingestd.errors import ProtocolError
+from ingestd.errors import ConfigurationError, ProtocolError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.lengths import readable
 
@@ -83,11 +83,16 @@ def _response_type(request_type: type[RequestPayload]) -> type[ResponsePayload]:
 
 
 def encode_entity(entity: Any) -> bytes:
-    """A kio entity's bytes, without a header."""
+    """A kio entity's bytes, without a header. Raises `ConfigurationError` for values that do not fit its fields."""
     from kio.serial import entity_writer  # noqa: PLC0415 - see `request_module`
 
     buffer = BytesIO()
-    entity_writer(type(entity))(buffer, entity)
+    try:
+        entity_writer(type(entity))(buffer, entity)
+    except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"{type(entity).__name__}: a value that Kafka's format does not take: {error}"
+        ) from error
     return buffer.getvalue()
 
 

@@ -10,6 +10,7 @@ from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny
 from ingestd.errors import IngestdError, raise_for_code
 from ingestd.retry import Deadline
+from ingestd.settings import require_all_of
 from ingestd.wire.requests import acls
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class AclAdmin(Administration):
     async def create_acls(self, entries: Sequence[Acl], *, timeout: float = 30.0) -> list[AclOutcome]:
         """Add entries. One that is there already stays as it is and is no error."""
         outcomes = await self._items(
-            entries,
+            require_all_of(Acl, "entries", entries),
             ToAny(self._client),
             lambda asked: acls.create_acls([_fields(entry) for entry in asked]),
             lambda answer, asked: {
@@ -184,7 +185,7 @@ class AclAdmin(Administration):
             }
 
         outcomes = await self._items(
-            filters,
+            require_all_of(AclFilter, "filters", filters),
             ToAny(self._client),
             lambda asked: acls.delete_acls([_fields(one) for one in asked]),
             read,

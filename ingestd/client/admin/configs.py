@@ -10,6 +10,7 @@ from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToNodes
 from ingestd.errors import IngestdError, raise_for_code
 from ingestd.retry import Deadline
+from ingestd.settings import require_all_of
 from ingestd.wire.requests import configs
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class ConfigAdmin(Administration):
     ) -> list[ConfigsDescription]:
         """Configurations of resources; `keys` None: all of them. Documentation needs Kafka 2.6."""
         outcomes = await self._items(
-            resources,
+            require_all_of(ConfigResource, "resources", resources),
             self._own_broker(),
             lambda asked: configs.describe_configs(
                 [(resource.type, resource.name, keys) for resource in asked],

@@ -17,7 +17,7 @@ from ingestd.client.admin.routes import PURPOSE, ToCoordinators, ToNodes
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_several
+from ingestd.settings import require_all_of, require_several
 from ingestd.wire.requests import group_admin
 from ingestd.wire.requests.groups import leave_group
 
@@ -170,7 +170,7 @@ class GroupAdmin(Administration):
                 for one in described.members
             ]
         outcomes = await self._items(
-            members,
+            require_all_of(MemberToRemove, "members", members),
             ToCoordinators(self._client, CoordinatorKind.group, lambda _: group),
             lambda asked: leave_group(group, [(one.member_id, one.group_instance_id) for one in asked], reason=reason),
             _left,

@@ -9,6 +9,7 @@ from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToLeaders
 from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
+from ingestd.settings import require_all_of
 from ingestd.wire import requests
 from ingestd.wire.requests import EARLIEST, LATEST, OffsetAt
 from ingestd.wire.requests.topics import delete_records
@@ -49,6 +50,7 @@ class LogAdmin(Administration):
     ) -> list[ListedOffset]:
         """Offsets of partitions, each from its leader, in the order asked; where the leader moved, asked again."""
         deadline = Deadline.after(timeout)
+        offsets = require_all_of(OffsetAt, "offsets", offsets)
         outcomes = await self._items(
             offsets,
             ToLeaders(self._client, lambda asked: (asked.topic, asked.partition)),

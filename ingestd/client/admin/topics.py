@@ -10,7 +10,7 @@ from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline
-from ingestd.settings import require_several
+from ingestd.settings import require_all_of, require_several
 from ingestd.wire import requests
 from ingestd.wire.requests import NewPartitions, NewTopic
 
@@ -54,7 +54,7 @@ class TopicAdmin(Administration):
         that were asked for, it is taken as this call's own; another one is TOPIC_ALREADY_EXISTS.
         """
         deadline = Deadline.after(timeout)
-        wanted = {topic.name: topic for topic in topics}
+        wanted = {topic.name: topic for topic in require_all_of(NewTopic, "topics", topics)}
         outcomes = await self._items(
             wanted,
             ToController(self._client),
@@ -130,7 +130,7 @@ class TopicAdmin(Administration):
         A topic that has that many after an attempt without an answer counts as grown.
         """
         deadline = Deadline.after(timeout)
-        wanted = {topic.topic: topic for topic in topics}
+        wanted = {topic.topic: topic for topic in require_all_of(NewPartitions, "topics", topics)}
         outcomes = await self._items(
             wanted,
             ToController(self._client),

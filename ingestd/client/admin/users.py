@@ -12,7 +12,7 @@ from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_several
+from ingestd.settings import require_all_of, require_several
 from ingestd.wire.requests import users
 
 if TYPE_CHECKING:
@@ -91,7 +91,10 @@ class UserAdmin(Administration):
         self, credentials: Sequence[NewScramCredential], *, timeout: float = 30.0
     ) -> list[UserOutcome]:
         """Set users' passwords, for one mechanism or several; users who are not there are made."""
-        salted = {(one.user, one.mechanism): _salted(one) for one in credentials}
+        salted = {
+            (one.user, one.mechanism): _salted(one)
+            for one in require_all_of(NewScramCredential, "credentials", credentials)
+        }
         return await self._altered(
             salted,
             lambda keys: users.alter_user_scram_credentials([], [salted[key] for key in keys]),

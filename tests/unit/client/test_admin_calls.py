@@ -26,6 +26,7 @@ from ingestd.client.admin import (
 from ingestd.client.client import Client
 from ingestd.errors import (
     Closed,
+    ConfigurationError,
     ConnectionLost,
     DeadlineExceeded,
     ErrorCode,
@@ -712,3 +713,29 @@ async def test_a_password_is_sent_salted_and_never_as_it_is(cluster: Any, settin
     assert not any("open sesame" in repr(request) or b"open sesame" in bytes(one.salted_password)
                    for _, request in script.asked for one in request.upsertions)  # fmt: skip
     assert "open sesame" not in repr(credentials)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.create_topics(["t"]),
+        lambda admin: admin.create_topics(NewTopic("t")),
+        lambda admin: admin.create_partitions(["t"]),
+        lambda admin: admin.describe_configs(["t"]),
+        lambda admin: admin.list_offsets([("t", 0)]),
+        lambda admin: admin.create_acls(["t"]),
+        lambda admin: admin.delete_acls(["t"]),
+        lambda admin: admin.upsert_scram_users(["me"]),
+        lambda admin: admin.remove_group_members("g", ["m"]),
+    ],
+)
+async def test_what_no_request_takes_is_refused_at_once_and_the_client_goes_on(
+    cluster: Any, settings: Any, call: Any
+) -> None:
+    Script(cluster, "CreateTopics", created, {})
+    async with Client(["one:1"], settings()) as client:
+        admin = ClusterAdmin(client)
+        with pytest.raises(ConfigurationError, match="expected"):
+            await call(admin)
+        (outcome,) = await admin.create_topics([NewTopic("good")], timeout=5)
+        assert outcome.error is None

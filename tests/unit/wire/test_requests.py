@@ -10,7 +10,7 @@ from kio.index import load_request_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
-from ingestd.errors import UnsupportedVersion
+from ingestd.errors import ConfigurationError, UnsupportedVersion
 from ingestd.wire import requests
 from ingestd.wire.apis import Api, api_name, is_flexible
 from ingestd.wire.codec import encode_entity
@@ -266,3 +266,14 @@ def test_importing_the_wire_imports_no_message_of_any_api() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"partitions": "three"}, {"partitions": 3, "replication_factor": 1 << 20}, {"configs": {"k": 1}}]
+)
+def test_values_that_the_format_does_not_take_are_refused_by_the_name_of_the_request(wrong: Any) -> None:
+    request = requests.create_topics([NewTopic("t", **wrong)], timeout_ms=1000)(
+        ApiVersions({Api.create_topics: (7, 7)})
+    )
+    with pytest.raises(ConfigurationError, match="CreateTopicsRequest"):
+        encode_entity(request)
