@@ -30,6 +30,7 @@ __all__ = [
     "UnsupportedCodec",
     "UnsupportedVersion",
     "UsedAfterFork",
+    "WrongLoop",
     "WrongTransactionState",
     "is_retriable",
     "raise_for_code",
@@ -67,6 +68,10 @@ class BufferFull(IngestdError):
 
 class UsedAfterFork(IngestdError):
     """The object was made before `os.fork` and is used in the child; connections and threads belong to the parent."""
+
+
+class WrongLoop(IngestdError):
+    """The object belongs to another event loop, whose connections and tasks it has; make one on each loop."""
 
 
 class WrongTransactionState(IngestdError):

@@ -7,12 +7,20 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
-from ingestd.errors import Closed
+from ingestd.errors import Closed, WrongLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-__all__ = ["Forkable", "TaskOwner", "tell_of_fork"]
+__all__ = ["Forkable", "TaskOwner", "same_loop", "tell_of_fork"]
+
+
+def same_loop(known: asyncio.AbstractEventLoop | None, what: str) -> asyncio.AbstractEventLoop:
+    """The running loop, which must be the `known` one if there is one: nothing comes on another. Raises `WrongLoop`."""
+    running = asyncio.get_running_loop()
+    if known is not running and known is not None:
+        raise WrongLoop(f"{what} belongs to another event loop; make one on each loop")
+    return running
 
 
 class TaskOwner:

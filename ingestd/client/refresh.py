@@ -19,7 +19,7 @@ from ingestd.errors import (
     KafkaError,
 )
 from ingestd.retry import Deadline
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, same_loop
 from ingestd.wire import requests
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class RefreshedMetadata:
         self._pause = 0.0
         self._failure: AuthenticationFailed | None = None
         self._tasks = TaskOwner()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @property
@@ -133,7 +134,7 @@ class RefreshedMetadata:
 
         Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
         the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time, `AuthenticationFailed`
-        as soon as none answered because of that, `Closed`.
+        as soon as none answered because of that, `Closed`, `WrongLoop`.
         """
         deadline = Deadline.after(timeout)
         if topics is not None:
@@ -188,6 +189,7 @@ class RefreshedMetadata:
         self._ask(topics).wished = True
 
     def _ask(self, topics: Collection[str] | None) -> _Round:
+        self._loop = same_loop(self._loop, "the client")
         if self._next is None:
             self._next = _Round()
         if topics is None:

@@ -30,7 +30,7 @@ from ingestd.records.batch import HEADER_BYTES, codec_of
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
 from ingestd.settings import require_client, require_settings
-from ingestd.tasks import TaskOwner, tell_of_fork
+from ingestd.tasks import TaskOwner, same_loop, tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,6 +115,7 @@ class AsyncProducer(RecordIntake):
             self._transactions,
         )
         self._forked: IngestdError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         tell_of_fork(self)
         self._stop_status = client.add_status("producer", self.status)
 
@@ -202,6 +203,7 @@ class AsyncProducer(RecordIntake):
         Raises what `send` raises (but `BufferFull`), and what the record failed with. Who is cancelled while it waits
         for the end does not know it: the record is on its way.
         """
+        self._check_place()
         ended: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 
         def done(delivery: Delivery) -> None:
@@ -248,7 +250,7 @@ class AsyncProducer(RecordIntake):
 
     def _check_open(self, doing: str) -> None:
         """Raise why nothing is accepted now, unless it is."""
-        self._check_process()
+        self._check_place()
         if self._closing:
             raise Closed("the producer is closed")
         if self._dispatcher.ended is not None:
@@ -261,7 +263,7 @@ class AsyncProducer(RecordIntake):
 
         Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent.
         """
-        self._check_process()
+        self._check_place()
         await self._dispatcher.flush(Deadline.after(timeout), "flushing the producer")
 
     def forked(self) -> None:
@@ -273,6 +275,10 @@ class AsyncProducer(RecordIntake):
     def _check_process(self) -> None:
         if self._forked is not None:
             raise self._forked
+
+    def _check_place(self) -> None:
+        self._check_process()
+        self._loop = same_loop(self._loop, "the producer")
 
     # Transactions
 
