@@ -71,4 +71,4 @@ def test_a_group_member_joins_commits_and_idles(tmp_path: Path) -> None:
     options = ["--partitions", "50", "--seconds", "1", "--directory", str(tmp_path)]
     found = run("group", tmp_path / "results", *options)
     assert all(found["figures"][what] > 0 for what in found["figures"] if what != "verdicts")
-    assert len(found["figures"]["verdicts"]) == 2
+    assert len(found["figures"]["verdicts"]) == 3
