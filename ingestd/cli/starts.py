@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ingestd.consumer.settings import Start
 
-__all__ = ["BeforeEnd", "parse_partitions", "parse_start"]
+__all__ = ["BeforeEnd", "moment_ms", "parse_partitions", "parse_start"]
 
 _EXPECTED = "expected `beginning`, `end`, an offset, -N for the last N, or @TIME (ISO 8601, or milliseconds since 1970)"
 

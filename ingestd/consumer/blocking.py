@@ -85,9 +85,8 @@ class BlockingPartition:
     @property
     def lag(self) -> int | None:
         """See `PartitionConsumer.lag`."""
-        end, at = self._consumer.log_end, self._next_offset
-        if not self._batches and not self._consumer.fetched_bytes:
-            at = max(at, self._consumer.position)
+        end = self._consumer.log_end
+        at = self._next_offset if self._batches else max(self._next_offset, self._consumer.reached)
         return None if end < 0 else max(0, end - at)
 
     def records(self) -> Iterator[Record]:

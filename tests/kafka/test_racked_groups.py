@@ -70,7 +70,7 @@ async def test_every_member_has_the_partitions_of_its_rack_and_again_when_it_com
 async def test_replicas_that_move_to_another_rack_are_shared_anew_and_a_restarted_node_is_not(
     racks: KafkaCluster,
 ) -> None:
-    name = await asyncio.to_thread(racks.create_topic, replicas=[[1], [2], [1], [2]])
+    name = await asyncio.to_thread(racks.create_topic, replicas=[[1, 3], [2, 3], [1, 3], [2, 3]])
     async with Team(racks.servers, name, [name], assignors=("range",)) as team:
         first, second = team.join(rack="rack-1"), team.join(rack="rack-2")
 
@@ -82,13 +82,16 @@ async def test_replicas_that_move_to_another_rack_are_shared_anew_and_a_restarte
         generations = [len(member.ends) for member in team.members]
         await asyncio.to_thread(racks.kill, 3)
         async with asyncio.timeout(60):
-            while 3 in first.client.metadata.snapshot.nodes:
-                await first.client.metadata.refresh([name], 10)
+            while any(3 in member.client.metadata.snapshot.nodes for member in team.members):
+                await asyncio.gather(*(member.client.metadata.refresh([name], 10) for member in team.members))
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(racks.start, 3)
         await asyncio.to_thread(racks.wait_in_sync, name)
+        for member in team.members:
+            assert 3 in (await member.client.metadata.refresh([name], 10)).nodes
         assert [len(member.ends) for member in team.members] == generations
-        outcomes = await ClusterAdmin(first.client).alter_partition_reassignments({(name, 0): [2], (name, 1): [1]})
+        moves = {(name, 0): [2, 3], (name, 1): [1, 3]}
+        outcomes = await ClusterAdmin(first.client).alter_partition_reassignments(moves)
         assert [outcome.error for outcome in outcomes] == [None, None]
         await team.until(lambda: have({1, 2}, {0, 3}), "everybody is near again")
 

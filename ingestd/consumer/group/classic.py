@@ -83,8 +83,8 @@ class ClassicSession(MemberSession):
         self._member_id = ""
         self._generation = _NO_GENERATION
         self._rebalancing = False
-        self._joining = False
         self._join_ended = asyncio.Event()
+        self._join_ended.set()
         self._needs_join = asyncio.Event()
         self._reason = ""
         self._shared: SharedTopics | None = None
@@ -110,13 +110,16 @@ class ClassicSession(MemberSession):
         self._subscribe(topics)
         self._ask_to_join("the member is new")
 
+    @property
+    def _joining(self) -> bool:
+        return not self._join_ended.is_set()
+
     def _is_member(self) -> bool:
         return self._generation != _NO_GENERATION
 
     async def _settle(self, deadline: Deadline) -> None:
         """The coordinator may be a generation ahead, and refuse commits in the name of the one before."""
-        if self._joining and self._assignment:
-            self._join_ended.clear()
+        if self._assignment:
             try:
                 await deadline.wait_for(self._join_ended.wait(), f"group {self._group_id}: the rebalance under way")
             except DeadlineExceeded as error:
@@ -150,14 +153,14 @@ class ClassicSession(MemberSession):
             await self._look(topics)
             await self._give_up(topics.names)
             self._stop_heartbeats()
-            self._joining = True
+            self._join_ended.clear()
             joined = await self._join(topics.names, reason)
             assignment = await self._sync(joined)
         except BaseException:
             self._needs_join.set()
             raise
         finally:
-            self._rebalancing = self._joining = False
+            self._rebalancing = False
             self._join_ended.set()
         self._start_heartbeats()
         await self._take(joined, assignment, topics.names, time.monotonic() - started)

@@ -31,7 +31,7 @@ class SharedTopics:
     down is still where it was: a restart moves nothing.
     """
 
-    def __init__(self, cluster: ClusterMetadata, topics: Collection[str] = (), *, racked: bool = False) -> None:
+    def __init__(self, cluster: ClusterMetadata, topics: Collection[str], *, racked: bool = False) -> None:
         self._racked = racked
         self._nodes: dict[int, Node] = {}
         self._counts: Mapping[str, int] = dict.fromkeys(topics, 0)
