@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.errors import AuthenticationFailed, Closed, ConfigurationError, ConnectionLost, IngestdError
 from ingestd.retry import Deadline
-from ingestd.tasks import TaskOwner, same_loop
+from ingestd.tasks import TaskOwner
 from ingestd.wire.connection import Connection
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class Broker:
         self._ended: IngestdError | None = None
         self._refused: BaseException | None = None
         self._tasks = TaskOwner()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<Broker {self.node.id} {self.node.host}:{self.node.port} {'up' if self.connected else 'down'}>"
@@ -82,9 +81,8 @@ class Broker:
         """The connection, opened if need be within `timeout` seconds.
 
         Raises `ConnectionLost` as soon as an attempt failed, `AuthenticationFailed`, `ConfigurationError` (a secret can
-        not be read), `DeadlineExceeded`, `ProtocolError`, `Closed`, `WrongLoop`.
+        not be read), `DeadlineExceeded`, `ProtocolError`, `Closed`.
         """
-        self._loop = same_loop(self._loop, "the client")
         existing = self._connection
         if existing is not None and not existing.closed:
             return existing

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ingestd.client.broker import Broker
 from ingestd.client.metadata import Node
 from ingestd.errors import Closed, ErrorCode, KafkaError, WrongSetting
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, same_loop
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Iterator, Mapping, Sequence
 
     from ingestd.client.metadata import ClusterMetadata
@@ -60,6 +61,13 @@ class Brokers:
         self._closed = False
         self.refusal: IngestdError | None = None
         """Why no broker is to be had any more, other than that the client was closed."""
+        self._loop: AbstractEventLoop | None = None
+
+    def check_place(self) -> None:
+        """Raise why nothing can be asked from here: `refusal`, or `WrongLoop` on another loop than the first time."""
+        if self.refusal is not None:
+            raise self.refusal
+        self._loop = same_loop(self._loop, "the client")
 
     def broker(self, node_id: int, purpose: str = CONTROL) -> Broker:
         """The broker object of a known node. Raises `KafkaError` (BROKER_NOT_AVAILABLE), `Closed`."""
@@ -156,8 +164,7 @@ class Brokers:
         return not broker.connected, broker.failing, broker.in_flight
 
     def _of(self, node: Node, purpose: str) -> Broker:
-        if self.refusal is not None:
-            raise self.refusal
+        self.check_place()
         if self._closed:
             raise Closed("the client is closed")
         key = node.id, purpose

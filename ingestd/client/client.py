@@ -15,10 +15,9 @@ from ingestd.client.status import client_status
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork, WrongSetting
 from ingestd.retry import Deadline
 from ingestd.settings import require_settings
-from ingestd.tasks import same_loop, tell_of_fork
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
     from typing import Self
@@ -66,7 +65,6 @@ class Client:
         self._metadata_at: float | None = None
         self._sections: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._closed = False
-        self._loop: AbstractEventLoop | None = None
         tell_of_fork(self)
 
     async def __aenter__(self) -> Self:
@@ -269,11 +267,9 @@ class Client:
         self._closed = True
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        if self._brokers.refusal is not None:
-            raise self._brokers.refusal
+        self._brokers.check_place()
         if self._closed:
             raise Closed("the client is closed")
-        self._loop = same_loop(self._loop, "the client")
         return Deadline.after(self.settings.metadata_timeout if timeout is None else timeout)
 
     async def _topic(self, topic: str, deadline: Deadline) -> TopicMetadata | None:

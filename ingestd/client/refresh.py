@@ -19,7 +19,7 @@ from ingestd.errors import (
     KafkaError,
 )
 from ingestd.retry import Deadline
-from ingestd.tasks import TaskOwner, same_loop
+from ingestd.tasks import TaskOwner
 from ingestd.wire import requests
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ class RefreshedMetadata:
         self._pause = 0.0
         self._failure: AuthenticationFailed | None = None
         self._tasks = TaskOwner()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @property
@@ -189,7 +188,7 @@ class RefreshedMetadata:
         self._ask(topics).wished = True
 
     def _ask(self, topics: Collection[str] | None) -> _Round:
-        self._loop = same_loop(self._loop, "the client")
+        self._brokers.check_place()
         if self._next is None:
             self._next = _Round()
         if topics is None:

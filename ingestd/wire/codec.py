@@ -22,6 +22,7 @@ __all__ = [
     "decode_entity",
     "decode_response",
     "encode_entity",
+    "encode_request",
     "frame_request",
     "request_module",
     "skip_response_header",
@@ -83,17 +84,21 @@ def _response_type(request_type: type[RequestPayload]) -> type[ResponsePayload]:
 
 
 def encode_entity(entity: Any) -> bytes:
-    """A kio entity's bytes, without a header. Raises `ConfigurationError` for values that do not fit its fields."""
+    """A kio entity's bytes, without a header."""
     from kio.serial import entity_writer  # noqa: PLC0415 - see `request_module`
 
     buffer = BytesIO()
-    try:
-        entity_writer(type(entity))(buffer, entity)
-    except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigurationError(
-            f"{type(entity).__name__}: a value that Kafka's format does not take: {error}"
-        ) from error
+    entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
+
+
+def encode_request(request: RequestPayload) -> bytes:
+    """A request's bytes, of values that a caller gave. Raises `ConfigurationError` for what does not fit its fields."""
+    try:
+        return encode_entity(request)
+    except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
+        name = type(request).__name__
+        raise ConfigurationError(f"{name}: a value that Kafka's format does not take: {error}") from error
 
 
 def decode_entity(entity_type: type[Any], body: Buffer) -> Any:

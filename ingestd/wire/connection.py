@@ -22,7 +22,7 @@ from ingestd.errors import (
 from ingestd.retry import Deadline
 from ingestd.settings import check_kinds, require_at_least
 from ingestd.wire.apis import Api, api_name
-from ingestd.wire.codec import decode_response, encode_entity, frame_request, skip_response_header
+from ingestd.wire.codec import decode_response, encode_request, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames
 from ingestd.wire.opening import begin, suspect_sasl, tls_options
 from ingestd.wire.sockets import connect, end_socket
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.room(), f"{self.host}:{self.port}: room to send {api_name(request.__api_key__)}"
             )
         answer = self.send(
-            request.__api_key__, request.__version__, [encode_entity(request)], timeout=deadline.remaining
+            request.__api_key__, request.__version__, [encode_request(request)], timeout=deadline.remaining
         )
         return decode_response(request, await answer)
 

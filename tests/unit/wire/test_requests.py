@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from ingestd.errors import ConfigurationError, UnsupportedVersion
 from ingestd.wire import requests
 from ingestd.wire.apis import Api, api_name, is_flexible
-from ingestd.wire.codec import encode_entity
+from ingestd.wire.codec import encode_entity, encode_request
 from ingestd.wire.requests import (
     EARLIEST,
     LATEST,
@@ -276,4 +276,4 @@ def test_values_that_the_format_does_not_take_are_refused_by_the_name_of_the_req
         ApiVersions({Api.create_topics: (7, 7)})
     )
     with pytest.raises(ConfigurationError, match="CreateTopicsRequest"):
-        encode_entity(request)
+        encode_request(request)
