@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ingestd.checks import require_settings
 from ingestd.client.answers import why_no_leader
 from ingestd.client.brokers import CONTROL, Brokers
 from ingestd.client.coordinators import CoordinatorKind, Coordinators
@@ -14,7 +15,6 @@ from ingestd.client.settings import ClientSettings
 from ingestd.client.status import client_status
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork, WrongSetting
 from ingestd.retry import Deadline
-from ingestd.settings import require_settings
 from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from ingestd.errors import ConfigurationError
+from ingestd.checks import check_kinds, require_at_least, require_positive_seconds
 from ingestd.retry import Backoff
-from ingestd.settings import check_kinds, require_at_least
 from ingestd.wire.connection import ConnectionSettings
 
 __all__ = ["ClientSettings"]
@@ -67,9 +66,7 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         check_kinds(self, {"connection": ConnectionSettings})
-        for name in _TIMEOUTS:
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+        require_positive_seconds(self, _TIMEOUTS)
         require_at_least(self, 0, "seconds", ("metadata_max_age", "metadata_idle", "metadata_minimum_interval"))
         require_at_least(self, 1, "a number", ("metadata_attempts",))
 

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
+from ingestd.checks import require_settings
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
@@ -20,7 +21,6 @@ from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.errors import Closed, DeadlineExceeded, IngestdError, UsedAfterFork
 from ingestd.records.batch import check_crc
-from ingestd.settings import require_settings
 from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from ingestd.checks import require_client, require_settings, require_several
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.events import NoEvents
 from ingestd.consumer.merged import MergedReader
@@ -14,7 +15,6 @@ from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff, Deadline
-from ingestd.settings import require_client, require_settings, require_several
 from ingestd.wire.requests import metadata
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
+from ingestd.checks import check_kinds
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.settings import check_kinds
 
 __all__ = [
     "AtTime",

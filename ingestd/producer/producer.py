@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ingestd.checks import require_client, require_settings
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.errors import (
     BufferFull,
@@ -29,7 +30,6 @@ from ingestd.producer.transaction_state import TransactionState
 from ingestd.records.batch import HEADER_BYTES, codec_of
 from ingestd.records.loops import RecordIntake
 from ingestd.retry import Deadline
-from ingestd.settings import require_client, require_settings
 from ingestd.tasks import TaskOwner, same_loop, tell_of_fork
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ingestd.checks import check_kinds, is_text, require_at_least, require_positive_seconds
 from ingestd.errors import ConfigurationError
 from ingestd.producer.partitioners import hash_murmur2
 from ingestd.records.codecs import Compression
 from ingestd.retry import Backoff
-from ingestd.settings import check_kinds, is_text, require_at_least
 
 if TYPE_CHECKING:
     from ingestd.producer.interceptors import Interceptor
@@ -111,9 +111,7 @@ class ProducerSettings:
         require_at_least(self, 0, "seconds", ("linger", "breaker_pause"))
         if self.linger > _LONGEST_LINGER:
             raise ConfigurationError(f"linger: {self.linger}; expected seconds, at most {_LONGEST_LINGER}")
-        for name in _SECONDS:
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name}: {getattr(self, name)}; expected seconds, more than 0")
+        require_positive_seconds(self, _SECONDS)
         if self.acknowledge_timeout * 1000 >= 1 << 31:
             raise ConfigurationError(f"acknowledge_timeout: {self.acknowledge_timeout}; expected below 2^31 ms")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingestd.checks import check_kinds, require_at_least
 from ingestd.errors import (
     AuthenticationFailed,
     BufferFull,
@@ -20,7 +21,6 @@ from ingestd.errors import (
     WrongSetting,
 )
 from ingestd.retry import Deadline
-from ingestd.settings import check_kinds, require_at_least
 from ingestd.wire.apis import Api, api_name
 from ingestd.wire.codec import decode_response, encode_request, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
 from typing import Final
 
+from ingestd.checks import as_path
 from ingestd.errors import ConfigurationError, WrongSetting
-from ingestd.settings import as_path
 
 __all__ = ["Secret", "warn_if_others_can_read"]
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
 from typing import Final, Literal
 
+from ingestd.checks import as_path, check_kinds
 from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError, WrongSetting
-from ingestd.settings import as_path, check_kinds
 from ingestd.wire.secret import Secret, warn_if_others_can_read
 
 __all__ = ["TlsSettings", "client_context", "handshake_error"]

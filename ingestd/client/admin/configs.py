@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from ingestd.checks import require_all_of
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToNodes
 from ingestd.errors import IngestdError, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_all_of
 from ingestd.wire.requests import configs
 
 if TYPE_CHECKING:

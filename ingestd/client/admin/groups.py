@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ingestd.checks import require_all_of, require_several
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.group_values import (
     GroupDescription,
@@ -17,7 +18,6 @@ from ingestd.client.admin.routes import PURPOSE, ToCoordinators, ToNodes
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_all_of, require_several
 from ingestd.wire.requests import group_admin
 from ingestd.wire.requests.groups import leave_group
 

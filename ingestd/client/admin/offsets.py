@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingestd.checks import require_all_of
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToLeaders
 from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
-from ingestd.settings import require_all_of
 from ingestd.wire import requests
 from ingestd.wire.requests import EARLIEST, LATEST, OffsetAt
 from ingestd.wire.requests.topics import delete_records

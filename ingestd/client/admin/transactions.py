@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingestd.checks import require_several
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.groups import Listing
 from ingestd.client.admin.routes import ToCoordinators, ToLeaders, ToNodes
@@ -12,7 +13,6 @@ from ingestd.client.coordinators import CoordinatorKind
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_several
 from ingestd.wire.requests import transaction_admin
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.checks import require_all_of, require_several
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.routes import ToAny, ToController
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline
-from ingestd.settings import require_all_of, require_several
 from ingestd.wire.requests import users
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ingestd.checks import is_text, require_client, require_settings, require_several
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.group.classic import ClassicSession
 from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
@@ -20,7 +21,6 @@ from ingestd.consumer.group.subscription import Subscription
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
 from ingestd.errors import Closed, ConfigurationError, IngestdError
 from ingestd.retry import Deadline
-from ingestd.settings import is_text, require_client, require_settings, require_several
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ingestd.checks import check_kinds
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.errors import ConfigurationError
-from ingestd.settings import check_kinds
 
 if TYPE_CHECKING:
     from ingestd.consumer.group.assignor import Assignor

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ingestd.checks import is_text
 from ingestd.errors import AuthenticationFailed, ConnectionLost, IngestdError, WrongSetting
-from ingestd.settings import is_text
 
 if TYPE_CHECKING:
     from ingestd.wire.sasl.mechanism import Exchange

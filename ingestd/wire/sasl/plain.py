@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingestd.checks import is_text
 from ingestd.errors import WrongSetting
-from ingestd.settings import is_text
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from ingestd.checks import is_text
 from ingestd.errors import AuthenticationFailed, WrongSetting
-from ingestd.settings import is_text
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:

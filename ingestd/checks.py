@@ -1,7 +1,8 @@
-"""What the fields of a settings class take: checked when one is made, so that a slip is named where it was made."""
+"""Checks of what callers give, settings and arguments: a slip is named where it was made."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum, IntEnum
@@ -22,6 +23,7 @@ __all__ = [
     "require_all_of",
     "require_at_least",
     "require_client",
+    "require_positive_seconds",
     "require_settings",
     "require_several",
 ]
@@ -53,6 +55,14 @@ def require_at_least(settings: Any, least: float, unit: str, names: Iterable[str
         value = getattr(settings, name)
         if not value >= least:
             raise ConfigurationError(f"{name}: {value}; expected {unit}, {least:g} or more")
+
+
+def require_positive_seconds(settings: Any, names: Iterable[str]) -> None:
+    """Hold fields above 0. Raises `ConfigurationError`, naming the first that is not."""
+    for name in names:
+        value = getattr(settings, name)
+        if not value > 0:
+            raise ConfigurationError(f"{name}: {value}; expected seconds, more than 0")
 
 
 def require_settings(given: Value | None, kind: type[Value]) -> Value:
@@ -103,7 +113,7 @@ def is_text(value: object) -> bool:
 
 def _is_of(value: object, kind: type) -> bool:
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
+        return _is_of(value, int) or (isinstance(value, float) and not math.isnan(value))
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if issubclass(kind, IntEnum):
