@@ -36,13 +36,8 @@ async def test_the_copy_is_read_to_its_end_and_then_the_file_anew(follow: Any, t
     assert follower.ended[assigned.source] == f"truncated, its copy {copy}, read to 1200"
 
 
-@pytest.mark.parametrize("globs", ["*.log", "*.log*"])
-async def test_a_worker_that_dies_within_the_copy_is_followed_by_one_that_reads_it_to_its_end(
-    follow: Any, tmp_path: Path, globs: str
-) -> None:
-    # The successor gets the copy with its position. Were it a file as any other, the truncated one, which the finder
-    # takes for what is being read, would never be read again.
-    follower = follow(globs)
+async def read_into_the_copy(follower: Any, tmp_path: Path) -> tuple[str, Path, list[bytes]]:
+    """A file is truncated before it is opened, and its copy read and acknowledged in part: source, copy, its lines."""
     log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
     lines = [b"%05d" % number for number in range(30_000)]
     log.write_bytes(b"\n".join(lines) + b"\n")
@@ -52,6 +47,17 @@ async def test_a_worker_that_dies_within_the_copy_is_followed_by_one_that_reads_
     log.write_bytes(b"two\n" * 100)
     assert follower.read(source, 65536)
     follower.acknowledge(source)
+    return source, copy, lines
+
+
+@pytest.mark.parametrize("globs", ["*.log", "*.log*"])
+async def test_a_worker_that_dies_within_the_copy_is_followed_by_one_that_reads_it_to_its_end(
+    follow: Any, tmp_path: Path, globs: str
+) -> None:
+    # The successor gets the copy with its position. Were it a file as any other, the truncated one, which the finder
+    # takes for what is being read, would never be read again.
+    follower = follow(globs)
+    source, copy, lines = await read_into_the_copy(follower, tmp_path)
     assert follower.stored[source].detail["path"] == str(copy)
     follower.restart_worker()
     await follower.settle()
@@ -63,15 +69,7 @@ async def test_a_daemon_that_stops_within_the_copy_reads_it_to_its_end_at_its_ne
     follow: Any, tmp_path: Path
 ) -> None:
     follower = follow("*.log*")
-    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
-    lines = [b"%05d" % number for number in range(30_000)]
-    log.write_bytes(b"\n".join(lines) + b"\n")
-    await follower.scan()
-    (source,) = follower.sources
-    copy.write_bytes(log.read_bytes())
-    log.write_bytes(b"two\n" * 100)
-    assert follower.read(source, 65536)
-    follower.acknowledge(source)
+    source, copy, lines = await read_into_the_copy(follower, tmp_path)
     follower.restart()
     await follower.settle()
     assert sorted(follower.texts) == lines + [b"two"] * 100
