@@ -238,6 +238,7 @@ class RefreshedMetadata:
             current.done.set_exception(error)
             return
         except IngestdError as error:
+            self._set_periodic()
             current.done.set_exception(error)
             return
         except BaseException as error:
@@ -307,11 +308,11 @@ class RefreshedMetadata:
     def _refresh_periodically(self) -> None:
         """Forget the topics that nobody uses any more, and ask for the others."""
         last = asyncio.get_running_loop().time() - self._settings.metadata_idle
-        self._track(self._snapshot.used(self._tracked))
-        idle = {name for name, asked_at in self._tracked.items() if asked_at < last}
-        for name in idle:
-            del self._tracked[name]
-        if idle & self.snapshot.topics.keys():
+        # The answer to a request that was under way brings back what was forgotten meanwhile.
+        self._track(self._snapshot.used(self._tracked.keys() | self.snapshot.topics.keys()))
+        self._tracked = {name: asked_at for name, asked_at in self._tracked.items() if asked_at >= last}
+        idle = self.snapshot.topics.keys() - self._tracked.keys()
+        if idle:
             self._snapshot.replace(without_topics(self.snapshot, idle))
         self._wish(None)
 

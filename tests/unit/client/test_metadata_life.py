@@ -61,6 +61,25 @@ async def test_a_topic_that_nobody_uses_is_forgotten_when_it_is_idle(cluster: An
         assert await client.partitions("u", 5) == [0]  # asked for again, it is there again
 
 
+async def test_a_topic_that_was_forgotten_while_its_answer_was_under_way_is_forgotten_again(
+    cluster: Any, settings: Any
+) -> None:
+    cluster.topics["u"] = {0: (1, 0)}
+    async with Client(["one:1"], settings(metadata_max_age=0.05, metadata_idle=0.02)) as client:
+        await client.metadata.refresh(["u"], 5)
+        cluster.gate = asyncio.Event()
+        under_way = asyncio.create_task(client.metadata.refresh(None, 5))
+        while "u" in client.metadata.snapshot.topics:
+            await refreshed(client)
+        cluster.gate.set()
+        assert "u" in (await under_way).topics
+        async with asyncio.timeout(5):
+            while "u" in client.metadata.snapshot.topics:
+                await refreshed(client)
+        await refreshed(client)
+        assert cluster.metadata_requests()[-1][1] == []
+
+
 async def test_a_listener_that_does_not_say_what_it_uses_keeps_everything(cluster: Any, settings: Any) -> None:
     async with Client(["one:1"], settings(metadata_max_age=0.01, metadata_idle=0.0)) as client:
         client.metadata.listen(lambda _: None)
