@@ -6,8 +6,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ingestd.records.loops import tell_places
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ingestd.errors import IngestdError
 
@@ -42,12 +44,14 @@ class RecordEnds:
 
     __slots__ = ("_dones",)
 
-    def __init__(self, dones: Sequence[Delivered | None]) -> None:
+    def __init__(self, dones: list[Delivered | None]) -> None:
         self._dones = dones
 
     def __call__(self, whole: Delivery) -> None:
         """Tell each record."""
         topic, partition, _, base, appended_at, error = whole
+        if error is None and tell_places(self._dones, partition, base):
+            return
         nowhere = Delivery(topic, partition, 1, -1, appended_at, error) if base < 0 else None
         make = partial(tuple.__new__, Delivery)  # twice as fast as the class
         for index, done in enumerate(self._dones):

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from operator import eq, itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overload
 
 from ingestd.client.client import Client
 from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
-from ingestd.producer.delivery import Delivery
 from ingestd.producer.message import OutgoingMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
+from ingestd.records.loops import Places
 from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ingestd.records.decode import Record
 
 
-__all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SyncProducer"]
+__all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SentMessages", "SyncProducer"]
 
 T = TypeVar("T")
 
@@ -48,6 +49,43 @@ class SentMessage(NamedTuple):
 
     partition: int
     offset: int
+
+
+class SentMessages(Sequence[SentMessage]):
+    """Where many records are, in the order in which they were given. Each is made when it is looked at."""
+
+    __slots__ = ("offsets", "partitions")
+
+    def __init__(self, partitions: Sequence[int], offsets: Sequence[int]) -> None:
+        self.partitions = partitions
+        """The partition of each."""
+        self.offsets = offsets
+        """The offset of each, as `SentMessage.offset`."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[SentMessage]:
+        return map(SentMessage, self.partitions, self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> SentMessage: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> SentMessages: ...
+
+    def __getitem__(self, index: int | slice) -> SentMessage | SentMessages:
+        if isinstance(index, slice):
+            return SentMessages(self.partitions[index], self.offsets[index])
+        return SentMessage(self.partitions[index], self.offsets[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # as with a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +182,7 @@ class SyncProducer:
             raise failed.failures[0].error from None
         return sent
 
-    def send_many(self, messages: Iterable[OutgoingMessage]) -> list[SentMessage]:
+    def send_many(self, messages: Iterable[OutgoingMessage]) -> SentMessages:
         """Send records and wait until each has succeeded or failed; where they are, in the order given.
 
         Raises `SendFailed`, which names those that failed, after all others have succeeded; `Closed`. One that is no
@@ -152,7 +190,7 @@ class SyncProducer:
         """
         given = list(messages)
         if not given:
-            return []
+            return SentMessages((), ())
         return self._call(_send_many(self._producer, given), None, "sending")
 
     def flush(self, timeout: float) -> None:
@@ -303,58 +341,32 @@ async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
     await client.close()
 
 
-class _Expectation:
-    """Where many records are, in the order in which they were given, and the moment when each has ended."""
-
-    def __init__(self, messages: Sequence[OutgoingMessage]) -> None:
-        self.all_there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.sent: list[SentMessage | None] = [None] * len(messages)
-        self.failures: list[NotSent] = []
-        self._messages = messages
-        self._left = len(messages)
-
-    def take(self, index: int, delivery: Delivery) -> None:
-        """The delivery of one record."""
-        # What is kept for each record is what the collector of garbage looks at again and again.
-        if delivery.error is None:
-            self.sent[index] = SentMessage(delivery.partition, delivery.base_offset)
-        else:
-            self.failures.append(NotSent(index, self._messages[index], delivery.error))
-        self._left -= 1
-        if not self._left and not self.all_there.done():
-            self.all_there.set_result(None)
-
-
-async def _send_many(producer: AsyncProducer, messages: Sequence[OutgoingMessage]) -> list[SentMessage]:
+async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -> SentMessages:
     """Hand over every message, waiting for room as needed; where they are, once all have ended."""
-    expected = _Expectation(messages)
-    send, take = producer.send, expected.take
-    for index, (topic, value, key, partition, headers, timestamp_ms) in enumerate(messages):
-        done = partial(take, index)
+    all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    places = Places(messages, partial(_end_wait, all_ended))
+    while places.given < len(messages):
         try:
-            while True:
-                try:
-                    send(
-                        topic,
-                        value,
-                        key=key,
-                        partition=partition,
-                        headers=headers,
-                        timestamp_ms=timestamp_ms,
-                        done=done,
-                    )
-                    break
-                except BufferFull:
-                    await producer.room()
+            producer.send_each(places)
+        except BufferFull:
+            await producer.room()
         except IngestdError as error:
-            done(Delivery(topic, -1 if partition is None else partition, 1, error=error))
+            places.refuse(error)
         except Exception as error:
             # What is no record at all. Those before it are on their way: they have ended when the caller hears of it.
-            for left in range(index, len(messages)):
-                take(left, Delivery(topic, -1, 1, error=IngestdError(repr(error))))
-            await expected.all_there
+            while places.given < len(messages):
+                places.refuse(error)
+            await all_ended
             raise
-    await expected.all_there
-    if expected.failures:
-        raise SendFailed(sorted(expected.failures, key=attrgetter("index")), len(messages))
-    return [sent for sent in expected.sent if sent is not None]
+    await all_ended
+    if places.failures:
+        raise SendFailed(
+            [NotSent(index, messages[index], error) for index, error in sorted(places.failures, key=itemgetter(0))],
+            len(messages),
+        )
+    return SentMessages(places.partitions, places.offsets)
+
+
+def _end_wait(awaited: asyncio.Future[None]) -> None:
+    if not awaited.done():  # who waits may have given up
+        awaited.set_result(None)

@@ -1,19 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Records into batches one by one, in C: the twin of `_intake_plain`, whose docstrings are the contract of both."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
 
-__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "TopicIntake"]
+__all__ = ["Allowance", "Places", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_places"]
 
 NAME = "compiled"
 
@@ -283,6 +284,110 @@ cdef class TopicIntake:
         self.partitions = []
 
 
+cdef struct Where:
+    int64_t partition
+    int64_t offset
+
+
+cdef class Places:
+    """Messages that are sent together, and where each is once it has ended. See `_intake_plain`."""
+
+    cdef readonly list messages
+    cdef readonly Py_ssize_t given
+    cdef readonly list failures
+    cdef object ended
+    cdef Where *found
+    cdef Py_ssize_t left
+
+    def __cinit__(self, list messages not None, ended):
+        cdef Py_ssize_t index, count = PyList_GET_SIZE(messages)
+        self.messages = messages
+        self.ended = ended
+        self.failures = []
+        self.left = count
+        self.found = <Where *> malloc(max(1, count) * sizeof(Where))
+        if self.found == NULL:
+            raise MemoryError
+        for index in range(count):
+            self.found[index].partition = self.found[index].offset = -1
+
+    def __dealloc__(self):
+        free(self.found)
+
+    @property
+    def partitions(self):
+        """Each message's partition. See `_intake_plain`."""
+        return [self.found[index].partition for index in range(PyList_GET_SIZE(self.messages))]
+
+    @property
+    def offsets(self):
+        """Each message's offset. See `_intake_plain`."""
+        return [self.found[index].offset for index in range(PyList_GET_SIZE(self.messages))]
+
+    def refuse(self, error):
+        """The next message was not accepted. See `_intake_plain`."""
+        if self.given >= PyList_GET_SIZE(self.messages):
+            raise IndexError("every message was given")
+        self.given += 1
+        self.fail(self.given - 1, error)
+
+    cdef int fail(self, Py_ssize_t index, error) except -1:
+        self.failures.append((index, error))
+        return self.end_one()
+
+    cdef int put(self, Py_ssize_t index, int64_t partition, int64_t offset) except -1:
+        self.found[index].partition = partition
+        self.found[index].offset = offset
+        return self.end_one()
+
+    cdef int end_one(self) except -1:
+        self.left -= 1
+        if not self.left:
+            self.ended()
+        return 0
+
+
+@cython.final
+@cython.no_gc  # one for each record under way, let go when the record ends: the collector need not look at them
+@cython.freelist(1024)
+cdef class Place:
+    """One message of `Places`: what is told of its end. See `_intake_plain`."""
+
+    cdef Places places
+    cdef Py_ssize_t index
+
+    def __call__(self, delivery):
+        if delivery.error is None:
+            self.places.put(self.index, delivery.partition, delivery.base_offset)
+        else:
+            self.places.fail(self.index, delivery.error)
+
+
+cdef inline Place place_of(Places places):
+    cdef Place place = Place.__new__(Place)
+    place.places = places
+    place.index = places.given
+    return place
+
+
+def tell_places(list dones not None, int64_t partition, int64_t base_offset):
+    """Tell a batch's records where they are, if all who are to be told are `Places`. See `_intake_plain`."""
+    cdef Place place
+    cdef Py_ssize_t number
+    for number in range(PyList_GET_SIZE(dones)):
+        done = <object> PyList_GET_ITEM(dones, number)
+        if done is not None and type(done) is not Place:
+            return False
+    number = 0
+    while number < PyList_GET_SIZE(dones):  # `ended` is foreign code
+        done = <object> PyList_GET_ITEM(dones, number)
+        if type(done) is Place:
+            place = <Place> done
+            place.places.put(place.index, partition, base_offset + number if base_offset >= 0 else -1)
+        number += 1
+    return True
+
+
 cdef class RecordIntake:
     """The short way of a record into a batch that is open. See `_intake_plain`."""
 
@@ -302,6 +407,17 @@ cdef class RecordIntake:
         or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
         64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
         """
+        self.accept(topic, value, key, partition, headers, timestamp_ms, done)
+
+    def send_each(self, Places places not None):
+        """Accept the messages of `places`. See `_intake_plain`."""
+        cdef list messages = places.messages
+        while places.given < PyList_GET_SIZE(messages):
+            topic, value, key, partition, headers, timestamp_ms = <object> PyList_GET_ITEM(messages, places.given)
+            self.accept(topic, value, key, partition, headers, timestamp_ms, place_of(places))
+            places.given += 1
+
+    cdef int accept(self, topic, value, key, partition, headers, timestamp_ms, done) except -1:
         cdef RecordBuffer buffer
         cdef Record record
         cdef bytes field = None
@@ -322,8 +438,9 @@ cdef class RecordIntake:
                 if buffer.used + record.size < buffer.limit and buffer.records + 1 < buffer.most:
                     buffer.put(&record, done)
                     self._allowance.used += record.size
-                    return
+                    return 0
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
+        return 0
 
     cdef RecordBuffer open_batch(self, topic, key, partition, Record *record):
         cdef TopicIntake intake = self.intake_of(topic)

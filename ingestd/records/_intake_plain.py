@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     HeaderPairs: TypeAlias = Sequence[tuple[str | bytes, Buffer | None]]
     Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "TopicIntake"]
+__all__ = ["Allowance", "Places", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_places"]
 
 NAME: Final[str] = "plain"
 
@@ -135,6 +135,78 @@ class TopicIntake:
         """What else chooses, from the key and the number of partitions. An empty key goes the long way in any case."""
 
 
+class Places:
+    """Messages that are sent together by `RecordIntake.send_each`, and where each is once it has ended.
+
+    A message is what `RecordIntake.send` takes: topic, value, key, partition, headers, timestamp in ms. `ended` is
+    called once, when every message has ended; never where there is none.
+    """
+
+    def __init__(self, messages: list[Any], ended: Callable[[], object]) -> None:
+        self.messages = messages
+        self.given = 0
+        """How many were accepted or refused: the place of the next one."""
+        self.failures: list[tuple[int, Any]] = []
+        """Place and error of each message that failed, as they came."""
+        self.partitions = [-1] * len(messages)
+        """Each message's partition; -1 while it has not ended, and where it failed."""
+        self.offsets = [-1] * len(messages)
+        """Each message's offset; -1 also where the broker did not say."""
+        self._ended = ended
+        self._left = len(messages)
+
+    def refuse(self, error: Any) -> None:
+        """The next message was not accepted: it has failed with `error`. Raises `IndexError` where there is none."""
+        if self.given >= len(self.messages):
+            raise IndexError("every message was given")
+        self.given += 1
+        self._fail(self.given - 1, error)
+
+    def _fail(self, index: int, error: Any) -> None:
+        self.failures.append((index, error))
+        self._end_one()
+
+    def _put(self, index: int, partition: int, offset: int) -> None:
+        self.partitions[index] = partition
+        self.offsets[index] = offset
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._ended()
+
+
+class _Place:
+    """One message of `Places`: the `done` of a record, cheaper than a callable of its own."""
+
+    __slots__ = ("index", "places")
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.index = places.given
+
+    def __call__(self, delivery: Any) -> None:
+        if delivery.error is None:
+            self.places._put(self.index, delivery.partition, delivery.base_offset)  # noqa: SLF001 - as in the twin
+        else:
+            self.places._fail(self.index, delivery.error)  # noqa: SLF001
+
+
+def tell_places(dones: list[Done | None], partition: int, base_offset: int) -> bool:
+    """Tell a batch's records where they are, if all who are to be told are of `Places`; else tell nobody: False.
+
+    `base_offset` is that of the first record; -1 where the broker did not say.
+    """
+    if not all(done is None or type(done) is _Place for done in dones):
+        return False
+    for number, done in enumerate(dones):
+        if isinstance(done, _Place):
+            offset = base_offset + number if base_offset >= 0 else -1
+            done.places._put(done.index, partition, offset)  # noqa: SLF001
+    return True
+
+
 class RecordIntake:
     """The short way of a record into a batch that is open; `_take`, which a subclass has, is the long way.
 
@@ -177,6 +249,25 @@ class RecordIntake:
                     self._allowance.used += len(record)
                     return
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
+
+    def send_each(self, places: Places) -> None:
+        """Accept the messages of `places`, from the first on that was not accepted or refused before.
+
+        Raises what `send` raises for the one that is next then, and `TypeError` or `ValueError` for one that is not
+        six values. Those before it were accepted.
+        """
+        while places.given < len(places.messages):
+            topic, value, key, partition, headers, timestamp_ms = places.messages[places.given]
+            self.send(
+                topic,
+                value,
+                key=key,
+                partition=partition,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                done=_Place(places),
+            )
+            places.given += 1
 
     def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
         intake = self._intakes.get(topic)

@@ -31,6 +31,7 @@ __all__ = [
     "FINISHED",
     "SLOT_FULL",
     "Allowance",
+    "Places",
     "Record",
     "RecordBuffer",
     "RecordIntake",
@@ -44,6 +45,7 @@ __all__ = [
     "parse_records",
     "partition_keys",
     "scatter_lines",
+    "tell_places",
 ]
 
 COMPILED: Final[bool] = _encode.NAME == "compiled"
@@ -54,9 +56,11 @@ SLOT_FULL = _encode.SLOT_FULL
 BUDGET_SPENT = _encode.BUDGET_SPENT
 
 Allowance = _intake.Allowance
+Places = _intake.Places
 RecordBuffer = _intake.RecordBuffer
 RecordIntake = _intake.RecordIntake
 TopicIntake = _intake.TopicIntake
+tell_places = _intake.tell_places
 allocate = _encode.allocate
 encode_lines = _encode.encode_lines
 line_ends = _encode.line_ends

@@ -53,6 +53,44 @@ def test_send_many_shares_batches_and_says_which_records_failed() -> None:
             producer.send("events", b"x", partition=1)
 
 
+def test_where_many_records_are_is_a_sequence() -> None:
+    with producer_on([]) as producer:
+        sent = producer.send_many([OutgoingMessage("events", b"%d" % n, partition=n % 2) for n in range(6)])
+        expected = [SentMessage(n % 2, n // 2) for n in range(6)]
+        assert list(sent) == expected
+        assert sent == expected
+        assert sent != expected[:5]
+        assert (sent[0], sent[-1], sent[1:3]) == (expected[0], expected[-1], expected[1:3])
+        assert SentMessage(1, 2) in sent
+        assert SentMessage(1, 3) not in sent
+        assert repr(sent[:1]) == "[SentMessage(partition=0, offset=0)]"
+        assert (sent.partitions, sent.offsets) == ([0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 2, 2])
+        with pytest.raises(IndexError):
+            sent[6]
+
+
+def test_records_of_several_calls_in_one_batch_each_come_back_to_their_own() -> None:
+    clusters: list[SimulatedCluster] = []
+    found: dict[int, list[SentMessage]] = {}
+    with producer_on(clusters, ProducerSettings(linger=0.3)) as producer:
+
+        def work(number: int) -> None:
+            values = [b"%d %d" % (number, n) for n in range(50)]
+            found[number] = list(
+                producer.send_many([OutgoingMessage("events", value, partition=0) for value in values])
+            )
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        log = clusters[0].logs[0].values
+        for number, sent in found.items():
+            assert [log[each.offset] for each in sent] == [b"%d %d" % (number, n) for n in range(50)]
+    assert sorted(found) == [0, 1, 2, 3]
+
+
 def test_more_records_than_the_buffer_holds_wait_for_room() -> None:
     clusters: list[SimulatedCluster] = []
     with producer_on(clusters, ProducerSettings(buffer_bytes=500, linger=0.0)) as producer:

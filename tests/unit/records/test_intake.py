@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -228,6 +229,75 @@ def test_callbacks_are_kept_in_order_and_only_as_far_as_there_are_some(twin):
     sent(producer, done=print)
     sent(producer)
     assert producer.buffers["a"][0].dones == [None, None, print]
+
+
+class End(NamedTuple):
+    """A delivery, as far as `Places` look at it."""
+
+    partition: int
+    base_offset: int
+    error: str | None = None
+
+
+class Ended:
+    """Counts the calls of `Places`' end."""
+
+    def __init__(self):
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+
+
+MESSAGES = st.lists(
+    st.tuples(TOPICS, BYTES, BYTES, st.none() | st.integers(-2, 4), HEADERS, st.integers(0, 2**40)), max_size=30
+)
+
+
+@given(MESSAGES, st.integers(-1, 100), st.sampled_from([None, "gone"]))
+def test_the_twins_give_each_message_of_many_its_place(messages, offset, error):
+    """Told batch by batch or one by one, every message has ended once, where the log has it."""
+    ends = []
+    for twin in (COMPILED, PLAIN):
+        producer, ended = Producer(twin, most=4), Ended()
+        places = twin.Places(list(messages), ended)
+        producer.intake.send_each(places)
+        for buffers in producer.buffers.values():
+            for buffer in buffers:
+                producer.close(buffer)
+        told = 0
+        for number, (_, _, dones) in enumerate(producer.batches):
+            told += len(dones)
+            assert ended.times == 0 or not dones
+            if error is None and number % 2:
+                assert twin.tell_places(dones, number, offset)
+            else:
+                for index, done in enumerate(dones):
+                    done(End(number, offset + index if offset >= 0 else -1, error))
+        # The long way of these tests drops the records of a topic that nobody knows.
+        assert ended.times == (1 if messages and told == len(messages) else 0)
+        ends.append((places.given, places.partitions, places.offsets, places.failures, told))
+    assert ends[0] == ends[1]
+
+
+def test_what_is_refused_is_not_given_again_and_ends_as_a_failure(twin):
+    producer, ended = opened(twin), Ended()
+    places = twin.Places([("a", b"1", None, None, (), 0), ("a", "text", None, None, (), 0), ("a", b"3")], ended)
+    with pytest.raises(TypeError):
+        producer.intake.send_each(places)
+    assert places.given == 1
+    places.refuse("not bytes")
+    with pytest.raises(ValueError, match="unpack"):
+        producer.intake.send_each(places)
+    places.refuse("not six")
+    assert (places.given, places.failures, ended.times) == (3, [(1, "not bytes"), (2, "not six")], 0)
+    producer.intake.send_each(places)
+    with pytest.raises(IndexError):
+        places.refuse("none is left")
+    dones = producer.buffers["a"][0].dones
+    assert not twin.tell_places([*dones, print], 0, 7)
+    assert twin.tell_places(dones, 0, 7)
+    assert (places.partitions, places.offsets, ended.times) == ([0, -1, -1], [8, -1, -1], 1)
 
 
 def test_headers_that_close_the_batch_while_they_are_read_leave_the_record_to_the_long_way(twin):
