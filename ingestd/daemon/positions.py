@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["PositionStore", "PositionsUnavailable"]
+__all__ = ["PositionStore", "PositionsLocked", "PositionsUnavailable"]
+
+_OPENING: Final = 5.0
+"""Seconds that opening waits for another program's lock."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS position (
@@ -36,21 +39,27 @@ class PositionsUnavailable(IngestdError):
     """The position file can not be read or written; the message names it and says why."""
 
 
+class PositionsLocked(PositionsUnavailable):
+    """Another program has the position file locked now: a backup, a `sqlite3` with an open transaction."""
+
+
 class PositionStore:
     """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never tear one.
 
     A lost move means lines sent again, never lines skipped: that is what at-least-once allows.
+    Once it is open nothing here waits for a lock: what is refused for one raises `PositionsLocked` at once.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.touch(mode=0o600, exist_ok=True)
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=_OPENING)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_SCHEMA)
             self._database.execute(_SCHEMA_OF_RUNS)
+            self._database.execute("PRAGMA busy_timeout = 0")
         except (OSError, sqlite3.Error) as error:
             raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
 
@@ -77,7 +86,7 @@ class PositionStore:
         try:
             return self._database.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise PositionsUnavailable(f"{self.path}: positions can not be read: {error}") from error
+            raise self._refused("read", error) from error
 
     def store(self, route_positions: Iterable[tuple[str, StoredPosition]]) -> None:
         """Store (route, position) pairs, all or none. Raises `PositionsUnavailable` when none could be."""
@@ -111,7 +120,14 @@ class PositionStore:
                     self._database.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise PositionsUnavailable(f"{self.path}: positions can not be written: {error}") from error
+            raise self._refused("written", error) from error
+
+    def _refused(self, done: str, error: sqlite3.Error) -> PositionsUnavailable:
+        # Python's own refusals have no code. The low byte is the kind, without what SQLite adds to it.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return PositionsLocked(f"{self.path}: positions can not be {done}: another program has it locked")
+        return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
 
     def close(self) -> None:
         """Close the file, its log folded in."""

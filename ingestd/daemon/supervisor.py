@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
+from ingestd.daemon.checkpoint import Checkpoint
 from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import prepare_state
 from ingestd.daemon.control import (
@@ -51,12 +52,9 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.http import HttpServer
-    from ingestd.daemon.source import Found, Route, StoredPosition
+    from ingestd.daemon.source import Found, Route
 
 __all__ = ["Supervisor", "run"]
-
-STORE_INTERVAL: Final = 0.5
-"""Seconds between two attempts to store positions that could not be stored."""
 
 ABSENCE: Final = 30 * 86400.0
 """Seconds that the position of a source that is not there any more is kept."""
@@ -115,9 +113,7 @@ class Supervisor:
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
         self._troubles: Counter[tuple[str, str]] = Counter()
-        self._dirty: dict[tuple[str, str], StoredPosition] = {}
-        self._flush_due = False
-        self._storing_failed: str | None = None
+        self._drain_deadline: Deadline | None = None
         self.metrics = Metrics()
         self._notifier = Notifier.from_environment()
         self._routes = {route.name: route for route in configuration.routes}
@@ -126,6 +122,7 @@ class Supervisor:
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
+        self._checkpoint = Checkpoint(self._positions, lambda route: self.metrics.error(route, "positions"))
         self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
@@ -180,7 +177,6 @@ class Supervisor:
             stored = self._positions.stored(route.name) if self._positions.has_run(route.name) else None
             self._intakes[route.name] = Intake(route, stored, self, once=self._once)
         self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
-        self._tasks.start(self._keep_storing(), "positions")
         if self._progress is not None:
             self._tasks.start(self._show_progress(self._progress), "progress")
 
@@ -189,7 +185,7 @@ class Supervisor:
         if self._stop.is_set():
             return
         self._scanned = True
-        self._note_run()
+        self._checkpoint.note_run(self._routes)
         self._forget_absent()
         self.metrics.set_ready(ready=True)
         self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
@@ -234,7 +230,7 @@ class Supervisor:
         return sum(route.bytes_acknowledged for route in self.metrics.totals().values())
 
     async def _drain(self) -> None:
-        deadline = Deadline.after(self._configuration.daemon.drain_timeout)
+        deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)
         self._draining = True
         self._log.info("draining", within=self._configuration.daemon.drain_timeout)
         await self._tasks.close()
@@ -250,13 +246,13 @@ class Supervisor:
         deadline = Deadline.after(END_TIMEOUT)
         await self._tasks.close()
         await self._workers.close(deadline)
+        not_stored = await self._checkpoint.finish(self._drain_deadline or deadline)
+        if not_stored is not None:
+            self._failures.append(not_stored)
         for session in self._clusters.values():
             await session.close(Deadline.after(END_TIMEOUT))
         if self._http is not None:
             await self._http.close()
-        self._store()
-        if self._dirty:
-            self._failures.append(f"{len(self._dirty)} positions could not be stored: {self._storing_failed}")
         self._positions.close()
         self._notifier.close()
         os.close(self._lock)
@@ -269,6 +265,7 @@ class Supervisor:
         else:
             self._log.warning("signal while draining; what is not acknowledged is read again next time", signal=name)
             self._workers.abandon()
+            self._checkpoint.hurry()
 
     def _crashed(self, error: BaseException) -> None:
         self._log.error("supervisor task failed", exc_info=error)
@@ -307,7 +304,7 @@ class Supervisor:
         shard = self._shards.place(route.name, found)
         if shard is None:
             return
-        self._remember(route.name, shard.stored)
+        self._checkpoint.remember(route.name, shard.stored)
         self._workers.tell(shard.slot, Assign([shard.assignment]))
 
     def untakeable(self, route: Route, thing: str, reason: str) -> None:
@@ -344,7 +341,7 @@ class Supervisor:
                 for move in moved:
                     shard = self._shards.moved(move)
                     if shard is not None:
-                        self._remember(move.route, shard.stored)
+                        self._checkpoint.remember(move.route, shard.stored)
             case StatisticsReported(statistics):
                 self.metrics.take(statistics)
             case SourceEnded():
@@ -408,45 +405,6 @@ class Supervisor:
         if self._scanned and not len(self._shards):
             self._all_ended.set()
 
-    # Positions.
-
-    def _remember(self, route: str, stored: StoredPosition) -> None:
-        self._dirty[route, stored.source] = stored
-        if not self._flush_due and self._storing_failed is None:
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._store)
-
-    def _store(self) -> None:
-        """Store what moved. A disk that is full stops nothing: it is said, counted and tried again."""
-        self._flush_due = False
-        if not self._dirty:
-            return
-        try:
-            self._positions.store((route, stored) for (route, _), stored in self._dirty.items())
-        except PositionsUnavailable as error:
-            if self._storing_failed is None:
-                self._log.error(
-                    "positions can not be stored; lines may be sent again after a restart", error=str(error)
-                )
-            for route in {route for route, _ in self._dirty}:
-                self.metrics.error(route, "positions")
-            self._storing_failed = str(error)
-            return
-        if self._storing_failed is not None:
-            self._log.info("positions are stored again")
-        self._storing_failed = None
-        self._dirty.clear()
-
-    def _note_run(self) -> None:
-        """After a complete look, and never before what it found is stored: the next start is not the first one."""
-        self._store()
-        if self._dirty:
-            return  # The next start takes itself for the first one where nothing could be stored at all.
-        try:
-            self._positions.note_run(self._routes)
-        except PositionsUnavailable as error:
-            self._log.warning("that the routes have run is not stored", error=str(error))
-
     def _forget_absent(self) -> None:
         """After a complete look: what is not there any more and has been quiet for long is not kept for ever."""
         for route in self._routes:
@@ -456,19 +414,14 @@ class Supervisor:
             except PositionsUnavailable as error:
                 self._log.warning("old positions are kept", error=str(error))
 
-    async def _keep_storing(self) -> None:
-        while True:
-            await asyncio.sleep(STORE_INTERVAL)
-            self._store()
-
     # What people see.
 
     def unhealthy(self) -> str | None:
         """See `DaemonView`."""
         if self._route_failures:
             return "; ".join(f"route {name} stopped: {reason}" for name, reason in self._route_failures.items())
-        if self._storing_failed is not None:
-            return self._storing_failed
+        if self._checkpoint.failing is not None:
+            return self._checkpoint.failing
         down = [slot for slot in range(self._workers.count) if self._workers.get(slot) is None]
         return f"workers between two lives: {down}" if down and self._scanned else None
 

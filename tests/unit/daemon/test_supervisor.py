@@ -220,3 +220,52 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     summary = await ends(running)
     assert summary.failures[0] == "gave up: nothing was acknowledged for 0.01 s"
     assert not summary.complete
+
+
+async def test_a_start_and_an_end_while_another_program_has_the_positions_locked(make, tmp_path):
+    # A backup, or a `sqlite3` with an open transaction: the loop that feeds the watchdog and answers /healthz turns on.
+    PositionStore(tmp_path / "positions.sqlite").close()
+    backup = sqlite3.connect(tmp_path / "positions.sqlite", isolation_level=None)
+    backup.execute("BEGIN IMMEDIATE")
+    route = FakeRoute((Found("a", 7, {}),))
+    route.looked.set()
+    made = make(route)
+    began = time.monotonic()
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(5):
+        while not made._workers.told:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.01)
+    assert time.monotonic() - began < 2
+    assert not running.done()
+    backup.execute("ROLLBACK")
+    summary = await ends(running)
+    assert summary.failures == ()
+    store = PositionStore(tmp_path / "positions.sqlite")
+    assert store.stored("r") == [StoredPosition("a", 7, {})]
+    store.close()
+    backup.close()
+
+
+@pytest.mark.parametrize("end", ["the drain's deadline", "a second signal"])
+async def test_the_end_waits_for_locked_positions_no_longer_than_a_drain_may_take(make, tmp_path, end):
+    PositionStore(tmp_path / "positions.sqlite").close()
+    backup = sqlite3.connect(tmp_path / "positions.sqlite", isolation_level=None)
+    backup.execute("BEGIN IMMEDIATE")
+    route = FakeRoute((Found("a", 7, {}),))
+    route.looked.set()
+    made = make(route, drain_timeout=0.2 if end == "the drain's deadline" else 30.0)
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(5):
+        while not made._workers.told:
+            await asyncio.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.01)
+    if end == "a second signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    summary = await ends(running)
+    why = "positions can not be written: another program has it locked"
+    assert summary.failures == (f"1 positions could not be stored: {tmp_path}/positions.sqlite: {why}",)
+    backup.close()

@@ -1,0 +1,117 @@
+"""Checkpoint: what moved, on its way to the position file. Stored at once; tried again while the file takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable
+from ingestd.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ingestd.daemon.positions import PositionStore
+    from ingestd.daemon.source import StoredPosition
+    from ingestd.retry import Deadline
+
+__all__ = ["Checkpoint"]
+
+STORE_INTERVAL: Final = 0.5
+"""Seconds between two attempts to store what could not be stored."""
+
+LOCKED_INTERVAL: Final = 0.1
+"""The same, while another program's lock on the file is young, and at the end."""
+
+LOCK_PATIENCE: Final = 1.0
+"""Seconds that another program may have the file locked until that is said; most who do are done by then."""
+
+
+class Checkpoint:
+    """Positions that wait to be stored: of each source the newest. Owned by the supervisor.
+
+    Invariants
+        Nothing waits for the file: while it is locked, or the disk is full, a timer tries again.
+        All that moved is stored in one write; what could not be stored stays until a later one takes it.
+        That routes have run is stored after what they found, never before.
+    """
+
+    def __init__(self, positions: PositionStore, failed: Callable[[str], None]) -> None:
+        """`failed` is told each route whose positions could not be stored, at each attempt."""
+        self.failing: str | None = None
+        """Why positions are not stored now: what was said of it; None while they are."""
+        self._positions = positions
+        self._failed = failed
+        self._log = get_logger("ingestd.supervisor")
+        self._moved: dict[tuple[str, str], StoredPosition] = {}
+        self._run: tuple[str, ...] = ()
+        self._attempt: asyncio.Handle | None = None
+        self._since: float | None = None
+        self._hurried = False
+
+    def remember(self, route: str, stored: StoredPosition) -> None:
+        """Store a position, together with what else moves in this turn of the loop."""
+        self._moved[route, stored.source] = stored
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().call_soon(self._try)
+
+    def note_run(self, routes: Iterable[str]) -> None:
+        """Store now what was remembered, then that these routes have found what was there."""
+        self._run = tuple(routes)
+        self._try()
+
+    async def finish(self, deadline: Deadline) -> str | None:
+        """Store what is left, waiting for another program's lock until the deadline. Why some was not, or None."""
+        while True:
+            self._cancel()
+            error = self._store()
+            if error is None:
+                return None
+            if self._hurried or deadline.expired or not isinstance(error, PositionsLocked):
+                break
+            await asyncio.sleep(min(LOCKED_INTERVAL, deadline.remaining))
+        return f"{len(self._moved)} positions could not be stored: {error}" if self._moved else None
+
+    def hurry(self) -> None:
+        """Have `finish` wait for nothing more."""
+        self._hurried = True
+
+    def _cancel(self) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel()
+            self._attempt = None
+
+    def _try(self) -> None:
+        self._cancel()
+        if self._store() is not None:
+            delay = LOCKED_INTERVAL if self.failing is None else STORE_INTERVAL
+            self._attempt = asyncio.get_running_loop().call_later(delay, self._try)
+
+    def _store(self) -> PositionsUnavailable | None:
+        try:
+            if self._moved:
+                self._positions.store((route, stored) for (route, _), stored in self._moved.items())
+                self._moved.clear()
+            if self._run:
+                self._positions.note_run(self._run)
+                self._run = ()
+        except PositionsUnavailable as error:
+            self._tell(error)
+            return error
+        if self.failing is not None:
+            self._log.info("positions are stored again")
+        self.failing = self._since = None
+        return None
+
+    def _tell(self, error: PositionsUnavailable) -> None:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if isinstance(error, PositionsLocked) and now - self._since < LOCK_PATIENCE:
+            return
+        if self.failing is None:
+            self._log.error("positions can not be stored; lines may be sent again after a restart", error=str(error))
+        for route in {route for route, _ in self._moved}:
+            self._failed(route)
+        self.failing = str(error)

@@ -1,0 +1,144 @@
+"""Checkpoint: whatever keeps the position file from being written, the loop turns, and what moved is stored later."""
+
+import asyncio
+import sqlite3
+import time
+
+import pytest
+import structlog
+
+from ingestd.daemon import checkpoint
+from ingestd.daemon.checkpoint import Checkpoint
+from ingestd.daemon.positions import PositionStore
+from ingestd.daemon.source import StoredPosition
+from ingestd.retry import Deadline
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "positions.sqlite"
+
+
+@pytest.fixture
+def store(path):
+    opened = PositionStore(path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def backup(path, store):
+    """Another program that has the file locked until it rolls back."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield other
+    other.close()
+
+
+@pytest.fixture
+def failed():
+    return []
+
+
+@pytest.fixture
+def kept(store, failed):
+    return Checkpoint(store, failed.append)
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def positions(store, route="r"):
+    return {stored.source: stored.position for stored in store.stored(route)}
+
+
+async def test_a_locked_file_does_not_hold_the_loop_up_and_gets_the_newest_positions_when_it_is_free(
+    kept, store, backup
+):
+    began = time.monotonic()
+    for position in (1, 2, 3):
+        kept.remember("r", StoredPosition("a", position, {}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    # SQLite's own waiting for a lock is that of a thread that has nothing else to do: five seconds of it before.
+    assert time.monotonic() - began < 1
+    assert positions(store) == {}
+    backup.execute("ROLLBACK")
+    await until(lambda: positions(store))
+    assert positions(store) == {"a": 3}
+
+
+async def test_a_short_lock_is_no_news(kept, failed, store, backup):
+    with structlog.testing.capture_logs() as logs:
+        kept.remember("r", StoredPosition("a", 1, {}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert kept.failing is None
+        backup.execute("ROLLBACK")
+        await until(lambda: positions(store))
+    assert (logs, failed) == ([], [])
+
+
+async def test_a_lock_that_stays_is_said_once_and_counted_and_its_end_is_said(kept, failed, store, backup, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LOCK_PATIENCE", 0.0)
+    monkeypatch.setattr(checkpoint, "STORE_INTERVAL", 0.01)
+    with structlog.testing.capture_logs() as logs:
+        kept.remember("r", StoredPosition("a", 1, {}))
+        kept.remember("s", StoredPosition("b", 1, {}))
+        await until(lambda: len(failed) >= 6)
+        assert kept.failing is not None
+        assert kept.failing.endswith("positions.sqlite: positions can not be written: another program has it locked")
+        backup.execute("ROLLBACK")
+        await until(lambda: kept.failing is None)
+    assert set(failed) == {"r", "s"}
+    assert [entry["event"] for entry in logs] == [
+        "positions can not be stored; lines may be sent again after a restart",
+        "positions are stored again",
+    ]
+    assert (positions(store), positions(store, "s")) == ({"a": 1}, {"b": 1})
+
+
+async def test_that_routes_have_run_is_stored_when_the_lock_is_gone(kept, store, backup):
+    # A tail that starts at files' ends would take its next start for the first one, and skip what came in between.
+    kept.note_run(["r"])
+    assert not store.has_run("r")
+    backup.execute("ROLLBACK")
+    await until(lambda: store.has_run("r"))
+
+
+async def test_that_routes_have_run_is_stored_with_what_they_found_at_once(kept, store):
+    kept.remember("r", StoredPosition("a", 1, {}))
+    kept.note_run(["r", "s"])
+    assert positions(store) == {"a": 1}
+    assert store.has_run("s")
+
+
+async def test_the_end_waits_for_a_lock(kept, store, backup):
+    kept.remember("r", StoredPosition("a", 1, {}))
+    finishing = asyncio.create_task(kept.finish(Deadline.after(30)))
+    await asyncio.sleep(0.01)
+    assert not finishing.done()
+    backup.execute("ROLLBACK")
+    assert await asyncio.wait_for(finishing, 5) is None
+    assert positions(store) == {"a": 1}
+
+
+@pytest.mark.parametrize("why", ["the deadline passes", "somebody is in a hurry", "the file can not be written at all"])
+async def test_the_end_waits_no_longer_than_it_may_or_than_there_is_hope(kept, store, backup, why):
+    kept.remember("r", StoredPosition("a", 1, {}))
+    if why == "somebody is in a hurry":
+        kept.hurry()
+    if why == "the file can not be written at all":
+        store.close()
+    deadline = Deadline.after(0.15 if why == "the deadline passes" else 30)
+    reason = await asyncio.wait_for(kept.finish(deadline), 5)
+    assert reason is not None
+    assert reason.startswith("1 positions could not be stored: ")
+    assert "positions.sqlite" in reason
+
+
+async def test_the_end_has_nothing_to_do_when_all_is_stored(kept, store, backup):
+    assert await kept.finish(Deadline.after(30)) is None
