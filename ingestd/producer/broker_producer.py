@@ -23,6 +23,8 @@ __all__ = ["BrokerProducer"]
 _PRODUCE: Final = 0
 _WATCH: Final = 1.0
 """Seconds between looks at a node that is slow. A connection not open after so long is reason to ask for the leader."""
+_CROWDED: Final = 0.01
+"""Seconds until the next look whether a connection whose places others have is free again."""
 _SLOW: Final = 3.0
 """Seconds without an answer that are reason to ask for the leader, and, if it is another by now, not to wait longer."""
 
@@ -105,6 +107,10 @@ class BrokerProducer:
                 self._tasks.start(self._connect(), f"connect to node {self._node}")
             return
         while self._ready and len(self._under_way) < self._settings.in_flight_requests:
+            if connection.full:
+                if not self._under_way:  # it is other producers' of the client: no answer of ours will come first
+                    self._pause = asyncio.get_running_loop().call_later(_CROWDED, self._resume)
+                return
             produce_set = self._fill()
             if not produce_set.entries:
                 return

@@ -184,6 +184,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._error
 
     @property
+    def full(self) -> bool:
+        """Whether `send` would raise `BufferFull`: as many requests are unanswered as the settings allow."""
+        limit = self._settings.in_flight_limit
+        return limit > 0 and self.in_flight >= limit
+
+    @property
     def has_room(self) -> bool:
         """Whether the kernel took everything sent so far, nothing is held back, and the in-flight window is not full.
 
@@ -229,9 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._error is not None:
             raise self._error
-        limit = self._settings.in_flight_limit
-        if limit and self.in_flight >= limit:
-            raise BufferFull(f"{self.host}:{self.port}: {limit} requests are in flight")
+        if self.full:
+            raise BufferFull(f"{self.host}:{self.port}: {self._settings.in_flight_limit} requests are in flight")
         pending, parts = self._framed(api, version, body, timeout, expect_answer=expect_answer)
         if self._held is None:
             self._transmit(pending, parts)

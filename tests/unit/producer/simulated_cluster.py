@@ -26,7 +26,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
 from ingestd.client.metadata import ClusterMetadata, NewLeader, Node, PartitionMetadata, TopicMetadata
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError
+from ingestd.errors import BufferFull, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.records.batch import check_crc, read_header
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Compression
@@ -41,43 +41,6 @@ T = TypeVar("T")
 
 MESSAGES = {12: (request_v12, response_v12), 13: (request_v13, response_v13)}
 TRIP = 0.002
-
-
-class SimulatedClockLoop(asyncio.SelectorEventLoop):
-    """Never sleeps: when nothing is ready, the clock jumps to the next timer."""
-
-    def __init__(self) -> None:
-        super().__init__(selectors.SelectSelector())
-        self.now = 1000.0
-        select = self._selector.select
-
-        def jump(timeout: float | None = None) -> list[Any]:
-            if timeout is None:
-                raise AssertionError("nothing will ever happen again: the simulation waits for ever")
-            self.now += timeout
-            return select(0)
-
-        self._selector.select = jump
-
-    def time(self) -> float:
-        """Simulated seconds."""
-        return self.now
-
-
-def simulate(work: Callable[[], Coroutine[Any, Any, T]], seconds: float = 3600.0) -> T:
-    """Run `work()` in simulated time, within `seconds` of it; no task may be left."""
-    loop = SimulatedClockLoop()
-    raised: list[dict[str, Any]] = []
-    loop.set_exception_handler(lambda _, context: raised.append(context))
-    try:
-        with mock.patch("time.monotonic", loop.time):
-            result = loop.run_until_complete(asyncio.wait_for(work(), seconds))
-            loop.run_until_complete(asyncio.sleep(0))
-            assert not asyncio.all_tasks(loop), asyncio.all_tasks(loop)
-    finally:
-        loop.close()
-    assert not raised, raised
-    return result
 
 
 @dataclass
@@ -230,6 +193,12 @@ class SimulatedConnection:
         self.in_flight_peak = 0
 
     @property
+    def full(self) -> bool:
+        """Whether it has as many requests as it may."""
+        limit = self.cluster.in_flight_limit
+        return limit > 0 and len(self.pending) >= limit
+
+    @property
     def closed(self) -> bool:
         """Whether it has ended."""
         return self.error is not None
@@ -241,6 +210,8 @@ class SimulatedConnection:
         assert api == 0
         if self.error is not None:
             raise self.error
+        if self.full:
+            raise BufferFull(f"node {self.node}: {len(self.pending)} requests are in flight")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
         timer = loop.call_later(timeout, self.expired)
@@ -418,6 +389,7 @@ class SimulatedCluster:
         self.down: set[int] = set()
         self.frozen: set[int] = set()
         self.connections_end_themselves = True
+        self.in_flight_limit = 0
         self.leaders = [(1 + number % 3, 0) for number in range(partitions)]
         self.logs = [SimulatedLog() for _ in range(partitions)]
         self.faults = faults or Faults()

@@ -143,6 +143,26 @@ async def test_the_first_batch_goes_alone_because_a_broker_without_state_would_t
 
 
 @in_simulation
+async def test_producers_of_one_client_keep_to_the_limit_of_their_connection() -> None:
+    """Neither is it exceeded, which would end the connection, nor does one wait for ever for what the other has."""
+    cluster = SimulatedCluster(1)
+    ends, others = Ends(), Ends()
+    events = Recorder()
+    async with producing(cluster, events=events) as producer, producing(cluster, events=events) as other:
+        cluster.in_flight_limit = 2
+        cluster.connections[0].in_flight_peak = 0
+        for number in range(20):
+            send(producer, ends, [b"%d" % number])
+            send(other, others, [b"%d" % number])
+        await producer.flush(10.0)
+        await other.flush(10.0)
+    assert len(cluster.connections) == 1
+    assert cluster.connections[0].in_flight_peak == 2
+    assert len(ends) == len(others) == 20
+    assert {kind for kind, *_ in events.events} == {"acknowledged"}
+
+
+@in_simulation
 async def test_without_idempotence_a_partition_has_one_batch_in_flight() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
