@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.log.files import write_atomically
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ __all__ = ["ProducerIds"]
 
 _FILE: Final = "next-producer-id"
 _BLOCK: Final = 1000
+_log = get_logger(__name__)
 
 
 class ProducerIds:
@@ -23,6 +25,7 @@ class ProducerIds:
         self._path = directory / _FILE
         self._next = 0
         self._end = 0
+        self._refusing = False
 
     def load(self) -> None:
         """Read where the last block ended. Raises `OSError`, `ConfigurationError`."""
@@ -34,10 +37,24 @@ class ProducerIds:
             raise ConfigurationError(f"{self._path}: not a producer id") from error
 
     def take(self) -> int:
-        """A producer id that nobody has. Raises `OSError`."""
+        """A producer id that nobody has. Raises `KafkaError` where the disk takes no new block of them.
+
+        It is COORDINATOR_LOAD_IN_PROGRESS, as from Kafka without a block: every client asks again after it, while
+        Java's of before 3.4 end their producer at KAFKA_STORAGE_ERROR (KAFKA-14417).
+        """
         if self._next == self._end:
-            write_atomically(self._path, str(self._end + _BLOCK).encode("ascii"))
-            self._end += _BLOCK
+            self._take_block()
         taken = self._next
         self._next += 1
         return taken
+
+    def _take_block(self) -> None:
+        try:
+            write_atomically(self._path, str(self._end + _BLOCK).encode("ascii"))
+        except OSError as error:
+            if not self._refusing:
+                _log.error("no producer ids are given out until the disk takes them", error=str(error))
+            self._refusing = True
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, f"no producer id: {error}") from error
+        self._refusing = False
+        self._end += _BLOCK

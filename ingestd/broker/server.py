@@ -25,6 +25,8 @@ __all__ = ["BrokerServer", "serve"]
 
 _BACKLOG: Final = 1024
 _SWEEP_INTERVAL: Final = 10.0
+_FIRST_RETENTION: Final = 30.0
+"""Seconds, as in Kafka (`log.initial.task.delay.ms`)."""
 _log = get_logger(__name__)
 
 
@@ -101,9 +103,12 @@ class BrokerServer:
             connection.abort()
 
     async def _enforce_retention(self) -> None:
+        interval = self._settings.retention_check_interval
+        # Soon after the start: a broker that ends again and again on a full disk would else never make room.
+        await asyncio.sleep(min(_FIRST_RETENTION, interval))
         while True:
-            await asyncio.sleep(self._settings.retention_check_interval)
             await self._broker.storage.enforce_retention()
+            await asyncio.sleep(interval)
 
     async def _sweep(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import shutil
 import time
@@ -16,6 +17,7 @@ from ingestd.broker.log.files import (
     DirectoryLock,
     OpenFiles,
     make_directory,
+    no_room,
     sync_directory,
     write_atomically,
     write_replaceable,
@@ -82,6 +84,9 @@ class Storage:
         One process has the directory at a time.
         The list of topics is the truth: a directory that it does not name is nobody's.
         Directories come before the list names them, and go after; so every partition of a topic in the list is open.
+        Where there is no room for the list, a link in the graveyard, named by the topic's id, says that it is deleted,
+        until the list says so: deleting, which is to make room, takes none.
+        No batch is appended in a leader epoch that is not on the disk.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -95,6 +100,8 @@ class Storage:
         self.topics = TopicStore(settings.data)
         self.producer_ids = ProducerIds(settings.data)
         self.leader_epoch = 0
+        self._epoch_written = False
+        self._tombstones: set[Path] = set()
 
     def open(self) -> None:
         """Lock the directory, and open and recover everything in it. Raises `ConfigurationError`, `OSError`."""
@@ -113,6 +120,9 @@ class Storage:
         if not (self._directory / "topics.json").exists() and any(self._directory.glob(f"*/{_TOPIC_ID}")):
             raise ConfigurationError(f"{self._directory}: holds logs of topics, but topics.json is missing")
         self.topics.load()
+        if self._graveyard.is_dir():
+            self._tombstones = {path for path in self._graveyard.iterdir() if path.is_file()}
+            self.topics.drop(path.name for path in self._tombstones)
         self.producer_ids.load()
         # Before the epoch is written, which brings both to the disk: a marker that a loss of power brought back would
         # tell the start after it that nothing is missing.
@@ -123,6 +133,7 @@ class Storage:
         for topic in self.topics:
             for partition in range(topic.partitions):
                 self._partitions[topic.name, partition] = self._open_partition(topic, partition)
+        self._settle()
         _log.info(
             "storage open",
             data=str(self._directory),
@@ -137,7 +148,44 @@ class Storage:
         path = self._directory / _BOOT
         if path.exists():
             self.leader_epoch = int(path.read_text("ascii")) + (0 if was_clean else 1)
-        write_atomically(path, str(self.leader_epoch).encode("ascii"))
+            self._epoch_written = was_clean
+        try:
+            self._write_epoch()
+        except OSError as error:
+            if not no_room(error):
+                raise
+            # What is there can be read, and deleted to make room. The mark that is gone must stay gone all the same.
+            sync_directory(self._directory)
+            _log.error(
+                "no room on the disk; what is there is served, no batch is taken until there is room",
+                data=str(self._directory),
+                error=str(error),
+            )
+
+    def _write_epoch(self) -> None:
+        write_atomically(self._directory / _BOOT, str(self.leader_epoch).encode("ascii"))
+        self._epoch_written = True
+
+    def check_writable(self) -> None:
+        """Called before batches are appended. Raises `KafkaError` (KAFKA_STORAGE_ERROR) while there is no room."""
+        if self._epoch_written:
+            return
+        try:
+            self._write_epoch()
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"no room for a new leader epoch: {error}") from error
+        _log.info("there is room on the disk again", data=str(self._directory))
+
+    def _settle(self) -> None:
+        """Bring the list of topics up to what was deleted while there was no room for it, if there is now."""
+        try:
+            self.topics.settle()
+            while self._tombstones:
+                # One of a topic that the list does not name harms nobody.
+                self._tombstones.pop().unlink(missing_ok=True)
+        except OSError as error:
+            if not no_room(error):
+                _log.error("list of topics not written; deleted topics stay deleted", error=str(error))
 
     def _bury_strays(self) -> None:
         make_directory(self._graveyard)
@@ -146,8 +194,10 @@ class Storage:
             if path.read_text("ascii") not in {"", *known}:
                 _log.info("log of a deleted topic removed", directory=str(path.parent))
                 path.parent.rename(self._grave())
-        shutil.rmtree(self._graveyard)
-        make_directory(self._graveyard)
+        # The directory itself stays: on a full disk it could not be made again.
+        for grave in self._graveyard.iterdir():
+            if grave not in self._tombstones:
+                shutil.rmtree(grave)
 
     def _grave(self) -> Path:
         return self._graveyard / uuid.uuid4().hex
@@ -203,6 +253,7 @@ class Storage:
             # What is left of the directories belongs to no topic of the list: the next to use the name, or the next
             # start, takes it away.
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._settle()
         self._partitions.update(opened)
 
     def delete(self, topic: Topic) -> None:
@@ -210,7 +261,9 @@ class Storage:
         try:
             self.topics.remove([topic.name])
         except OSError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+            self._bury_unlisted(topic, error)
+        else:
+            self._settle()
         for partition in range(topic.partitions):
             log = self._partitions.pop((topic.name, partition)).log
             try:
@@ -221,6 +274,20 @@ class Storage:
                 continue
             self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
 
+    def _bury_unlisted(self, topic: Topic, reason: OSError) -> None:
+        """Make the end of a topic durable where the list can not be written. Raises `KafkaError`."""
+        tombstone = self._graveyard / str(topic.topic_id)
+        try:
+            # A link takes no block of its own, where a new file may.
+            os.link(self._directory / f"{topic.name}-0" / _TOPIC_ID, tombstone)
+            sync_directory(self._graveyard)
+        except OSError as error:
+            tombstone.unlink(missing_ok=True)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._tombstones.add(tombstone)
+        self.topics.drop([str(topic.topic_id)])
+        _log.warning("topic deleted without room for the list of topics", topic=topic.name, error=str(reason))
+
     async def enforce_retention(self) -> None:
         """Let every log remove what is beyond its topic's retention; other work goes on between two logs."""
         for partition in tuple(self._partitions.values()):
@@ -229,6 +296,7 @@ class Storage:
             except OSError as error:
                 _log.error("retention failed", partition=partition.log.directory.name, error=str(error))
             await asyncio.sleep(0)
+        self._settle()
 
     def close(self) -> None:
         """Bring everything to the disk, say so with a marker, and let go of the directory."""
@@ -245,8 +313,9 @@ class Storage:
                 sealing.popleft().result()
         self._disk.shutdown(wait=True)
         self._files.close_all()
+        self._settle()
         try:
-            if all(log.sealed for log in logs):
+            if all(log.sealed for log in logs) and self._epoch_written:
                 (self._directory / _CLEAN).touch(mode=0o600)
                 sync_directory(self._directory)
         except OSError as error:

@@ -47,7 +47,8 @@ class TopicStore:
     """Topics by name and by id, with the cluster's id.
 
     Invariants
-        The file is written before a change shows; a change that can not be written did not happen.
+        The file is written before a change shows; a change that can not be written did not happen. But for `drop`,
+        which whoever calls it has made durable in another way.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,6 +56,8 @@ class TopicStore:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self.cluster_id = ""
+        self.behind = False
+        """Whether the file names topics that are gone."""
 
     def load(self) -> None:
         """Read the file, or begin a new cluster. Raises `ConfigurationError` for a file that is not ours, `OSError`."""
@@ -98,10 +101,23 @@ class TopicStore:
         gone = set(names)
         self._replace(topic for name, topic in self._by_name.items() if name not in gone)
 
+    def drop(self, topic_ids: Iterable[str]) -> None:
+        """Forget topics, by the text of their ids, and leave the file as it is; the next change is written with it."""
+        gone = set(topic_ids)
+        left = [topic for topic in self if str(topic.topic_id) not in gone]
+        self.behind = self.behind or len(left) < len(self)
+        self._take(left)
+
+    def settle(self) -> None:
+        """Write the file if it is behind. Raises `OSError`."""
+        if self.behind:
+            self._replace(self)
+
     def _replace(self, topics: Iterable[Topic]) -> None:
         topics = tuple(topics)
         self._write(topics)
         self._take(topics)
+        self.behind = False
 
     def _take(self, topics: Iterable[Topic]) -> None:
         self._by_name = {topic.name: topic for topic in topics}

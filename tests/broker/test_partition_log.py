@@ -336,6 +336,8 @@ def test_a_failed_write_leaves_the_log_as_it_was(reopen: Reopener, monkeypatch: 
         with pytest.raises(KafkaError) as refused:
             append(log, batch_of(values(0, 50)))
     assert refused.value.code is ErrorCode.kafka_storage_error
+    # On a full disk, the part that was written would keep room from others.
+    assert sum(path.stat().st_size for path in log.directory.glob("*.log")) == log.size
     assert read_all(log) == expected
     expected += fill(log, 1)
     assert read_all(log) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,12 @@ from embedded.batches import batch_of
 from ingestd.broker import storage as storage_module
 from ingestd.broker.settings import BrokerSettings
 from ingestd.broker.storage import NewTopic, Storage
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 @pytest.fixture
@@ -31,6 +35,12 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], Storage]]:
     yield open_storage
     for storage in storages:
         storage.close()
+
+
+def kill(storage: Storage) -> None:
+    """Let another storage have the directory as it is now, as the kernel does when a process is killed."""
+    assert storage._lock is not None
+    storage._lock.close()
 
 
 def append(storage: Storage, topic: str, partition: int) -> int:
@@ -100,3 +110,98 @@ def test_the_mark_of_a_clean_end_is_gone_for_good_before_the_broker_serves(
     monkeypatch.setattr(storage_module, "write_atomically", noted)
     opened()
     assert seen == [False]
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """`with full():` no file takes a byte; names can be made and removed, as on most file systems."""
+
+    def refused(descriptor: int, content: bytes, position: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    @contextmanager
+    def no_room() -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", refused)
+            yield
+
+    return no_room
+
+
+def test_a_topic_deleted_without_room_for_the_list_is_gone_for_every_start_after_it(
+    opened: Callable[[], Storage], full: Callable[[], AbstractContextManager[None]], tmp_path: Path
+) -> None:
+    storage = opened()
+    storage.create([NewTopic("gone", 2, {}, {}), NewTopic("kept", 1, {}, {})])
+    for topic, partition in (("gone", 0), ("gone", 1), ("kept", 0)):
+        append(storage, topic, partition)
+    gone = storage.topics.named("gone")
+    assert gone is not None
+    with full():
+        storage.delete(gone)
+        assert [topic.name for topic in storage.topics] == ["kept"]
+        kill(storage)
+        again = opened()
+        assert [topic.name for topic in again.topics] == ["kept"]
+        assert not list((tmp_path / "data").glob("gone-*"))
+        kill(again)
+    last = opened()
+    assert [topic.name for topic in last.topics] == ["kept"]
+    assert list((tmp_path / "data" / "deleted").iterdir()) == []
+    last.create([NewTopic("gone", 2, {}, {})])
+    assert [append(last, "gone", partition) for partition in range(2)] == [0, 0]
+    assert append(last, "kept", 0) == 1
+
+
+def test_a_deletion_that_can_not_be_made_to_last_is_refused(
+    opened: Callable[[], Storage], full: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    storage = opened()
+    storage.create([NewTopic("t", 1, {}, {})])
+    topic = storage.topics.named("t")
+    assert topic is not None
+    monkeypatch.setattr(os, "link", refused)
+    with full(), pytest.raises(KafkaError) as error:
+        storage.delete(topic)
+    assert error.value.code is ErrorCode.kafka_storage_error
+    assert append(storage, "t", 0) == 0
+    storage.close()
+    assert append(opened(), "t", 0) == 1
+
+
+def test_no_batch_is_taken_in_a_leader_epoch_that_is_not_on_the_disk(
+    opened: Callable[[], Storage], full: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """It would be given again to what another start writes in its place."""
+    storage = opened()
+    epoch = storage.leader_epoch
+    kill(storage)
+    with full():
+        crashed = opened()
+        assert crashed.leader_epoch == epoch + 1
+        with pytest.raises(KafkaError) as error:
+            crashed.check_writable()
+        assert error.value.code is ErrorCode.kafka_storage_error
+        # Clients know of the new epoch: an end marked as clean would take them back to the old one.
+        crashed.close()
+        again = opened()
+        assert again.leader_epoch == epoch + 1
+    again.check_writable()
+    kill(again)
+    assert opened().leader_epoch == epoch + 2
+
+
+def test_a_full_disk_after_a_clean_end_is_no_new_epoch(
+    opened: Callable[[], Storage], full: Callable[[], AbstractContextManager[None]], tmp_path: Path
+) -> None:
+    storage = opened()
+    epoch = storage.leader_epoch
+    storage.close()
+    with full():
+        again = opened()
+        assert again.leader_epoch == epoch
+        again.check_writable()
+        assert not (tmp_path / "data" / ".clean-shutdown").exists()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ API: Final = Api.delete_records
 VERSIONS: Final = range(3)
 
 _HIGH_WATERMARK: Final = -1
+_log = get_logger(__name__)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
@@ -52,6 +54,7 @@ def _delete(broker: Broker, topic: str, partition: int, offset: int) -> tuple[in
         log.delete_before(offset)
     except KafkaError as error:
         return -1, error.code
-    except OSError:
+    except OSError as error:
+        _log.error("records not deleted", partition=f"{topic}-{partition}", offset=offset, error=str(error))
         return -1, ErrorCode.kafka_storage_error
     return log.start_offset, ErrorCode.none

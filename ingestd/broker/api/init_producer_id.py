@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
-from ingestd.errors import ErrorCode
-from ingestd.logs import get_logger
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 API: Final = Api.init_producer_id
 VERSIONS: Final = range(6)
-
-_log = get_logger(__name__)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
@@ -31,8 +28,7 @@ def handle(broker: Broker, request: Request) -> Answer:
     else:
         try:
             producer_id, epoch = broker.storage.producer_ids.take(), 0
-        except OSError as failure:
-            _log.error("no producer id", error=str(failure))
-            error = ErrorCode.kafka_storage_error
+        except KafkaError as refused:
+            error = refused.code
     body = schema.encode(throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch)
     return Answer([body], error)

@@ -106,6 +106,7 @@ def _append(broker: Broker, version: int, topic: str, number: int, records: memo
         partition = broker.partition(topic, number)
         log = partition.log
         batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
+        broker.storage.check_writable()
         appended = log.append(batch, header)
     except KafkaError as error:
         return _Result(number, error)

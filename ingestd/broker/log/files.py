@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import ConfigurationError
@@ -18,6 +19,7 @@ __all__ = [
     "DirectoryLock",
     "OpenFiles",
     "make_directory",
+    "no_room",
     "sync_directory",
     "write_all",
     "write_atomically",
@@ -26,6 +28,11 @@ __all__ = [
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
+
+
+def no_room(error: OSError) -> bool:
+    """Whether the disk is full, or our share of it: what an operator, or we ourselves, can mend while we run."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 def make_directory(path: Path) -> None:
@@ -132,8 +139,10 @@ class DirectoryLock:
             os.close(descriptor)
             raise ConfigurationError(f"{directory}: in use by another broker (process {holder})") from None
         self._descriptor = descriptor
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Who holds it is said for people only, so a full disk is no reason to go without the lock.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Let others have the directory."""

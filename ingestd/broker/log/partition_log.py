@@ -108,6 +108,9 @@ class PartitionLog:
         self._closed = False
         self._deleted = False
         self._names_unsynced = True
+        self._unsealed_said = False
+        self._refused: int | None = None
+        """Bytes of the smallest batch that the disk did not take; None while it takes what comes."""
 
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
@@ -206,14 +209,27 @@ class PartitionLog:
         try:
             base_offset = self._write(batch, header)
         except OSError as error:
-            _log.error("append failed", partition=self.directory.name, error=str(error))
+            self._say_refused(len(batch), error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
+        if self._refused is not None and len(batch) >= self._refused:
+            _log.info("batches are taken again", partition=self.directory.name)
+            self._refused = None
         if idempotent:
             self._producers.appended(header, base_offset, time.time())
         # A watcher that has enough leaves the set while it is told.
         for watcher in tuple(self.watchers):
             watcher.grew(len(batch))
         return Appended(base_offset, duplicate=False)
+
+    def _say_refused(self, size: int, error: OSError) -> None:
+        # Once for all that come until one as large is taken: producers try for hours, and the log may be on the disk.
+        if self._refused is None:
+            _log.error(
+                "append failed; batches are refused until there is room",
+                partition=self.directory.name,
+                error=str(error),
+            )
+        self._refused = min(size, self._refused or size)
 
     def _write(self, batch: memoryview, header: BatchHeader) -> int:
         if self._segment_full(len(batch)):
@@ -280,7 +296,9 @@ class PartitionLog:
                 segment.seal()
             except OSError as error:
                 # The next start finds no index and reads the segment as a whole.
-                _log.warning("segment not sealed", segment=str(segment.path), error=str(error))
+                if not self._unsealed_said:
+                    _log.warning("segments not sealed", partition=self.directory.name, error=str(error))
+                self._unsealed_said = True
 
     def take_unflushed(self) -> list[int]:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
@@ -368,11 +386,26 @@ class PartitionLog:
         return cut if largest is None else [*cut, largest]
 
     def delete_before(self, offset: int) -> None:
-        """Move the log's start to `offset` and remove the segments before it. Raises `OSError`."""
+        """Move the log's start to `offset` and remove the segments before it. Raises `OSError`.
+
+        Then, on a full disk, whole segments may be gone all the same: it is called to make room.
+        """
+        try:
+            self._write_start(offset)
+        except OSError:
+            whole = [segment.next_offset for segment in self._segments[:-1] if segment.next_offset <= offset]
+            if not whole:
+                raise
+            # What is left says where the log starts, as with retention.
+            self.start_offset = max(self.start_offset, whole[-1])
+            self._remove_segments()
+            self._write_start(offset)
+        self._remove_segments()
+
+    def _write_start(self, offset: int) -> None:
         if offset > self.start_offset:
             write_atomically(self.directory / _LOG_START_FILE, str(offset).encode("ascii"))
             self.start_offset = offset
-        self._remove_segments()
 
     def _remove_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].next_offset <= self.start_offset:

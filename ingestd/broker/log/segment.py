@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.log.files import OpenFiles, write_all
@@ -79,6 +80,10 @@ class Segment:
             write_all(descriptor, batch, self.size)
         except OSError:
             self._torn = True
+            # At once, if that can be: on a full disk, half a batch would keep the room that others need.
+            with suppress(OSError):
+                os.ftruncate(descriptor, self.size)
+                self._torn = False
             raise
         if self.size == 0:
             self.created = time.time()
