@@ -1,4 +1,7 @@
-"""A cluster in memory: connections to its nodes are scripted, what they are asked is recorded. No sockets."""
+"""A cluster in memory: connections to its nodes are scripted, what they are asked is recorded. No sockets.
+
+Tests run in simulated time: what they say about seconds holds however the machine stalls.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from simulated_clock import SimulatedClockLoop
 
 from ingestd.client import broker as broker_module
 from ingestd.client.settings import ClientSettings
@@ -28,6 +32,10 @@ FAST = ClientSettings(
     reconnect_initial=0.001,
     reconnect_maximum=0.002,
 )
+
+
+def pytest_asyncio_loop_factories() -> dict[str, type[SimulatedClockLoop]]:
+    return {"simulated": SimulatedClockLoop}
 
 
 class ScriptedConnection:

@@ -8,14 +8,12 @@ would: whoever touches a batch that is still in flight breaks its checksum.
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 from io import BytesIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
-from unittest import mock
 from uuid import UUID
 
 from kio.schema.produce.v12 import request as request_v12
@@ -35,7 +33,7 @@ from ingestd.wire.versions import ApiVersions
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 T = TypeVar("T")
 

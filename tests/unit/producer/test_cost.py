@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated_cluster import SimulatedCluster, simulate
+from simulated_clock import simulate
+from simulated_cluster import SimulatedCluster
 
 from ingestd.errors import BufferFull
 from ingestd.producer.producer import AsyncProducer

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cluster import RandomFaults, SimulatedCluster, ready_batch, simulate
+from simulated_clock import simulate
+from simulated_cluster import RandomFaults, SimulatedCluster, ready_batch
 
 from ingestd.errors import DeadlineExceeded, ErrorCode, KafkaError
 from ingestd.producer.producer import AsyncProducer

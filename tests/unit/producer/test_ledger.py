@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulated_cluster import simulate
+from simulated_clock import simulate
 
 from ingestd.errors import DeadlineExceeded
 from ingestd.producer.breaker import CircuitBreaker

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated_cluster import Fault, SimulatedCluster, ready_batch, simulate
+from simulated_clock import simulate
+from simulated_cluster import Fault, SimulatedCluster, ready_batch
 
 from ingestd.client.metadata import TopicMetadata
 from ingestd.errors import (

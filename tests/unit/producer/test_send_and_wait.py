@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated_cluster import Fault, SimulatedCluster, simulate
+from simulated_clock import simulate
+from simulated_cluster import Fault, SimulatedCluster
 
 from ingestd.errors import Closed, ErrorCode, KafkaError
 from ingestd.producer.producer import AsyncProducer

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cluster import SimulatedCluster, simulate
+from simulated_clock import simulate
+from simulated_cluster import SimulatedCluster
 
 from ingestd.errors import BufferFull, Closed, ErrorCode, KafkaError
 from ingestd.producer.partitioners import PARTITIONERS
@@ -221,7 +222,8 @@ WITHOUT_COMPILED = """
 import sys
 sys.modules["ingestd.records._intake_compiled"] = None
 sys.path[:0] = sys.argv[1:]
-from simulated_cluster import SimulatedCluster, simulate
+from simulated_clock import simulate
+from simulated_cluster import SimulatedCluster
 from ingestd.producer.producer import AsyncProducer
 from ingestd.records import loops
 assert not loops.COMPILED

@@ -7,7 +7,8 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cluster import RandomFaults, simulate
+from simulated_clock import simulate
+from simulated_cluster import RandomFaults
 from simulated_transactions import TransactionalCluster, random_coordinator
 
 from ingestd.client.group import GroupMember, OffsetAndMetadata

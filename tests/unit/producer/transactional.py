@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated_cluster import simulate
+from simulated_clock import simulate
 from simulated_transactions import CoordinatorFault, TransactionalCluster
 
 from ingestd.client.group import GroupMember, OffsetAndMetadata
