@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from ingestd.daemon.lane import Output
 from ingestd.daemon.statistics import LATENCY_BOUNDS
-from ingestd.errors import IngestdError, error_kind
+from ingestd.errors import IngestdError, KafkaError, error_kind
 from ingestd.producer.delivery import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingestd.daemon.arena import ArenaShare
     from ingestd.daemon.lane import Slab
-    from ingestd.daemon.source import BatchSpan, Encoding
+    from ingestd.daemon.source import EncodedAgain, Encoding
     from ingestd.daemon.statistics import RouteCounters
     from ingestd.producer.delivery import Delivered
 
@@ -37,6 +37,7 @@ class Outbox:
     Invariants
         An output run is released once all its batches are done: no transport holds it then.
         `settled` is called once for each slab that is wholly sent, when its last batch is acknowledged.
+        What comes back because its partition is not there any more is sent where `encode_again` says, in order.
     """
 
     def __init__(
@@ -47,14 +48,19 @@ class Outbox:
         counters: RouteCounters,
         *,
         settled: Callable[[Slab], None],
+        encode_again: Callable[[Slab, int, memoryview], Sequence[EncodedAgain]],
         failed: Callable[[str], None],
     ) -> None:
-        """`failed` is given the reason when something can not be delivered."""
+        """`encode_again` is given a slab, a partition and a batch for it, which it copies, or gives nothing for it.
+
+        `failed` is given the reason when something can not be delivered.
+        """
         self._topic = topic
         self._pages = pages
         self._producer = producer
         self._counters = counters
         self._settled = settled
+        self._encode_again = encode_again
         self._failed = failed
 
     def send(self, slab: Slab, encoding: Encoding) -> str | None:
@@ -78,20 +84,30 @@ class Outbox:
             counters.batches += 1
             counters.uncompressed_bytes += span.uncompressed
             counters.compressed_bytes += span.length
-            self._send(slab, output, span, view[span.start : span.start + span.length], now)
+            batch = view[span.start : span.start + span.length]
+            self._send(slab, output, span.partition, batch, span.records, now)
         return None
 
-    def _send(self, slab: Slab, output: Output, span: BatchSpan, batch: memoryview, began: float) -> None:
+    def _send(
+        self, slab: Slab, output: Output | None, partition: int, batch: memoryview, records: int, began: float
+    ) -> None:
+        """`output`: whose memory the batch is; None when it has its own."""
+
         def done(delivery: Delivery) -> None:
-            output.batches -= 1
-            if not output.batches:
-                self._pages.release(output.run)
-            if delivery.error is not None:
-                self._undeliverable(slab, delivery, delivery.error)
+            error = delivery.error
+            again = () if error is None else self._again(slab, partition, batch, error)
+            self._give_back(output)
+            if again:
+                slab.unacknowledged += len(again) - 1
+                for each in again:
+                    self._send(slab, None, each.partition, each.batch, each.records, began)
+                return
+            if error is not None:
+                self._undeliverable(slab, delivery, error)
                 return
             elapsed = time.monotonic() - began
             counters = self._counters
-            counters.records_acknowledged += span.records
+            counters.records_acknowledged += records
             counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
             counters.latency_sum += elapsed
             slab.unacknowledged -= 1
@@ -99,9 +115,24 @@ class Outbox:
                 self._settled(slab)
 
         try:
-            self._producer.send_batch(self._topic, span.partition, batch, span.records, done)
+            self._producer.send_batch(self._topic, partition, batch, records, done)
         except IngestdError as error:  # what has ended the producer, for this route and all others
-            done(Delivery(self._topic, span.partition, span.records, error=error))
+            self._give_back(output)
+            self._undeliverable(slab, Delivery(self._topic, partition, records, error=error), error)
+
+    def _give_back(self, output: Output | None) -> None:
+        if output is None:
+            return
+        output.batches -= 1
+        if not output.batches:
+            self._pages.release(output.run)
+
+    def _again(self, slab: Slab, partition: int, batch: memoryview, error: IngestdError) -> Sequence[EncodedAgain]:
+        # Of these errors one alone ends a batch: for long, the topic or its partition has not been there.
+        if not isinstance(error, KafkaError) or not error.refresh_metadata:
+            return ()
+        self._counters.count_retry(error_kind(error))
+        return self._encode_again(slab, partition, batch)
 
     def _undeliverable(self, slab: Slab, delivery: Delivery, error: IngestdError) -> None:
         self._counters.count_error(error_kind(error))

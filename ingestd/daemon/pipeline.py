@@ -14,15 +14,19 @@ from ingestd.daemon.outbox import Outbox
 from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Lane
 from ingestd.daemon.source_reports import SourceReports
+from ingestd.errors import IngestdError
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingestd.client.metadata import MetadataSource
     from ingestd.daemon.arena import Arena
     from ingestd.daemon.control import Moved
     from ingestd.daemon.encode import EncodeStage
     from ingestd.daemon.outbox import BatchSender
     from ingestd.daemon.progress import Span
-    from ingestd.daemon.source import Assignment, Encoding, Opener, Piece, Route
+    from ingestd.daemon.source import Assignment, EncodedAgain, Encoder, Encoding, Opener, Piece, Route
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
 
 __all__ = ["Pipeline", "PipelineNews"]
@@ -65,6 +69,7 @@ class Pipeline:
         Slabs of a lane are sent in the order in which they were read, whoever encoded them.
         A span is acknowledged when every batch made of its slab is; then, and in order, the position moves.
         Reading stops when the route's share of the arena is in use; nothing is dropped.
+        What is read for fewer partitions than before comes after all that was read for more.
     """
 
     def __init__(
@@ -85,13 +90,22 @@ class Pipeline:
         self._pages = ArenaShare(arena, share)
         self._encoding = encoding
         self._metadata = metadata
-        self._outbox = Outbox(route.topic, self._pages, producer, counters, settled=self._settle, failed=self.stop)
+        self._outbox = Outbox(
+            route.topic,
+            self._pages,
+            producer,
+            counters,
+            settled=self._settle,
+            encode_again=self._encode_again,
+            failed=self.stop,
+        )
         self._counters = counters
         self._news = news
         self._opener: Opener = route.opener(self._ready)
         self._sources: dict[str, OpenSource] = {}
         self._unplaced: set[OpenSource] = set()
-        """Opened before the topic's number of partitions was known: their lane may be another one."""
+        """Opened for another number of partitions than there is: their lane may be another one."""
+        self._log = get_logger("ingestd.worker").bind(route=route.name)
         self._reports = SourceReports(route.name)
         self._lanes: dict[Lane, LaneQueue] = {}
         self._waiting: deque[LaneQueue] = deque()
@@ -100,6 +114,13 @@ class Pipeline:
         """Lanes whose first slab is encoded in part and waits for another output run."""
         self._loop = asyncio.get_running_loop()
         self._encoding_now = 0
+        self._under_way = 0
+        """Slabs that were read and are not wholly acknowledged."""
+        self._spread = 0
+        """The number of partitions that what is under way was spread over."""
+        self._regrouping = False
+        """Whether nothing is read until what was spread over more partitions than there are is acknowledged."""
+        self._again: Encoder | None = None
         self._sticky = 0
         self._stopped = False
         self._draining = False
@@ -126,7 +147,7 @@ class Pipeline:
         return self._lanes.setdefault(lane, LaneQueue(lane))
 
     def _place(self, partitions: int) -> None:
-        """Put what was opened before the topic's partitions were known, and nothing read of, into its lane."""
+        """Put what was opened for another number of partitions, and nothing is under way of, into its lane."""
         for held in self._unplaced:
             queue = self._lane_of(held.assignment, partitions)
             if queue is held.lane:
@@ -265,6 +286,9 @@ class Pipeline:
                 self._metadata.wanted([self.route.topic], "no partitions known")
                 self._wait(queue)
                 return
+            if not self._gathered(partitions):
+                self._wait(queue)
+                return
             if self._unplaced:
                 self._place(partitions)
                 continue
@@ -276,6 +300,30 @@ class Pipeline:
                 continue
             self._encode(slab)
         self._loop.call_soon(self._pump, queue)
+
+    def _gathered(self, partitions: int) -> bool:
+        """Whether reading may go on. Not while a topic has fewer partitions than what is under way was meant for.
+
+        It was deleted and made again. What comes after must not overtake what still looks for its new place.
+        """
+        if partitions >= self._spread:
+            self._spread = partitions
+            self._regrouping = False
+            return True
+        if not self._regrouping:
+            self._regrouping = True
+            self._log.warning(
+                "the topic has fewer partitions than before; what was under way to others goes to those that are left",
+                topic=self.route.topic,
+                before=self._spread,
+                now=partitions,
+            )
+        if self._under_way:
+            return False
+        self._regrouping = False
+        self._spread = partitions
+        self._unplaced.update(self._sources.values())
+        return True
 
     def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
         size = self.route.batch_bytes
@@ -310,6 +358,7 @@ class Pipeline:
         slab = Slab(queue, raw, filled, parts, int(time.time() * 1000), target, partitions)
         slab.output = output
         queue.slabs.append(slab)
+        self._under_way += 1
         return slab
 
     def _read(self, held: OpenSource, into: memoryview) -> Piece | None:
@@ -395,7 +444,29 @@ class Pipeline:
             return
         self._drop_unused(queue)
 
+    def _encode_again(self, slab: Slab, partition: int, batch: memoryview) -> Sequence[EncodedAgain]:
+        """Where a batch goes whose partition has not been there for long; nowhere if its lane knows no other."""
+        if self._stopped:
+            return ()
+        partitions = self._partitions()
+        lane = Lane(partition)
+        if partition >= partitions > 0:
+            source, _ = slab.parts[0]
+            lane = self._target(self.route.lane(source.assignment.found, partitions), partitions)
+            if lane.partition is not None and lane.partition >= partitions:
+                return ()
+        if self._again is None:
+            self._again = self.route.encoder()
+        try:
+            return self._again.encode_again(batch, lane=lane, partitions=partitions, timestamp_ms=slab.timestamp_ms)
+        except IngestdError as error:
+            self._log.error("a batch can not be encoded again", error=str(error))
+            return ()
+
     def _settle(self, slab: Slab) -> None:
+        self._under_way -= 1
+        if self._regrouping and not self._under_way:
+            self._loop.call_soon(self.kick)
         for held, span in slab.parts:
             before = held.progress.position
             if held.progress.acknowledge(span):

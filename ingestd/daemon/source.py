@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Assignment",
     "BatchSpan",
+    "EncodedAgain",
     "Encoder",
     "Encoding",
     "Finder",
@@ -119,6 +120,15 @@ class Encoding:
     batches: Sequence[BatchSpan]
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedAgain:
+    """A record batch, made of another one's records in memory of its own; target partition, number of records."""
+
+    partition: int
+    records: int
+    batch: memoryview
+
+
 class Source(Protocol):
     """An open source. Its owner's event loop calls it, nobody else. No call blocks beyond a read of a local file."""
 
@@ -171,6 +181,16 @@ class Encoder(Protocol):
 
         `lane.partition` is a partition here, or PER_RECORD; `partitions` is the topic's number of partitions.
         Makes progress whenever `out` is at least as large as `raw` plus 64 KiB.
+        """
+        ...
+
+    def encode_again(
+        self, batch: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int
+    ) -> Sequence[EncodedAgain]:
+        """The records of a batch that `encode` made, which may be sealed by now, where `lane` sends them now.
+
+        For a topic that was made again with fewer partitions. `lane` and `partitions` are as for `encode`. Raises
+        `CorruptBatch`.
         """
         ...
 

@@ -43,6 +43,10 @@ class RouteCounters:
         """Count one error of a kind, named as Kafka or Python names it."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
+    def count_retry(self, kind: str) -> None:
+        """Count what is tried again after an error of a kind, named as Kafka names it."""
+        self.retries[kind] = self.retries.get(kind, 0) + 1
+
 
 @dataclass(slots=True)
 class SourceGauges:

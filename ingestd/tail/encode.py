@@ -7,8 +7,10 @@ import re
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from ingestd.daemon.source import BatchSpan, Encoding
+from ingestd.daemon.source import BatchSpan, EncodedAgain, Encoding
+from ingestd.records.batch import read_header
 from ingestd.records.codecs import Compression
+from ingestd.records.decode import decode_records
 from ingestd.records.lines import LineEncoder
 from ingestd.records.loops import partition_keys
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["TailEncoder"]
 
 _NO_KEY: Final = (-1, -1)
+
+_ROOM: Final = 65536
+"""What `encode` needs more than it is given, to take at least a line."""
 
 
 class TailEncoder:
@@ -47,6 +52,22 @@ class TailEncoder:
         else:
             made = self._per_record(raw, out, lane.partition, partitions, timestamp_ms)
         return Encoding(made.consumed, [BatchSpan(*batch) for batch in made.batches])
+
+    def encode_again(self, batch: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> list[EncodedAgain]:
+        """See `ingestd.daemon.source.Encoder.encode_again`."""
+        assert lane.partition is not None, "who reads chooses a partition before this"
+        if lane.partition >= 0:
+            return [EncodedAgain(lane.partition, read_header(batch).records, memoryview(bytearray(batch)))]
+        raw = memoryview(b"".join((record.value or b"") + b"\n" for record in decode_records(batch)))
+        again: list[EncodedAgain] = []
+        while raw:
+            out = memoryview(bytearray(len(raw) + _ROOM))
+            made = self.encode(raw, out, lane=lane, partitions=partitions, timestamp_ms=timestamp_ms)
+            for span in made.batches:
+                data = bytearray(out[span.start : span.start + span.length])
+                again.append(EncodedAgain(span.partition, span.records, memoryview(data)))
+            raw = raw[made.consumed :]
+        return again
 
     def _per_record(
         self, raw: memoryview, out: memoryview, partition: int, partitions: int, timestamp_ms: int

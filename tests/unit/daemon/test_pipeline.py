@@ -14,7 +14,7 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.encode import EncodingFailed
 from ingestd.daemon.pipeline import Pipeline
-from ingestd.daemon.source import Assignment, BatchSpan, Encoding, Found, Lane, Piece
+from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, Found, Lane, Piece
 from ingestd.daemon.statistics import RouteCounters
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.producer.delivery import Delivery
@@ -97,6 +97,19 @@ class TextRoute:
             lines = lines[: lines.rfind(b"\n") + 1]
         out[: len(lines)] = lines
         return Encoding(len(lines), [BatchSpan(lane.partition, 0, len(lines), lines.count(b"\n"), len(lines))])
+
+    def encoder(self):
+        return self
+
+    def encode_again(self, batch, *, lane, partitions, timestamp_ms):
+        """In halves, as lines of several keys would go apart."""
+        lines = bytes(batch).splitlines(keepends=True)
+        half = len(lines) // 2 or len(lines)
+        return [
+            EncodedAgain(lane.partition, len(part), memoryview(bytearray(b"".join(part))))
+            for part in (lines[:half], lines[half:])
+            if part
+        ]
 
 
 class LateEncoding:
@@ -562,3 +575,95 @@ async def test_lanes_go_with_their_last_source():
                 made.broker.acknowledge(0)
         assert len(made.news.events) == len(names)
         assert not made.pipeline._lanes
+
+
+GONE = KafkaError(ErrorCode.unknown_topic_or_partition, "t[5]")
+
+
+class Kept(TextRoute):
+    """Every source keeps its partition, as long as there are enough."""
+
+    def lane(self, found, partitions):
+        return Lane(int(found.source) % max(1, partitions))
+
+
+async def finish_all(made, least=0):
+    """Encode everything and acknowledge what goes to partitions that are there."""
+    for _ in range(20):
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        there = [number for number, entry in enumerate(made.broker.waiting) if entry[2] < least]
+        for number in reversed(there):
+            made.broker.acknowledge(number)
+
+
+async def test_a_topic_made_again_with_fewer_partitions_gets_every_line_in_order_at_those_that_are_left():
+    # A batch that was routed to a partition that is no more waited for it for ever, and the position with it.
+    texts = {str(number): lines(str(number), 3000, 200) for number in range(6)}
+    with bench(Kept(texts), pages=200, partitions=6) as made:
+        for name in texts:
+            made.assign(name)
+        await finish_all(made)
+        sent = dict(made.broker.sent)
+        assert sorted(sent) == list(range(6))
+        made.metadata.set(2)
+        made.broker.sent = defaultdict(list)
+        more = b"5 3000 late\n"
+        made.route.opened["5"].text += more
+        made.route.ready("5")
+        await finish_all(made, least=2)
+        # What comes after does not overtake what still waits for a partition that is no more.
+        assert not made.broker.sent
+        while any(entry[2] >= 2 for entry in made.broker.waiting):
+            lost = [number for number, entry in enumerate(made.broker.waiting) if entry[2] >= 2]
+            made.broker.acknowledge(lost[0], GONE)
+        await finish_all(made, least=2)
+        for name in ("2", "3", "4", "5"):
+            here = b"".join(made.broker.sent[int(name) % 2]).splitlines()
+            mine = [line for line in here if line.startswith(name.encode() + b" ")]
+            assert mine == (texts[name] + (more if name == "5" else b"")).splitlines()
+        assert made.positions == {name: len(made.route.opened[name].text) for name in texts}
+        assert made.arena.used_pages == 0
+        assert not made.news.events
+        assert made.counters.retries["unknown_topic_or_partition"] > 0
+
+
+async def test_a_batch_of_a_topic_that_is_deleted_waits_for_its_partition_until_the_topic_is_there_again():
+    text = lines("1", 10, 10)
+    with bench(Kept({"1": text})) as made:
+        made.assign("1")
+        await finish_all(made)
+        made.metadata.set(0)
+        for _ in range(3):
+            made.broker.acknowledge(0, GONE)
+            assert {entry[2] for entry in made.broker.waiting} == {1}
+        made.metadata.set(2)
+        await finish_all(made, least=2)
+        assert made.positions == {"1": len(text)}
+        assert not made.news.events
+
+
+async def test_a_partition_that_is_fixed_and_not_there_stops_the_route_and_is_named():
+    with bench(TextRoute({"a": lines("a", 10, 10)}, lanes={"a": Lane(5)})) as made:
+        made.assign("a")
+        await finish_all(made)
+        made.broker.acknowledge(0, GONE)
+        (failed,) = made.news.events
+        assert failed[2] == f"10 records of a can not be delivered to t-5: {GONE}"
+        assert made.arena.used_pages == 0
+
+
+async def test_a_topic_whose_partitions_are_back_before_a_batch_gave_them_up_is_read_for_on():
+    text = lines("5", 10, 10)
+    with bench(Kept({"5": text}), partitions=6) as made:
+        made.assign("5")
+        await finish_all(made)
+        made.metadata.set(2)
+        made.route.opened["5"].text += b"5 late\n"
+        made.route.ready("5")
+        await finish_all(made, least=2)
+        made.metadata.set(6)
+        made.pipeline.kick()
+        await finish_all(made, least=6)
+        assert made.broker.sent == {5: [text, b"5 late\n"]}

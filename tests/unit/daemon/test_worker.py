@@ -7,9 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.daemon import worker as worker_module
 from ingestd.daemon.arena import PAGE_BYTES, Arena
+from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.control import Drained, Revoke
 from ingestd.daemon.worker import Worker
+from ingestd.errors import ErrorCode
+from ingestd.records.codecs import Codec, Compression
+from ingestd.records.lines import LineEncoder
 
 
 class FakePipeline:
@@ -58,3 +64,33 @@ async def test_a_route_that_stops_while_it_drains_is_not_waited_for(worker, how)
         worker._received(Revoke("r", ["a"]))
     await asyncio.wait_for(draining, 5)
     assert worker.said[-1] == Drained(0)
+
+
+def _snapshot(version, partitions):
+    known = tuple(PartitionMetadata(number, 1, 0, (1,), (1,)) for number in range(partitions))
+    topic = TopicMetadata("t", None, known)
+    return ClusterMetadata("id", 1, {1: Node(1, "127.0.0.1", 1)}, {"t": topic}, version)
+
+
+async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_elsewhere(worker, monkeypatch):
+    # The topic was deleted and made again with fewer: the batch waited for its partition as long as the worker lived.
+    monkeypatch.setattr(worker_module, "PARTITION_PATIENCE", 0.05)
+    worker.configure = SimpleNamespace(slot=0, clusters={"c": ClusterSettings("c", bootstrap=("nowhere:1",))})
+    cluster = worker_module._Cluster("c", [], worker)
+    cluster.metadata.push(_snapshot(1, 6))
+    out = memoryview(bytearray(65536))
+    (made,) = (
+        LineEncoder(Compression(Codec.none, None), 4096).encode(b"line\n", out, timestamp_ms=0, partition=5).batches
+    )
+    back = asyncio.get_running_loop().create_future()
+    cluster.producer.send_batch("t", 5, out[made.start : made.start + made.length], made.records, back.set_result)
+    cluster.metadata.push(_snapshot(2, 2))
+    # The worker asks its supervisor for a producer id and for metadata; neither matters to a partition that is gone.
+    while not any(isinstance(said, worker_module.IdentityWanted) for said in worker.said):
+        await asyncio.sleep(0)
+    (wish,) = [said for said in worker.said if isinstance(said, worker_module.IdentityWanted)]
+    worker._received(worker_module.IdentityGranted(wish.ticket, 7, 0))
+    delivery = await asyncio.wait_for(back, 5)
+    assert delivery.error.code is ErrorCode.unknown_topic_or_partition
+    await cluster.producer.close(timeout=0)
+    await cluster.client.close(timeout=1)

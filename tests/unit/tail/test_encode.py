@@ -90,3 +90,46 @@ def test_what_does_not_fit_is_encoded_by_the_next_call(make_route: Callable[...,
     route = make_route(compression="none", partition="key", key_pattern="^(..)")
     records = encode(route, raw, Lane(PER_RECORD), room=100_000)
     assert sorted(value for _, value in all_of(records)) == sorted(raw.split(b"\n")[:-1])
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_batch_for_a_partition_that_is_no_more_is_spread_over_the_others_by_its_keys(
+    make_route: Callable[..., Any], compression: str
+) -> None:
+    route = make_route(partition="key", key_pattern=r"^(\w+)", compression=compression)
+    encoder = route.encoder()
+    raw = b"".join(b"k%d %d\n" % (number % 40, number) for number in range(4000)) + b"\n- no key\n"
+    out = memoryview(bytearray(len(raw) + 65536))
+    lane = Lane(PER_RECORD)
+    first = encoder.encode(memoryview(raw), out, lane=lane, partitions=6, timestamp_ms=1_700_000_000_000)
+    assert first.consumed == len(raw)
+    records: Records = {}
+    for span in first.batches:
+        batch = out[span.start : span.start + span.length]
+        patch_producer(batch, 1, 0, 0)  # It was on its way already.
+        before = bytes(batch)
+        for again in encoder.encode_again(batch, lane=lane, partitions=2, timestamp_ms=1_700_000_000_000):
+            patch_producer(again.batch, 2, 0, 0)
+            decoded = list(DefaultRecordBatch(bytes(again.batch)))
+            assert len(decoded) == again.records
+            records.setdefault(again.partition, []).extend((record.key, record.value) for record in decoded)
+        assert bytes(batch) == before
+    assert sorted(value for _, value in all_of(records)) == sorted(raw.splitlines())
+    for partition, found in records.items():
+        assert all(key is None or partition_of_key(key, 2) == partition for key, _ in found)
+    for key in (b"k0", b"k39"):
+        values = [value for found_key, value in all_of(records) if found_key == key]
+        assert values == [line for line in raw.splitlines() if line.split(b" ")[0] == key]
+
+
+def test_a_batch_whose_new_partition_is_known_is_copied_as_it_is(make_route: Callable[..., Any]) -> None:
+    encoder = make_route().encoder()
+    out = memoryview(bytearray(1 << 20))
+    raw = memoryview(b"one\ntwo\n")
+    (span,) = encoder.encode(raw, out, lane=Lane(5, b"key"), partitions=6, timestamp_ms=0).batches
+    batch = out[span.start : span.start + span.length]
+    (again,) = encoder.encode_again(batch, lane=Lane(1, b"key"), partitions=2, timestamp_ms=0)
+    assert (again.partition, again.records, bytes(again.batch)) == (1, 2, bytes(batch))
+    batch[:] = bytes(len(batch))
+    patch_producer(again.batch, 1, 0, 0)
+    assert [record.value for record in DefaultRecordBatch(bytes(again.batch))] == [b"one", b"two"]
