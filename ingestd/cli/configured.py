@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingestd.cli.reaching import saying_who_is_not_reached
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.configuration import load, parse_address
@@ -12,7 +14,7 @@ from ingestd.errors import ConfigurationError
 from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -28,10 +30,12 @@ class ClusterAccess:
     bootstrap: tuple[str, ...]
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
 
-    def client(self, *, allow_auto_topic_creation: bool = False) -> Client:
-        """A client of the cluster; to be made on the event loop that it shall belong to."""
+    @contextlib.asynccontextmanager
+    async def client(self, *, allow_auto_topic_creation: bool = False) -> AsyncIterator[Client]:
+        """A client of the cluster, closed at the end; brokers that it can not reach are said on standard error."""
         settings = ClientSettings(self.connection, allow_auto_topic_creation=allow_auto_topic_creation)
-        return Client(self.bootstrap, settings)
+        async with Client(self.bootstrap, settings) as client, saying_who_is_not_reached(client, self.bootstrap):
+            yield client
 
 
 def route_kinds() -> Mapping[str, type[Route]]:
