@@ -7,10 +7,10 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingestd.tail.identity import HEAD_BYTES, is_rotation_of, regular_files
+from ingestd.tail.identity import HEAD_BYTES
 
 if TYPE_CHECKING:
-    from ingestd.tail.identity import Identity
+    from ingestd.tail.identity import Identity, Nearby
 
 __all__ = ["CompressedCopy", "compressed_copy"]
 
@@ -25,21 +25,22 @@ class CompressedCopy(NamedTuple):
     size: int
 
 
-def compressed_copy(identity: Identity) -> CompressedCopy | None:
-    """The gzip file in the directory of a file that has its content, by the fingerprint; None when there is none."""
-    directory, original = os.path.split(identity.path)
-    for entry in regular_files(directory):
-        rotated = is_rotation_of(entry.name, original) or is_rotation_of(entry.name, os.path.basename(identity.origin))
-        if not rotated or not entry.name.endswith(_SUFFIX):
+def compressed_copy(identity: Identity, nearby: Nearby) -> CompressedCopy | None:
+    """The gzip file beside a file that has its content, by the fingerprint; None when there is none.
+
+    Raises `OSError` as `Nearby.of` does.
+    """
+    for path, _ in nearby.of(identity)[1]:
+        if not path.endswith(_SUFFIX):
             continue
         try:
-            with gzip.open(entry.path) as stream:
+            with gzip.open(path) as stream:
                 head = stream.read(HEAD_BYTES)
-            with open(entry.path, "rb") as raw:
+            with open(path, "rb") as raw:
                 raw.seek(-_SIZE_FIELD_BYTES, os.SEEK_END)
                 size = int.from_bytes(raw.read(_SIZE_FIELD_BYTES), "little")
         except (OSError, EOFError, zlib.error):
             continue  # unreadable or still being written: nothing to recognise it by
         if identity.fingerprint.fits(head):
-            return CompressedCopy(entry.path, size)
+            return CompressedCopy(path, size)
     return None

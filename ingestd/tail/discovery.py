@@ -27,6 +27,7 @@ from ingestd.tail.identity import (
     HEAD_BYTES,
     Fingerprint,
     Identity,
+    Nearby,
     birth_of,
     find_again,
     name_source,
@@ -343,9 +344,11 @@ class TailFinder:
             else:
                 missing.append((position, identity))
         self._stored = {}
+        nearby = Nearby(identity for _, identity in missing)
+        by_path = {candidate.path: candidate for candidate in candidates.values()}
         for position, identity in missing:
             try:
-                found = self._look_for(position, identity, candidates, sources)
+                found = self._look_for(position, identity, nearby, by_path, candidates, sources)
             except OSError as error:
                 self._trouble(identity.path, f"can not be looked for: {error.strerror}")
                 self._stored[position.source] = position
@@ -353,14 +356,21 @@ class TailFinder:
             if not found and unavailable(identity):
                 self._stored[position.source] = position
             elif not found:
-                self._tell_what_is_lost(position, identity)
+                self._tell_what_is_lost(position, identity, nearby)
 
     def _look_for(
-        self, position: StoredPosition, identity: Identity, candidates: dict[File, Candidate], sources: Sources
+        self,
+        position: StoredPosition,
+        identity: Identity,
+        nearby: Nearby,
+        by_path: dict[str, Candidate],
+        candidates: dict[File, Candidate],
+        sources: Sources,
     ) -> bool:
-        found = find_again(identity, position.position, besides=set(self._known))
+        found = find_again(identity, position.position, besides=self._known, nearby=nearby)
         if found is None:
-            found = self._moved_as_a_whole(position, identity, candidates)
+            there = by_path.get(identity.path)
+            found = None if there is None else self._moved_as_a_whole(position, identity, there, candidates)
         if found is None:
             return False
         path, status = found
@@ -370,8 +380,8 @@ class TailFinder:
             self._take_successors(identity, status, candidates, sources)
         return True
 
-    def _tell_what_is_lost(self, position: StoredPosition, identity: Identity) -> None:
-        compressed = compressed_copy(identity)
+    def _tell_what_is_lost(self, position: StoredPosition, identity: Identity, nearby: Nearby) -> None:
+        compressed = compressed_copy(identity, nearby)
         if compressed is None:
             if identity.size > position.position:
                 self._trouble(
@@ -405,13 +415,12 @@ class TailFinder:
 
     @staticmethod
     def _moved_as_a_whole(
-        position: StoredPosition, identity: Identity, candidates: dict[File, Candidate]
+        position: StoredPosition, identity: Identity, there: Candidate, candidates: dict[File, Candidate]
     ) -> tuple[str, os.stat_result] | None:
         """The file with the same path and content but another inode or device: restored, or the disk renumbered."""
-        for candidate in candidates.values():
-            enough = identity.fingerprint.length == HEAD_BYTES or candidate.status.st_ino == identity.inode
-            if candidate.path == identity.path and enough and holds(candidate.path, identity, position.position):
-                return candidate.path, candidate.status
+        enough = identity.fingerprint.length == HEAD_BYTES or there.status.st_ino == identity.inode
+        if there.file in candidates and enough and holds(there.path, identity, position.position):
+            return there.path, there.status
         return None
 
     def _resume(self, position: StoredPosition, identity: Identity, sources: Sources) -> None:

@@ -14,16 +14,17 @@ import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 __all__ = [
     "HEAD_BYTES",
     "WITNESS_BYTES",
     "Fingerprint",
     "Identity",
+    "Nearby",
     "Witness",
     "birth_of",
     "find_again",
@@ -252,29 +253,70 @@ def regular_files(directory: str) -> list[os.DirEntry[str]]:
         return []
 
 
+_FEW: Final = 8
+"""So many names are compared with one faster than all that it may come from are listed."""
+
+Places: TypeAlias = list[tuple[str, os.stat_result]]
+
+
+class Nearby:
+    """The regular files beside those that are looked for: each directory is read once, however many are.
+
+    What is found is as old as the first look at its directory.
+    """
+
+    def __init__(self, sought: Iterable[Identity]) -> None:
+        """`sought`: all that `of` will be asked about."""
+        self._originals = {os.path.basename(path) for identity in sought for path in (identity.path, identity.origin)}
+        self._files: dict[str, dict[tuple[int, int], Places]] = {}
+        self._rotations: dict[tuple[str, str], Places] = {}
+
+    def of(self, identity: Identity) -> tuple[Places, Places]:
+        """What lies in the directory of a file's path: under its inode, and as its rotations.
+
+        Raises `OSError` where one of the files there can not be looked at.
+        """
+        directory, original = os.path.split(identity.path)
+        if directory not in self._files:
+            self._files[directory] = self._read(directory)
+        same = self._files[directory].get((identity.device, identity.inode), [])
+        names = {original, os.path.basename(identity.origin)}
+        rotated = {path: status for name in names for path, status in self._rotations.get((directory, name), ())}
+        return same, list(rotated.items())
+
+    def _read(self, directory: str) -> dict[tuple[int, int], Places]:
+        files: dict[tuple[int, int], Places] = {}
+        rotations: dict[tuple[str, str], Places] = {}
+        for entry in regular_files(directory):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            files.setdefault((status.st_dev, status.st_ino), []).append((entry.path, status))
+            likely = self._originals
+            if len(likely) > _FEW:
+                likely = likely.intersection(possible_originals(entry.name))
+            for original in likely:
+                if is_rotation_of(entry.name, original):
+                    rotations.setdefault((directory, original), []).append((entry.path, status))
+        self._rotations |= rotations
+        return files
+
+
 def find_again(
-    identity: Identity, position: int, *, besides: set[tuple[int, int]]
+    identity: Identity, position: int, *, besides: Container[tuple[int, int]], nearby: Nearby | None = None
 ) -> tuple[str, os.stat_result] | None:
     """Where the content of a file that is no longer at its path lies now: renamed, or copied before it was truncated.
 
     Looks in the directory of its path, the same inode first, then its rotations, the newest first; never at the files
-    `besides` (device, inode). Raises `OSError` where one of them can not be looked at.
+    `besides` (device, inode). `nearby` is for who looks for many. Raises `OSError` where one of them can not be looked
+    at.
     """
-    directory, original = os.path.split(identity.path)
-    same, rotated = [], []
-    for entry in regular_files(directory):
-        try:
-            status = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if (status.st_dev, status.st_ino) in besides:
-            continue
-        if identity.is_at(status):
-            same.append((entry.path, status))
-        elif is_rotation_of(entry.name, original) or is_rotation_of(entry.name, os.path.basename(identity.origin)):
-            rotated.append((entry.path, status))
+    same, rotated = (nearby or Nearby([identity])).of(identity)
     rotated.sort(key=lambda found: found[1].st_mtime_ns, reverse=True)
     for path, status in same + rotated:
+        if (status.st_dev, status.st_ino) in besides:
+            continue
         try:
             with opened(path) as descriptor:
                 if identity.is_in(descriptor, position):

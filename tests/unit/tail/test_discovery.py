@@ -322,6 +322,36 @@ async def test_compressed_or_deleted_after_it_was_delivered_is_no_trouble(follow
     assert follower.troubles == {}
 
 
+async def test_a_start_looks_at_a_directory_once_however_many_files_are_gone_from_it(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Positions of deleted files are kept for a month: with thousands of them, and a look at every file of the directory
+    # for each, a start held the loop up for longer than systemd's watchdog bears, and so did the next one.
+    for number in range(40):
+        (tmp_path / f"job-{number}.log").write_text(f"{number} one\n")
+    follower = follow()
+    await follower.settle()
+    follower.stop()
+    for number in range(3, 40):
+        (tmp_path / f"job-{number}.log").unlink()
+    (tmp_path / "job-0.log").rename(tmp_path / "job-0.log.1")
+    with (tmp_path / "job-0.log.1").open("a") as stream:
+        stream.write("0 two\n")
+    shutil.copyfile(tmp_path / "job-1.log", tmp_path / "job-1.log.2")
+    (tmp_path / "job-1.log").write_text("another one\n")
+    (tmp_path / "job-2.log").unlink()
+    (tmp_path / "job-2.log.gz").write_bytes(gzip.compress(b"2 one\n2 two\n"))
+    looks = []
+    regular_files = identity.regular_files
+    monkeypatch.setattr(identity, "regular_files", lambda path: looks.append(path) or regular_files(path))
+    follower.start()
+    await follower.scan()
+    assert looks == [str(tmp_path)]
+    await follower.settle()
+    assert sorted(follower.texts[40:]) == [b"0 two", b"another one"]
+    assert list(follower.troubles) == [f"{tmp_path}/job-2.log.gz"]
+
+
 async def test_deleted_behind_our_back_is_named(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("one\nhalf")
     follower = follow()
