@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ingestd.cli.rendering import RawValues
 from ingestd.cli.starts import BeforeEnd
 from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation, TopicPartition
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.cli.rendering import Rendering
+    from ingestd.client.client import Client
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import Start
     from ingestd.records.columns import Columns
 
 __all__ = ["Consumption", "consume", "consumer_settings"]
+
+_OFFSETS_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,9 @@ async def consume(
 ) -> int:
     """Write a topic's records to `out`, in order within each partition; how many.
 
-    Raises `KafkaError` (no such topic, offset out of range), `DeadlineExceeded` when no broker answers.
+    An offset that was asked for is in the log of every partition or at its end, or nothing is read. Raises `KafkaError`
+    (no such topic; offset out of range, or a group of these errors, one for each such partition), `DeadlineExceeded`
+    when no broker answers.
     """
     async with access.client() as client, Consumer(client, settings) as consumer:
         topic = consumption.topic
@@ -63,6 +69,8 @@ async def consume(
                 raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")
         writer = _Writer(out, rendering or RawValues(), consumption.count)
         end = Edge.newest if consumption.exit_at_end else None
+        if isinstance(consumption.start, int):
+            await _check_in_log(client, topic, partitions, consumption.start)
         starts = await _starts(consumer, consumption, partitions)
         if consumption.count == 0:
             return 0
@@ -71,6 +79,28 @@ async def consume(
             for partition_consumer in opened:
                 group.create_task(_copy(partition_consumer, writer, opened))
         return writer.written
+
+
+async def _check_in_log(client: Client, topic: str, partitions: Sequence[int], offset: int) -> None:
+    """That `offset` is in each partition's log, or its end. Raises `KafkaError`, or a group of them."""
+    keys = [TopicPartition(topic, partition) for partition in partitions]
+    # Whatever is to be read: what lies behind an open transaction is not beyond the end.
+    firsts, ends = [
+        await resolve_offsets(client, dict.fromkeys(keys, edge), Isolation.read_uncommitted, _OFFSETS_TIMEOUT)
+        for edge in (Edge.oldest, Edge.newest)
+    ]
+    outside = [
+        KafkaError(
+            ErrorCode.offset_out_of_range,
+            f"{key}, offset {offset}: its first offset is {firsts[key]}, its end {ends[key]}",
+        )
+        for key in keys
+        if not firsts[key] <= offset <= ends[key]
+    ]
+    if len(outside) == 1:
+        raise outside[0]
+    if outside:
+        raise ExceptionGroup("offsets out of range", outside)
 
 
 async def _starts(consumer: Consumer, consumption: Consumption, partitions: Sequence[int]) -> dict[int, Start]:
