@@ -116,6 +116,32 @@ async def test_after_a_failed_fsync_the_partition_takes_no_more(
     assert refused.value.code is ErrorCode.kafka_storage_error
 
 
+async def test_an_fsync_that_could_not_begin_is_asked_for_again(
+    log: PartitionLog, disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors have run out for a moment: nothing is lost, and the partition goes on without a restart."""
+    commit = GroupCommit(log, disk)
+    append(log)
+
+    def none_left(descriptor: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", none_left)
+        assert await refused(commit.flushed())
+    append(log)
+    synced: list[str] = []
+    sync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        synced.append(name_of(descriptor))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+    await asyncio.wait_for(commit.flushed(), 10)
+    assert synced == ["00000000000000000000.log"]
+
+
 async def test_those_who_came_while_an_fsync_failed_are_refused_too(
     log: PartitionLog, disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,31 @@ def test_a_snapshot_from_before_the_first_segment_holds_no_producer_to_its_seque
     assert append(again, numbered_batch(values(0, 3), 7, 0, sequence)) == log.end_offset
 
 
+def test_nothing_takes_the_place_of_a_producers_first_batch_that_the_disk_refused(
+    reopen: Reopener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has no room for it, but for the small one that was sent behind it; the first is then sent again."""
+    log = reopen()
+    write = os.pwrite
+
+    def little_room(descriptor: int, content: memoryview, position: int) -> int:
+        if len(content) > 1_000:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content, position)
+
+    monkeypatch.setattr(os, "pwrite", little_room)
+    with pytest.raises(KafkaError) as full:
+        append(log, numbered_batch([b"x" * 2_000], 7, 0, 0))
+    assert full.value.code is ErrorCode.kafka_storage_error
+    with pytest.raises(KafkaError) as early:
+        append(log, numbered_batch([b"y"], 7, 0, 1))
+    assert early.value.code is ErrorCode.out_of_order_sequence_number
+    assert append(log, numbered_batch([b"other"], 8, 0, 5)) == 0
+    monkeypatch.setattr(os, "pwrite", write)
+    assert append(log, numbered_batch([b"x" * 2_000], 7, 0, 0)) == 1
+    assert append(log, numbered_batch([b"y"], 7, 0, 1)) == 2
+
+
 def test_sequences_wrap_to_zero(reopen: Reopener) -> None:
     log = reopen()
     last = (1 << 31) - 1

@@ -52,7 +52,9 @@ class GroupCommit:
         try:
             descriptors = self._partition_log.take_unflushed()
         except OSError as error:
-            self._failed(group, error)
+            # Nothing was asked of the disk, as when descriptors have run out: who tries again may be served.
+            _log.error("fsync not begun", partition=self._partition_log.directory.name, error=str(error))
+            self._refuse(group, error)
             return
         names = self._partition_log.take_unsynced_names()
         self._running = asyncio.get_running_loop().run_in_executor(self._disk, _sync, descriptors, names)
@@ -74,7 +76,11 @@ class GroupCommit:
         directory = self._partition_log.directory.name
         _log.error("fsync failed; the partition takes no more batches", partition=directory, error=str(error))
         self._partition_log.fail()
+        self._refuse(group, error)
+
+    def _refuse(self, group: asyncio.Future[None], error: BaseException) -> None:
         if not group.done():
+            directory = self._partition_log.directory.name
             group.set_exception(KafkaError(ErrorCode.kafka_storage_error, f"{directory}: {error}"))
 
 

@@ -210,6 +210,8 @@ class PartitionLog:
             base_offset = self._write(batch, header)
         except OSError as error:
             self._say_refused(len(batch), error)
+            if idempotent:
+                self._producers.refused(header, time.time())
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
         if self._refused is not None and len(batch) >= self._refused:
             _log.info("batches are taken again", partition=self.directory.name)
@@ -306,17 +308,18 @@ class PartitionLog:
             raise OSError(errno.EIO, "an fsync failed before")
         if self._deleted:
             raise OSError(errno.ENOENT, "the log was deleted")
+        # All are looked at: segments are sealed in any order, and the newest may be empty.
+        unflushed = [segment for segment in self._segments if segment.unflushed]
         descriptors: list[int] = []
         try:
-            # All are looked at: segments are sealed in any order, and the newest may be empty.
-            for segment in self._segments:
-                if segment.unflushed:
-                    descriptors.append(os.dup(segment.descriptor))
-                    segment.unflushed = False
+            for segment in unflushed:
+                descriptors.append(os.dup(segment.descriptor))  # noqa: PERF401 - closed where a later one fails
         except OSError:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
+        for segment in unflushed:
+            segment.unflushed = False
         return descriptors
 
     def take_unsynced_names(self) -> Path | None:

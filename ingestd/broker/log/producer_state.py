@@ -32,6 +32,15 @@ class _Appended:
     base_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """What a producer of which the log has nothing must go on with, since its first batch was refused then."""
+
+    epoch: int
+    base_sequence: int
+    refused: float
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
@@ -47,21 +56,23 @@ class ProducerStates:
         What is remembered is a function of the batches in the log, so that replaying the log gives it again.
     """
 
-    __slots__ = ("_expiry", "_producers")
+    __slots__ = ("_awaited", "_expiry", "_producers")
 
     def __init__(self, expiry: float) -> None:
         self._expiry = expiry
         self._producers: dict[int, _Producer] = {}
+        self._awaited: dict[int, _Awaited] = {}
 
     def check(self, header: BatchHeader) -> int | None:
         """The base offset that the same batch got before, or None when the batch is new and may be appended.
 
         Raises `KafkaError`: INVALID_PRODUCER_EPOCH for an older epoch than the newest seen,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow. A producer that is not known may start
-        anywhere: what it wrote may be beyond retention.
+        anywhere: what it wrote may be beyond retention. But not behind a batch of its that was refused.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            self._check_awaited(header)
             return None
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
@@ -87,11 +98,28 @@ class ProducerStates:
             )
         return None
 
+    def _check_awaited(self, header: BatchHeader) -> None:
+        awaited = self._awaited.get(header.producer_id)
+        if awaited and awaited.epoch == header.producer_epoch and awaited.base_sequence != header.base_sequence:
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id}: sequence {header.base_sequence} where {awaited.base_sequence} is next",
+            )
+
+    def refused(self, header: BatchHeader, now: float) -> None:
+        """The disk did not take a batch that `check` let through. `now` is seconds since the epoch.
+
+        A producer's later batches are smaller, perhaps, and under way already: they must not take its place.
+        """
+        if header.producer_id not in self._producers:
+            self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, now)
+
     def appended(self, header: BatchHeader, base_offset: int, written: float) -> None:
         """Remember a batch that is in the log. `written` is seconds since the epoch."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        self._awaited.pop(header.producer_id, None)
         producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
         producer.written = written
 
@@ -100,6 +128,8 @@ class ProducerStates:
         oldest = time.time() - self._expiry
         for producer_id in [known for known, producer in self._producers.items() if producer.written < oldest]:
             del self._producers[producer_id]
+        for producer_id in [known for known, awaited in self._awaited.items() if awaited.refused < oldest]:
+            del self._awaited[producer_id]
 
     def write(self, path: Path) -> None:
         """Write a snapshot, whole or not at all. Raises `OSError`."""
