@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingestd.broker.request import Answer, Request, read_request
@@ -31,6 +32,7 @@ _LARGEST_PIPELINE: Final = 32
 """Requests of one connection that are being answered; beyond it, nothing more is read from that connection."""
 _FRAME_TIMEOUT: Final = 60.0
 """Seconds without a byte after which a half-sent frame ends its connection: its buffer is other clients' room."""
+_NO_BODY: Final = memoryview(b"")
 
 _log = get_logger(__name__)
 
@@ -251,6 +253,9 @@ class Connection(asyncio.BufferedProtocol):
         slot.held = answer.size
         memory.take(slot.held)
         slot.answer = answer
+        if self._slots[0] is not slot:
+            # The answers before it may take as long as their clients please; for its own, the header is enough.
+            slot.request = replace(slot.request, body=_NO_BODY)
 
     def _send_answers(self) -> None:
         transport = self._transport

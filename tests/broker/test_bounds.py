@@ -96,6 +96,31 @@ async def test_requests_beyond_the_memory_wait_and_are_all_answered(tmp_path: Pa
         assert server._broker.memory.used == 0
 
 
+async def test_requests_that_are_answered_hold_no_memory_behind_one_that_waits(tmp_path: Path) -> None:
+    """Their room is given to others: what they came in must be free as well."""
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+
+        def ask(client: RawClient) -> None:
+            client.metadata("t")
+            partition = entity(Api.fetch, 12, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=MIB)
+            topics = (entity(Api.fetch, 12, "FetchTopic", topic="t", partitions=(partition,)),)
+            fetch = entity(
+                Api.fetch, 12, "FetchRequest", max_wait=timedelta(minutes=1), min_bytes=1, max_bytes=MIB,
+                forgotten_topics_data=(), topics=topics,
+            )  # fmt: skip
+            client.send(Api.fetch, 12, [encode_entity(fetch)])
+            for _ in range(20):
+                client.send_produce("t", 7, bytes(MIB))
+
+        with RawClient(server.port) as client:
+            await asyncio.to_thread(ask, client)
+            (connection,) = server._connections
+            async with asyncio.timeout(10):
+                while len(connection._slots) < 21:
+                    await asyncio.sleep(0.01)
+            assert sum(len(slot.request.body) for slot in connection._slots) < MIB
+
+
 async def test_a_request_that_stops_half_way_is_given_up(tmp_path: Path) -> None:
     async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
         with RawClient(server.port) as client:
