@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -250,11 +251,18 @@ class Storage:
             sync_directory(self._directory)
             self.topics.put(topics)
         except OSError as error:
-            # What is left of the directories belongs to no topic of the list: the next to use the name, or the next
-            # start, takes it away.
+            self._bury_begun(opened.values())
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         self._settle()
         self._partitions.update(opened)
+
+    def _bury_begun(self, partitions: Iterable[Partition]) -> None:
+        """Take away what could not be created: on a full disk, clients ask for it again and again."""
+        for partition in partitions:
+            # What stays belongs to no topic of the list: the next to use the name, or the next start, takes it away.
+            with suppress(OSError):
+                partition.log.delete(grave := self._grave())
+                self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""

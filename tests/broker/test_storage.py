@@ -172,6 +172,27 @@ def test_a_deletion_that_can_not_be_made_to_last_is_refused(
     assert append(opened(), "t", 0) == 1
 
 
+def test_a_topic_that_could_not_be_created_leaves_nothing_behind(
+    opened: Callable[[], Storage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients ask for it again and again, and each time would cost directories on a disk that is full."""
+    storage = opened()
+    write = os.pwrite
+
+    def no_list(descriptor: int, content: memoryview, position: int) -> int:
+        if b"cluster_id" in bytes(content):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content, position)
+
+    monkeypatch.setattr(os, "pwrite", no_list)
+    for _ in range(3):
+        with pytest.raises(KafkaError):
+            storage.create([NewTopic("t", 2, {}, {})])
+    storage.close()
+    assert not list((tmp_path / "data").glob("t-*"))
+    assert not list((tmp_path / "data" / "deleted").iterdir())
+
+
 def test_no_batch_is_taken_in_a_leader_epoch_that_is_not_on_the_disk(
     opened: Callable[[], Storage], full: Callable[[], AbstractContextManager[None]]
 ) -> None:
