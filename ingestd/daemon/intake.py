@@ -45,12 +45,12 @@ class Intake:
         """Go on finding until cancelled."""
         await self._finder.run(self)
 
-    def ended(self, source: str, reason: str) -> None:
+    def ended(self, found: Found, reason: str) -> None:
         """A source is finished: the finder looks at what stands in its place."""
         # It may name a path that is not UTF-8, which JSON can not hold.
         said = os.fsencode(reason).decode(errors="backslashreplace")
-        self._log.info("source finished", source=source, reason=said)
-        self._finder.ended(source, reason)
+        self._log.info("source finished", source=found.source, file=found.label, reason=said)
+        self._finder.ended(found.source, reason)
 
     def appeared(self, found: Found) -> None:
         """See `Sources`."""

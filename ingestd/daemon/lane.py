@@ -57,6 +57,11 @@ class Slab:
     unacknowledged: int = 0
     sent: bool = False
 
+    @property
+    def origin(self) -> str:
+        """Whose bytes these are, for people."""
+        return ", ".join(sorted({held.assignment.found.label for held, _ in self.parts}))
+
 
 @dataclass(slots=True, eq=False)
 class LaneQueue:

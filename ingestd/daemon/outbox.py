@@ -72,7 +72,9 @@ class Outbox:
         if not encoding.batches:
             self._pages.release(run)
             left = slab.length - slab.offset
-            return None if encoding.consumed else f"{left} bytes gave no record batch and were not consumed"
+            if encoding.consumed:
+                return None
+            return f"{left} bytes of {slab.origin} gave no record batch and were not consumed"
         used = max(span.start + span.length for span in encoding.batches)
         output = Output(self._pages.trim(run, used), len(encoding.batches))
         view = self._pages.view(output.run, used)
@@ -136,8 +138,7 @@ class Outbox:
 
     def _undeliverable(self, slab: Slab, delivery: Delivery, error: IngestdError) -> None:
         self._counters.count_error(error_kind(error))
-        where = ", ".join(sorted({held.assignment.found.source for held, _ in slab.parts}))
         self._failed(
-            f"{delivery.records} records of {where} can not be delivered "
+            f"{delivery.records} records of {slab.origin} can not be delivered "
             f"to {delivery.topic}-{delivery.partition}: {error}"
         )

@@ -405,7 +405,7 @@ class Pipeline:
         self._encoding_now -= 1
         if isinstance(result, EncodingFailed):
             self._abandon(slab)
-            self.stop(str(result))
+            self.stop(f"{slab.origin}: {result}")
             return
         if self._stopped:
             self._abandon(slab)

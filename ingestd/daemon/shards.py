@@ -54,6 +54,10 @@ class Shards:
     def __iter__(self) -> Iterator[Shard]:
         return iter(self._shards.values())
 
+    def get(self, route: str, source: str) -> Shard | None:
+        """A source with its owner, or None when it is not followed (any more)."""
+        return self._shards.get((route, source))
+
     def place(self, route: str, found: Found) -> Shard | None:
         """Give a new source an owner; None when it has one already."""
         if (route, found.source) in self._shards:

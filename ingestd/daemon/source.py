@@ -64,6 +64,11 @@ class Found:
     detail: Mapping[str, Any]
     until: int | None = None
 
+    @property
+    def label(self) -> str:
+        """What a person calls it: its path, if `detail` has one, else its name."""
+        return str(self.detail.get("path", self.source))
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:

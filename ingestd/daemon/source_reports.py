@@ -59,7 +59,7 @@ class SourceReports:
             if held is None:
                 self._gauges.pop(name, None)
                 continue
-            label = str(held.assignment.found.detail.get("path", name))
+            label = held.assignment.found.label
             unread = 0 if held.source is None else held.source.unread
             self._gauges[name] = SourceGauges(self._route, label, unread, held.progress.position)
         self._stale.clear()

@@ -369,14 +369,17 @@ class Supervisor:
                 raise AssertionError(f"not a message for the supervisor: {message!r}")
 
     def _source_ended(self, ended: SourceEnded) -> None:
-        if self._shards.end(ended.route, ended.source, ended.generation) is None:
+        shard = self._shards.end(ended.route, ended.source, ended.generation)
+        if shard is None:
             return
-        self._intakes[ended.route].ended(ended.source, ended.reason)
+        self._intakes[ended.route].ended(shard.found, ended.reason)
         self._check_all_ended()
 
     def _source_troubled(self, troubled: SourceTroubled) -> None:
         route, source, reason = troubled.route, troubled.source, troubled.reason
-        self._log.warning("source can not be read now", route=route, source=source, reason=reason)
+        known = self._shards.get(route, source)
+        label = source if known is None else known.found.label
+        self._log.warning("source can not be read now", route=route, source=source, file=label, reason=reason)
         if not self._once:
             return
         self._troubles[route, source] += 1
@@ -384,7 +387,7 @@ class Supervisor:
             return
         shard = self._shards.end(route, source, troubled.generation)
         if shard is not None:
-            self._failures.append(f"{route}: {shard.found.detail.get('path', source)}: {reason}")
+            self._failures.append(f"{route}: {shard.found.label}: {reason}")
             self._workers.tell(shard.slot, Revoke(route, [source]))
             self._check_all_ended()
 

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from ingestd.daemon.intake import Intake
+from ingestd.daemon.source import Found
 from ingestd.logs import configure_logs
 
 
@@ -53,8 +54,15 @@ def test_the_end_of_a_source_whose_name_is_not_utf8_is_logged(logged, capsys):
     # JSON has no place for such bytes: instead of the event there was a traceback on standard error.
     route = Route()
     reason = os.fsdecode(b"renamed to /logs/caf\xe9.1, read to 7")
-    Intake(route, None, None, once=False).ended("s", reason)
+    Intake(route, None, None, once=False).ended(Found("s", 0, {}), reason)
     (event,) = [json.loads(line) for line in logged.getvalue().splitlines()]
     assert event["reason"] == "renamed to /logs/caf\\xe9.1, read to 7"
     assert route.made.told == [("s", reason)]
     assert capsys.readouterr().err == ""
+
+
+def test_the_end_of_a_source_is_logged_with_the_path_of_its_file(logged):
+    # "truncated with at least 5 bytes unread", of which file only the database of positions could say.
+    Intake(Route(), None, None, once=False).ended(Found("8-2a-1f", 0, {"path": "/logs/a"}), "deleted, read to 7")
+    (event,) = [json.loads(line) for line in logged.getvalue().splitlines()]
+    assert (event["source"], event["file"], event["reason"]) == ("8-2a-1f", "/logs/a", "deleted, read to 7")

@@ -512,7 +512,7 @@ async def test_a_slab_that_can_not_be_encoded_stops_the_route_and_gives_its_page
         await made.turn()
         for job in made.encoding.jobs:
             job.done(EncodingFailed("not text"))
-        assert made.news.events == [("failed", "r", "not text")]
+        assert made.news.events == [("failed", "r", "a: not text")]
         assert made.arena.used_pages == 0
 
 
@@ -667,3 +667,14 @@ async def test_a_topic_whose_partitions_are_back_before_a_batch_gave_them_up_is_
         made.pipeline.kick()
         await finish_all(made, least=6)
         assert made.broker.sent == {5: [text, b"5 late\n"]}
+
+
+async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
+    texts = {"8-2a-1f": lines("a", 2, 10), "8-2b-20": lines("b", 2, 10)}
+    with bench(TextRoute(texts)) as made:
+        for name, path in zip(texts, ("/logs/a", "/logs/b"), strict=True):
+            made.pipeline.assign(Assignment("r", Found(name, 0, {"path": path}), 1))
+        await finish_all(made)
+        made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
+        (failed,) = made.news.events
+        assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+import structlog
 
 from ingestd.daemon import supervisor
 from ingestd.daemon.configuration import ClusterSettings, Configuration, DaemonSettings
@@ -269,3 +270,20 @@ async def test_the_end_waits_for_locked_positions_no_longer_than_a_drain_may_tak
     why = "positions can not be written: another program has it locked"
     assert summary.failures == (f"1 positions could not be stored: {tmp_path}/positions.sqlite: {why}",)
     backup.close()
+
+
+async def test_a_source_that_can_not_be_read_is_logged_with_the_path_of_its_file(make):
+    # What a read raises names no file: "[Errno 5] Input/output error".
+    route = FakeRoute((Found("8-2a-1f", 0, {"path": "/logs/a"}),))
+    route.looked.set()
+    made = make(route)
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(5):
+        while not made._workers.told:
+            await asyncio.sleep(0.001)
+    with structlog.testing.capture_logs() as logs:
+        made._received(0, SourceTroubled("r", "8-2a-1f", 1, "[Errno 5] Input/output error"))
+    os.kill(os.getpid(), signal.SIGTERM)
+    await ends(running)
+    (said,) = logs
+    assert (said["file"], said["reason"]) == ("/logs/a", "[Errno 5] Input/output error")
