@@ -110,9 +110,9 @@ async def test_a_handler_slower_than_the_session_timeout_causes_no_rebalance(
     await asyncio.to_thread(produce, kafka.servers, name, 2, 2)
 
     async def slowly(_: Record) -> None:
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(6.5)
 
-    async with Team(kafka.servers, name, [name], session_timeout=0.6, heartbeat_interval=0.1, **EAGER) as team:
+    async with Team(kafka.servers, name, [name], session_timeout=6.0, **EAGER) as team:
         member = team.join(before=slowly)
         await team.handled_all(2)
         assert member.group.session is not None
@@ -131,7 +131,7 @@ async def test_a_handler_beyond_the_poll_interval_makes_its_member_leave_with_a_
         await asyncio.get_running_loop().create_future()
 
     async with Team(kafka.servers, name, [name]) as team:
-        stuck = team.join(before=never, max_poll_interval=1.0)
+        stuck = team.join(before=never, max_poll_interval=5.0)
         with pytest.raises(PollIntervalExceeded, match="max_poll_interval"):
             await asyncio.shield(stuck.consuming)
         team.members.remove(stuck)
@@ -228,7 +228,7 @@ async def test_a_topic_that_is_made_again_is_read_and_committed_from_its_beginni
 
 async def test_a_static_member_restarts_without_a_rebalance(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
     name = topic(partitions=4)
-    async with Team(kafka.servers, name, [name], session_timeout=20.0, **EAGER) as team:
+    async with Team(kafka.servers, name, [name], session_timeout=30.0, **EAGER) as team:
         stays = team.join(group_instance_id="stays")
         restarts = team.join(group_instance_id="restarts")
         await team.settled(name, 4)
@@ -415,7 +415,7 @@ async def test_a_paused_partition_is_not_read_and_causes_no_rebalance(
     kafka: KafkaCluster, topic: Callable[..., str]
 ) -> None:
     name = topic(partitions=2)
-    async with Team(kafka.servers, name, [name], session_timeout=0.6, heartbeat_interval=0.1) as team:
+    async with Team(kafka.servers, name, [name]) as team:
         member = team.join()
         await team.settled(name, 2)
         member.group.pause([TopicPartition(name, 1)])
@@ -524,5 +524,5 @@ async def committed(kafka: KafkaCluster, name: str, *, partitions: int = 1) -> d
     async with Client([kafka.servers]) as client:
         session = ClassicSession(client, name, QUICK, Nobody())
         found = await session.committed(all_of(name, partitions))
-        await session.close(1.0)
+        await session.close(30.0)
     return {key: None if one is None else one.offset for key, one in found.items()}

@@ -92,7 +92,7 @@ async def join(client: Client) -> AsyncIterator[Callable[..., tuple[NextGenerati
 
     yield start
     for session in sessions:
-        await session.close(5)
+        await session.close(30)
 
 
 async def test_members_share_hand_over_and_take_back(
@@ -106,7 +106,7 @@ async def test_members_share_hand_over_and_take_back(
     assert await one.until(count=3) == first.assignment
     assert not one.has & two.has
     assert one.lost_so_far == []
-    await second.close(5)
+    await second.close(30)
     assert sorted(two.revoked_so_far) == sorted(set(two.revoked_so_far))
     await one.until(count=6)
 
@@ -119,7 +119,7 @@ async def test_a_member_that_is_heard_of_no_more_is_replaced_after_the_session_t
     await one.until(count=4)
     _, two = join(name, [name])
     await two.until(count=2)
-    await first.close(5, leave=False)  # as if it was killed: the coordinator hears nothing
+    await first.close(30, leave=False)  # as if it was killed: the coordinator hears nothing
     await two.until(count=4)
 
 
@@ -129,7 +129,7 @@ async def test_partitions_that_are_added_are_shared(
     name = topic(partitions=2)
     _, one = join(name, [name])
     await one.until(count=2)
-    kafka.admin.create_partitions([NewPartitions(name, 5)])[name].result(20)
+    kafka.admin.create_partitions([NewPartitions(name, 5)])[name].result(60)
     assert await one.until(count=5) == {TopicPartition(name, number) for number in range(5)}
     assert one.revoked_so_far == []
 
@@ -168,11 +168,11 @@ async def test_a_static_member_that_restarts_gets_the_same_and_disturbs_nobody(
     _, two = join(name, [name], group_instance_id="two")
     await two.until(count=2)
     had = await one.until(count=2)
-    await first.close(5, leave=False)
+    await first.close(30, leave=False)
     again, one = join(name, [name], group_instance_id="one")
     assert await one.until(count=2) == had
     assert two.revoked_so_far == two.lost_so_far == []
-    await again.close(5, leave=True)
+    await again.close(30, leave=True)
     await two.until(count=4)
 
 
@@ -185,7 +185,7 @@ async def test_a_second_member_of_the_same_instance_waits_for_the_first_to_be_go
     _, two = join(name, [name], group_instance_id="one")
     await asyncio.sleep(0.5)  # several of its heartbeats are refused
     assert not two.has
-    await first.close(5)
+    await first.close(30)
     await two.until(count=2)
 
 
@@ -201,7 +201,7 @@ async def test_commits_survive_and_go_with_the_member_epoch(
     await two.until(count=1)
     assert await second.committed(list(offsets)) == offsets
     assert first.member.generation > 0
-    await first.close(5)
+    await first.close(30)
     await two.until(count=2)
 
 
@@ -241,7 +241,7 @@ async def test_a_handler_cannot_tell_the_protocols_apart(
             running = [asyncio.create_task(one.consume([name], first))]
             for value in values[:200]:
                 producer.send(name, value)
-            await producer.flush(20)
+            await producer.flush(30)
             async with asyncio.timeout(SECONDS):
                 while len(read) < 200 and not running[0].done():
                     await asyncio.sleep(0.02)
@@ -250,7 +250,7 @@ async def test_a_handler_cannot_tell_the_protocols_apart(
                     await asyncio.sleep(0.02)
                 for number, value in enumerate(values[200:]):
                     producer.send(name, value, partition=number % 4)
-                await producer.flush(20)
+                await producer.flush(30)
                 await done.wait()
         ends = await asyncio.gather(*running)
     assert set(read) == set(values)
@@ -272,15 +272,15 @@ async def test_the_group_outlives_its_coordinator_and_nobody_loses_a_partition(k
         await two.until(count=2)
         await one.until(count=2)
         await first.commit({key: OffsetAndMetadata(3) for key in one.has})
-        described = kafka3.admin.describe_consumer_groups([name])[name].result(20)
+        described = kafka3.admin.describe_consumer_groups([name])[name].result(60)
         kafka3.kill(described.coordinator.id)
         await first.commit({key: OffsetAndMetadata(5) for key in one.has}, timeout=SECONDS)
         assert set((await second.committed(list(one.has), timeout=SECONDS)).values()) == {OffsetAndMetadata(5)}
         assert (len(one.has), len(two.has)) == (2, 2)
         assert one.lost_so_far == two.lost_so_far == []
-        await first.close(10)
+        await first.close(30)
         await two.until(count=4)
-        await second.close(10)
+        await second.close(30)
 
 
 async def test_the_first_version_of_the_protocol_is_spoken_and_knows_no_patterns(
@@ -299,10 +299,10 @@ async def test_the_first_version_of_the_protocol_is_spoken_and_knows_no_patterns
             session.start([name])
         for owner in owners:
             await owner.until(count=2)
-        await sessions[0].close(5)
+        await sessions[0].close(30)
         await owners[1].until(count=4)
         await sessions[1].commit({TopicPartition(name, 0): OffsetAndMetadata(7)})
-        await sessions[1].close(5)
+        await sessions[1].close(30)
         by_pattern = NextGenerationSession(client, name, settings, Owner())
         by_pattern.start(re.compile(name))
         end = await by_pattern.wait_ended()

@@ -53,8 +53,9 @@ __all__ = [
 ]
 
 HEARTBEAT_MS = 200
-SESSION_MS = 6_000
+SESSION_MS = 15_000
 SETTLE_SECONDS = 60
+LEAVE_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class OurMember(Member):
 
     async def leave(self) -> None:
         assert self._session is not None
-        await self._session.close(10)
+        await self._session.close(LEAVE_SECONDS)
         assert not self._has
         if self._watched is not None:
             OurMember.led += self._watched.led
@@ -217,7 +218,7 @@ class _ThreadMember(Member):
 
     async def leave(self) -> None:
         self._stopping.set()
-        await asyncio.to_thread(self._thread.join, 30)
+        await asyncio.to_thread(self._thread.join, LEAVE_SECONDS)
         assert not self._thread.is_alive()
         if self._failure is not None:
             raise self._failure
@@ -392,7 +393,7 @@ class GoMember(Member):
         assert self._process.stdin is not None
         assert self._reading is not None
         self._process.stdin.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LEAVE_SECONDS):
             assert await self._process.wait() == 0
             await self._reading
 

@@ -29,9 +29,9 @@ __all__ = ["Member", "Team", "produce"]
 
 PATIENCE = 60.0
 QUICK = GroupSettings(
-    session_timeout=2.0,
+    session_timeout=15.0,  # a machine that stands still for some seconds takes nobody out of a group
     heartbeat_interval=0.2,
-    rebalance_timeout=10.0,
+    rebalance_timeout=30.0,
     auto_commit_interval=0.3,
     no_offset=NoOffset.oldest,
     pattern_interval=0.3,
@@ -97,7 +97,7 @@ class Member(ConsumerGroupHandler):
             self.handled[record.topic, record.partition, record.offset] += 1
             claim.mark(record)
 
-    async def close(self, timeout: float = 10.0) -> None:
+    async def close(self, timeout: float = 30.0) -> None:
         """Leave the group."""
         await self.group.close(timeout)
         await asyncio.wait([self.consuming])
