@@ -401,10 +401,11 @@ class TailFinder:
     ) -> None:
         """Files that were created and rotated away, under names that no glob matches, since this one was."""
         rotated = []
-        for entry in regular_files(os.path.dirname(identity.origin)):
-            if identity.origin in rotated_from(entry.path) and not self._globs.excludes(entry.path):
-                with suppress(OSError):
-                    rotated.append((entry.path, os.stat(entry.path)))
+        with suppress(OSError):
+            for entry in regular_files(os.path.dirname(identity.origin)):
+                if identity.origin in rotated_from(entry.path) and not self._globs.excludes(entry.path):
+                    with suppress(OSError):
+                        rotated.append((entry.path, os.stat(entry.path)))
         for path, found in sorted(rotated, key=lambda each: each[1].st_mtime_ns):
             file = (found.st_dev, found.st_ino)
             if found.st_mtime_ns <= status.st_mtime_ns or file in self._known or file in candidates:

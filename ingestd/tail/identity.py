@@ -7,6 +7,7 @@ its inode, from one with the same header, and from itself after it was truncated
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -49,6 +50,9 @@ _ADDED: Final = re.compile(r"\d|\b(old|prev|bak)\b|~$")
 """What rotation adds to a name."""
 
 _NOT_UTF8: Final = "bytes:"
+
+_SHORTAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What is short is short for every file: such an error says nothing of the one that was asked for."""
 
 _births = itertools.count(time.time_ns())
 
@@ -245,11 +249,16 @@ def possible_originals(name: str) -> Iterator[str]:
 
 
 def regular_files(directory: str) -> list[os.DirEntry[str]]:
-    """The regular files of a directory; none when it can not be read, for then nothing can be found in it."""
+    """The regular files of a directory; none when it can not be read, for then nothing can be found in it.
+
+    Raises `OSError` for want of descriptors or memory: that says nothing of the directory.
+    """
     try:
         with os.scandir(directory) as entries:
             return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORTAGE:
+            raise
         return []
 
 
@@ -310,7 +319,7 @@ def find_again(
 
     Looks in the directory of its path, the same inode first, then its rotations, the newest first; never at the files
     `besides` (device, inode). `nearby` is for who looks for many. Raises `OSError` where one of them can not be looked
-    at.
+    at, and where descriptors or memory are short: then nothing is known, and who asks may ask again.
     """
     same, rotated = (nearby or Nearby([identity])).of(identity)
     rotated.sort(key=lambda found: found[1].st_mtime_ns, reverse=True)
@@ -321,7 +330,9 @@ def find_again(
             with opened(path) as descriptor:
                 if identity.is_in(descriptor, position):
                     return path, status
-        except OSError:
+        except OSError as error:
+            if error.errno in _SHORTAGE:
+                raise
             continue  # gone or unreadable: the content can not be found there
     return None
 

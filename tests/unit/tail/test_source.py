@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.daemon.source import Assignment
+from ingestd.tail import identity as identity_module
 from ingestd.tail import opener as opener_module
 from ingestd.tail import source as source_module
 from ingestd.tail import watch
@@ -396,6 +397,31 @@ async def test_what_was_not_read_of_a_truncated_file_is_read_from_its_copy(follo
     assert follower.texts == [b"one", b"two", b"last"] + [b"three"] * 10
     (reason,) = follower.ended.values()
     assert reason == f"truncated, its copy {tmp_path}/a.log.1, read to 12"
+
+
+@pytest.mark.parametrize("short", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("where", ["opened", "os.scandir"])
+async def test_the_copy_of_a_truncated_file_is_read_when_there_are_descriptors_again(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, where: str
+) -> None:
+    # Nothing could be opened in the moment in which the copy was looked for: its rest was given up as not there.
+    follower = follow()
+    append(tmp_path / "a.log", b"one\n")
+    await follower.settle()
+    (source,) = follower.sources
+    append(tmp_path / "a.log", b"two\n")
+    (tmp_path / "a.log.1").write_bytes((tmp_path / "a.log").read_bytes())
+    (tmp_path / "a.log").write_bytes(b"three\n")
+
+    def none_left(*_: object) -> Any:
+        raise OSError(short, os.strerror(short))
+
+    with monkeypatch.context() as used_up:
+        used_up.setattr(identity_module if where == "opened" else os, where.rpartition(".")[2], none_left)
+        with pytest.raises(OSError, match=os.strerror(short)):
+            follower.read(source)
+    await follower.settle()
+    assert follower.texts == [b"one", b"two", b"three"]
 
 
 # News
