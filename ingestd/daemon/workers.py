@@ -26,6 +26,9 @@ POSITION_INTERVAL: Final = 0.1
 SILENCE: Final = 30.0
 """Seconds without a word (it speaks twice a second) after which a worker counts as hung and is killed."""
 
+DRAIN_GRACE: Final = 1.0
+"""Seconds after a drain's deadline in which workers may still say what they were left with: one time for all."""
+
 STEADY: Final = 60.0
 """Seconds a worker must live for its slot's backoff to start over."""
 
@@ -102,10 +105,11 @@ class Workers:
         await self._tasks.close()
         self.tell_all(Drain(deadline.remaining))
         left = 0
+        # Workers keep the deadline themselves; one that does not answer shortly after it counts with all it has.
+        answers = Deadline.after(deadline.remaining + DRAIN_GRACE)
         for worker in self:
-            # A worker keeps the deadline itself; one that does not answer shortly after it counts with all it has.
             try:
-                left += await Deadline.after(deadline.remaining + 1.0).wait_for(worker.drained, "drain")
+                left += await answers.wait_for(worker.drained, "drain")
             except DeadlineExceeded:
                 left += 1
         return left

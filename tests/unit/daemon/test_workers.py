@@ -175,6 +175,20 @@ async def test_a_worker_that_is_being_started_when_all_drain_is_given_nothing_an
     assert not any(process.alive for process in fleet.made)
 
 
+async def test_workers_that_do_not_answer_lengthen_a_drain_no_more_than_one_does(fleet, monkeypatch):
+    # Each was given a second of its own behind the deadline: with as many as there are cores, systemd lost patience.
+    monkeypatch.setattr(workers, "DRAIN_GRACE", 0.2)
+    news = {"received": lambda *_: None, "started": lambda _: None, "died": lambda _: None}
+    slots = Workers(DaemonSettings(workers=20), (), {}, **news)
+    await slots.start()
+    for process in fleet.made:
+        process.tell = process.told.append
+    began = time.monotonic()
+    assert await slots.drain(Deadline.after(0)) == 20
+    assert time.monotonic() - began < 2
+    await slots.close(Deadline.after(1))
+
+
 async def test_a_process_that_can_not_be_made_leaves_no_descriptor(monkeypatch):
     def fail(*arguments):
         raise OSError("no memory")
