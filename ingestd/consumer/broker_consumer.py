@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
 from ingestd.consumer.fetched import cut
+from ingestd.consumer.left_out import LeftOut
 from ingestd.consumer.place import Refusal
-from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch
+from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch, outside_session
 from ingestd.consumer.settings import Isolation, TopicPartition
 from ingestd.consumer.wanted import Wanted
 from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from ingestd.retry import Deadline
     from ingestd.tasks import TaskOwner
     from ingestd.wire.codec import Buffer
+    from ingestd.wire.connection import Connection
     from ingestd.wire.fetch import FetchAnswer, FetchedPartition
 
 __all__ = ["BrokerConsumer"]
@@ -50,7 +53,7 @@ PURPOSE: Final = "fetch"
 _FIRST_WAIT: Final = 0.01
 """Seconds. The wait doubles with every empty answer, so that a partition that gets room is not kept waiting long."""
 _EMPTY_ANSWERS_AT_END: Final = 2
-"""A read up to an end is done, although no batch reached it, after so many answers with nothing before that end."""
+"""So many answers in a row with nothing before the end of a read: its log may have nothing left there."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
 _SLOW_ANSWER: Final = 3.0
 """Seconds, longer than a broker may hold an answer back; then its partitions may have another leader already."""
@@ -103,6 +106,7 @@ class BrokerConsumer:
         share: Callable[[], int],
         refused: Callable[[PartitionConsumer, Refusal], None],
         preferred: Callable[[PartitionConsumer, int], None],
+        emptied: Callable[[PartitionConsumer], None],
     ) -> None:
         self._client = client
         self._node_id = node_id
@@ -111,11 +115,13 @@ class BrokerConsumer:
         self._events = events
         self._refused = refused
         self._preferred = preferred
+        self._emptied = emptied
         self._wanted = Wanted(settings.partition_max_bytes, share)
         self._unserved: set[TopicPartition] = set()
         self._untold: set[TopicPartition] = set()
         """Those that came here since the last fetch and know nothing of their logs."""
         self._session = FetchSession()
+        self._left_out = LeftOut(_FIRST_WAIT, settings.fetch_max_wait)
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
         self._under_way = False
@@ -203,16 +209,42 @@ class BrokerConsumer:
         connection = await broker.connection(settings.request_timeout)
         if not self._has_work():
             return
-        asked = wanted.fetches.copy()
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if wanted.by_id else HIGHEST_BY_NAME)
-        looked_at = wanted.take_looked_at()
-        if self._session.knows(self._untold):  # for a reader before them, to which their logs were told
-            self._session.lost()
-        self._untold.clear()
-        fetch = self._session.next_fetch(asked, looked_at)
+        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+        if alone := self._left_out.take(wanted.fetches):
+            answer, size = await self._send(connection, version, outside_session(alone), alone, self._left_out.wait)
+            found = self._take(answer, size, alone, set(), final=len(alone) == 1)
+            self._left_out.answered(empty=not found)
+        else:
+            asked = wanted.fetches.copy()
+            looked_at = wanted.take_looked_at()
+            if self._session.knows(self._untold):  # for a reader before them, to which their logs were told
+                self._session.lost()
+            self._untold.clear()
+            fetch = self._session.next_fetch(asked, looked_at)
+            wait = min(self._wait, settings.fetch_max_wait)
+            answer, size = await self._send(connection, version, fetch, asked, wait)
+            self._session.answered(answer.session_id)
+            final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
+            if self._take(answer, size, asked, looked_at, final=final):
+                self._wait = _FIRST_WAIT
+                self._look_for_left_out(asked)
+            else:
+                self._wait = min(self._wait * 2, settings.fetch_max_wait)
+        if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
+            await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
+
+    async def _send(
+        self,
+        connection: Connection,
+        version: int,
+        fetch: SessionFetch,
+        asked: Mapping[TopicPartition, PartitionFetch],
+        wait: float,
+    ) -> tuple[FetchAnswer, int]:
+        """The answer to one fetch, and its size in bytes."""
         for key in fetch.named:
-            wanted.partitions[key].standing.fetched_by_id = version >= FIRST_WITH_TOPIC_ID
-        wait = min(self._wait, settings.fetch_max_wait)
+            self._wanted.partitions[key].standing.fetched_by_id = version >= FIRST_WITH_TOPIC_ID
         self._under_way = True
         reminder = self._remind_later(asked)
         try:
@@ -220,7 +252,7 @@ class BrokerConsumer:
                 Api.fetch,
                 version,
                 self._request(version, fetch, wait, self._rack(asked)),
-                timeout=settings.request_timeout + wait,
+                timeout=self._settings.request_timeout + wait,
             )
         finally:
             reminder.cancel()
@@ -229,13 +261,8 @@ class BrokerConsumer:
         if answer.error is not ErrorCode.none:
             self._session.refused(answer.error)
             raise KafkaError(answer.error, f"fetch from broker {self._node_id}")
-        self._session.answered(answer.session_id)
         self._backoff.reset()
-        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
-        final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
-        self._take(answer, len(body), asked, looked_at, final=final)
-        if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
-            await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
+        return answer, len(body)
 
     def _rack(self, asked: Iterable[TopicPartition]) -> str:
         """What to say of where we are: a leader that knows it serves nothing that a closer replica has."""
@@ -278,7 +305,8 @@ class BrokerConsumer:
         looked_at: set[TopicPartition],
         *,
         final: bool,
-    ) -> None:
+    ) -> bool:
+        """Hand out what came. Whether there was anything in it."""
         nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in answer.nodes}
         told = looked_at.copy()
         sent_away: list[tuple[PartitionConsumer, int]] = []
@@ -303,11 +331,10 @@ class BrokerConsumer:
         for consumer, node in sent_away:
             self._preferred(consumer, node)
         if any(len(part.records) for part in answer.partitions):
-            self._wait = _FIRST_WAIT
-            return
-        self._wait = min(self._wait * 2, self._settings.fetch_max_wait)
+            return True
         if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
             self._found_nothing(asked)
+        return False
 
     def _serve(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """The first good answer since they came here: what was wrong with them is over."""
@@ -352,7 +379,10 @@ class BrokerConsumer:
         except IngestdError as error:
             self._fail(consumer, type(error)(f"{consumer.key} at offset {consumer.position}: {error}"))
             return
-        if fetched.next_offset == consumer.position and final:
+        if fetched.next_offset == consumer.position:
+            if not final:
+                self._left_out.torn(consumer.key)
+                return
             size = len(part.records)
             torn = CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes")
             self._fail(consumer, torn)
@@ -360,16 +390,29 @@ class BrokerConsumer:
         self._events.fetched(*consumer.key, fetched.size)
         consumer.offer(fetched)
 
+    def _look_for_left_out(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
+        """Others have records, and these, read up to an end that their logs have reached, had none for a while."""
+        now = time.monotonic()
+        if self._wanted.bounded and self._left_out.due(now):
+            self._left_out.look(now, [(one.key, one.position) for one in self._short_of_end(asked)])
+
     def _found_nothing(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
-        for key in list(self._wanted.bounded):
-            consumer = self._still_asked(key, asked)
-            if consumer is None:
-                continue
-            end = consumer.end
-            if end is None or consumer.log_end < end:  # there may be nothing yet
-                consumer.standing.empty_answers = 0
-                continue
+        for consumer in self._short_of_end(asked):
             consumer.standing.empty_answers += 1
             if consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:
-                consumer.move(end)
+                consumer.standing.empty_answers = 0
+                self._emptied(consumer)
+
+    def _short_of_end(self, asked: Mapping[TopicPartition, PartitionFetch]) -> list[PartitionConsumer]:
+        """Those that were asked for, had nothing, and are read up to an end that their logs have reached."""
+        found = []
+        for key in self._wanted.bounded:
+            consumer = self._still_asked(key, asked)
+            if consumer is None or consumer.end is None:
+                continue
+            if consumer.log_end < consumer.end:  # there may be nothing yet
+                consumer.standing.empty_answers = 0
+            else:
+                found.append(consumer)
+        return found

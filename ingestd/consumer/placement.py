@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.broker_consumer import BrokerConsumer
+from ingestd.consumer.ends import EndChecks
 from ingestd.consumer.place import Place, Refusal
 from ingestd.consumer.settings import Edge, OutOfRange, Recreation, Truncation
 from ingestd.consumer.truncation import TruncationChecks
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata, PartitionMetadata, TopicPartition
+    from ingestd.consumer.ends import EndCheck
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.position import Position
@@ -61,8 +63,8 @@ class Placement:
     """The broker consumers of a consumer, and which partition is with which.
 
     Invariants
-        A partition is at one broker consumer, or a leader is asked about its log, or it waits for a retry, or it is
-        finished.
+        A partition is at one broker consumer, or a leader is asked about its log or its end, or it waits for a retry,
+        or it is finished.
         Nothing is fetched from a new leader before it said that its log is the one that was read.
         A follower that fails, lags out of the cluster or is not heard of any more costs a partition one retry: it
         goes back to its leader.
@@ -88,6 +90,7 @@ class Placement:
         self._relocating: set[TopicPartition] = set()
         """Those for which a policy's offset is being looked up: their position is not to be fetched from."""
         self._checks = TruncationChecks(client, self._tasks, done=self._checked)
+        self._ends = EndChecks(client, self._tasks, done=self._end_checked)
         self._stop_listening = client.metadata.listen(self._metadata_changed, self._topics)
         self._in_turn: dict[TopicPartition, PartitionConsumer] = {}
         self._news: asyncio.Future[None] | None = None
@@ -213,6 +216,7 @@ class Placement:
                 share=self.share,
                 refused=self._refused,
                 preferred=self._preferred,
+                emptied=self._emptied,
             )
         self._placed[consumer.key] = _Placed(place)
         self._events.placed(consumer.topic, consumer.partition, place.node, place.leader.leader)
@@ -373,6 +377,38 @@ class Placement:
             return
         consumer.begin_anew(topic_id)
         self._go_on_from(consumer, Edge.oldest)
+
+    # An end that no batch reaches
+
+    def _emptied(self, consumer: PartitionConsumer) -> None:
+        """A broker had nothing of it again and again, although its log has reached the end that it is read to."""
+        place = self.place_of(consumer.key)
+        if place is None or self.consumers.get(consumer.key) is not consumer:
+            return
+        if consumer.standing.remote == (consumer.position, place.leader.leader_epoch):
+            return
+        self._take_away(consumer)
+        if place.follower:  # what it has at hand is not what its leader has, which alone is asked about that
+            consumer.standing.stay_with_leader(_REPLICA_PENALTY)
+            self._place(consumer)
+            return
+        self._ends.ask(consumer, place.leader)
+
+    def _end_checked(self, check: EndCheck, error: IngestdError | None) -> None:
+        consumer = check.consumer
+        if self.consumers.get(consumer.key) is not consumer:
+            return
+        if error is None and not check.outdated:
+            if check.at_hand and consumer.end is not None:
+                consumer.move(consumer.end)
+                return
+            consumer.standing.remote = (check.position.offset, check.leader.leader_epoch)
+        if consumer.key in self._placed:
+            return
+        if error is not None:
+            self._refused(consumer, Refusal(error))
+            return
+        self._place(consumer)
 
     # Who is told
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ingestd.consumer.settings import TopicPartition
 
-__all__ = ["SESSION_ERRORS", "FetchSession", "PartitionFetch", "SessionFetch"]
+__all__ = ["SESSION_ERRORS", "FetchSession", "PartitionFetch", "SessionFetch", "outside_session"]
 
 _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
@@ -59,6 +59,11 @@ class SessionFetch:
     def complete(self) -> bool:
         """Whether the answer names every partition, also those without news."""
         return self.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH)
+
+
+def outside_session(wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionFetch:
+    """A request for `wanted` alone, which leaves what the broker remembers as it is."""
+    return SessionFetch(_NO_SESSION, _FINAL_EPOCH, dict(wanted), {})
 
 
 class FetchSession:

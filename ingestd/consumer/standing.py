@@ -33,6 +33,8 @@ class Standing:
         """The leader that did not serve it last, and its epoch."""
         self.empty_answers = 0
         """Answers in a row that had nothing of it, although its log reached the end that it is read to."""
+        self.remote: tuple[int, int] | None = None
+        """A position that is in remote storage, as the leader of that epoch says: empty answers mean nothing there."""
         self._leader_only_until = 0.0
 
     @property

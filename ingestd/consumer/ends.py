@@ -1,0 +1,130 @@
+"""Ends: whether what a leader had nothing of is gone, or only not at hand (KIP-405). Asked by ListOffsets.
+
+A read up to an end meets no batch at that end where compaction took them all, so empty answers must stand for it. But a
+leader also answers with nothing, no error and the same watermarks where it reads from remote storage and that takes too
+long (`remote.fetch.max.wait.ms`, KIP-1018), is throttled (KIP-956), or, before Kafka 4.2, serves another such partition
+of the same request. What it has on its own disks comes at once. So its first local offset tells the two apart: from
+there on, nothing means that there is nothing; below it, it means nothing, however often it is said.
+
+What cannot be known: whether remote storage still has records of an offset, other than by reading them. A read whose
+rest lies there goes on until they come; if none is left (a topic that was compacted before its log went to remote
+storage), it is the reader who must give up, as `BlockingConsumer` does after its `patience`. And a broker that does not
+tell its first local offset (ListOffsets before version 8, or -1 for an answer) is taken to have everything at hand.
+That holds for Apache Kafka, whose releases before 3.5 have no remote storage, not for all that speaks its protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from ingestd.client.metadata import TopicPartition
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion
+from ingestd.wire.apis import Api
+from ingestd.wire.requests import OffsetAt, list_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kio.static.protocol import RequestPayload
+
+    from ingestd.client.client import Client
+    from ingestd.client.metadata import PartitionMetadata
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.position import Position
+    from ingestd.tasks import TaskOwner
+    from ingestd.wire.requests import Build
+    from ingestd.wire.versions import ApiVersions
+
+__all__ = ["EndCheck", "EndChecks"]
+
+_EARLIEST_LOCAL: Final = -4
+_FIRST_WITH_EARLIEST_LOCAL: Final = 8
+_HIGHEST: Final = 10
+_REQUEST_TIMEOUT: Final = 10.0
+"""Seconds; a leader that hangs is then asked again, or its successor."""
+
+
+class EndCheck:
+    """A position at which a leader has nothing, although its log goes on. `at_hand`: what it has is on its disks."""
+
+    __slots__ = ("at_hand", "consumer", "leader", "position")
+
+    def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
+        self.consumer = consumer
+        self.leader = leader
+        self.position: Position = consumer.place
+        self.at_hand = True
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the reader went elsewhere meanwhile, so that the answer says nothing of where it is now."""
+        return not self.consumer.live or self.consumer.place != self.position
+
+
+class EndChecks:
+    """Asks each leader about all partitions that came to an end together. Each check ends in one call of `done`.
+
+    `done` gets the check and None, or the error that left it without an answer.
+    """
+
+    def __init__(
+        self, client: Client, tasks: TaskOwner, *, done: Callable[[EndCheck, IngestdError | None], None]
+    ) -> None:
+        self._client = client
+        self._tasks = tasks
+        self._done = done
+        self._waiting: dict[int, list[EndCheck]] = {}
+
+    def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
+        """Ask the leader that had nothing of it what it has at hand."""
+        waiting = self._waiting.setdefault(leader.leader, [])
+        waiting.append(EndCheck(consumer, leader))
+        if len(waiting) == 1:
+            self._tasks.start(self._ask_leader(leader.leader), f"what broker {leader.leader} has at hand")
+
+    async def _ask_leader(self, node_id: int) -> None:
+        await asyncio.sleep(0)  # partitions that end together go into one request
+        checks = self._waiting.pop(node_id)
+        try:
+            errors = await self._answers(node_id, {check.consumer.key: check for check in checks})
+        except UnsupportedVersion:
+            errors = {}
+        except IngestdError as error:
+            errors = {check.consumer.key: error for check in checks}
+        for check in checks:
+            self._done(check, errors.get(check.consumer.key))
+
+    async def _answers(
+        self, node_id: int, checks: dict[TopicPartition, EndCheck]
+    ) -> dict[TopicPartition, IngestdError]:
+        """Fill in what the leader says of each; the errors of those of which it says nothing."""
+        asked = [OffsetAt(*key, _EARLIEST_LOCAL, check.leader.leader_epoch) for key, check in checks.items()]
+        answer = await self._client.broker(node_id).request(_first_local_offsets(asked), _REQUEST_TIMEOUT)
+        errors: dict[TopicPartition, IngestdError] = {
+            key: KafkaError(ErrorCode.unknown_server_error, f"{key}: broker {node_id} left it out of its answer")
+            for key in checks
+        }
+        for topic in answer.topics:
+            for part in topic.partitions:
+                key = TopicPartition(topic.name, part.partition_index)
+                check = checks.get(key)
+                if check is None:
+                    continue
+                if part.error_code is ErrorCode.none:
+                    check.at_hand = part.offset <= check.position.offset
+                    del errors[key]
+                else:
+                    errors[key] = KafkaError(part.error_code, f"{key}, its first local offset")
+        return errors
+
+
+def _first_local_offsets(partitions: Sequence[OffsetAt]) -> Build:
+    build = list_offsets(partitions)
+
+    def known(versions: ApiVersions) -> RequestPayload:
+        # A broker that knows no such question takes it for a point in time.
+        versions.pick(Api.list_offsets, _FIRST_WITH_EARLIEST_LOCAL, _HIGHEST)
+        return build(versions)
+
+    return known

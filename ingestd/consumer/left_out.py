@@ -1,0 +1,71 @@
+"""Left out: partitions of a broker that had nothing while its answers were full of others. They are asked for alone.
+
+An answer that is filled by some says nothing of the others: the broker may have had no room for them, under limits of
+its own that it does not tell. One that had room for all of them, and nothing of them, does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.session import PartitionFetch
+
+__all__ = ["LeftOut"]
+
+_LOOK_EVERY: Final = 0.2
+"""Seconds. Who had nothing from one look to the next is asked for alone: full answers, too, come in turn till then."""
+
+
+class LeftOut:
+    """Which partitions the next fetch should ask for without the others, and how long the broker may hold it back.
+
+    Invariants
+        A fetch of this kind follows at least `_LOOK_EVERY` seconds, and twice the time it may be held back, after the
+        one before: those that wait for it meanwhile keep most of the time.
+        A partition whose part of an answer was torn is asked for by itself.
+    """
+
+    def __init__(self, first_wait: float, longest_wait: float) -> None:
+        self._first_wait = first_wait
+        self._longest_wait = longest_wait
+        self._wait = min(first_wait, longest_wait)
+        self._next_look = 0.0
+        self._stood: dict[TopicPartition, int] = {}
+        self._asked_alone: set[TopicPartition] = set()
+        self._torn: set[TopicPartition] = set()
+
+    @property
+    def wait(self) -> float:
+        """Seconds that the broker may hold the fetch back. As others wait for it, it begins low and doubles."""
+        return self._wait
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a look. `now`: seconds of a monotonic clock."""
+        return now >= self._next_look
+
+    def look(self, now: float, positions: Iterable[tuple[TopicPartition, int]]) -> None:
+        """`positions`: those that had nothing in an answer with records of others, and where they are."""
+        self._next_look = now + max(_LOOK_EVERY, 2 * self._wait)
+        before, self._stood = self._stood, dict(positions)
+        self._asked_alone.update(key for key, position in self._stood.items() if before.get(key) == position)
+
+    def torn(self, key: TopicPartition) -> None:
+        """What came of it held no whole batch. Alone it must come whole (KIP-74), else it never does."""
+        self._torn.add(key)
+
+    def take(self, fetches: Mapping[TopicPartition, PartitionFetch]) -> dict[TopicPartition, PartitionFetch]:
+        """What of `fetches` is to be asked for alone now; nothing: the whole."""
+        while self._torn:
+            key = self._torn.pop()
+            if key in fetches:
+                return {key: fetches[key]}
+        asked, self._asked_alone = self._asked_alone, set()
+        return {key: fetches[key] for key in asked if key in fetches}
+
+    def answered(self, *, empty: bool) -> None:
+        """An answer to such a fetch came."""
+        self._wait = min(2 * self._wait if empty else self._first_wait, self._longest_wait)

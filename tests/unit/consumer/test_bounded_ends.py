@@ -1,0 +1,319 @@
+"""A read up to an end that no batch reaches: compaction took the log's tail, or it is only not at hand."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import scripted_cluster
+from scripted_cluster import Asked, part, snapshot
+
+from ingestd.consumer.settings import Isolation
+from ingestd.errors import CorruptBatch, ErrorCode
+from ingestd.wire.apis import Api
+from ingestd.wire.versions import ApiVersions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.wire.requests import Build
+
+EARLIEST_LOCAL = -4
+OUTSIDE_SESSION = (0, -1)
+
+
+async def drain(partition: PartitionConsumer) -> list[bytes | None]:
+    return [record.value async for record in partition]
+
+
+class Cluster(scripted_cluster.Cluster):
+    """As it is, but fetches outside of sessions wait for their answers as well."""
+
+    def __init__(self, leaders: Sequence[int]) -> None:
+        super().__init__(leaders)
+        for node_id, broker in self._brokers.items():
+            broker.link.send = self._sending(node_id, broker.link.send)  # type: ignore[method-assign]
+
+    def _sending(self, node_id: int, in_session: Any) -> Any:
+        def send(api: int, version: int, body: Sequence[bytes], *, timeout: float) -> asyncio.Future[memoryview]:
+            asked = Asked(node_id, b"".join(body))
+            if asked.session != OUTSIDE_SESSION:
+                future: asyncio.Future[memoryview] = in_session(api, version, body, timeout=timeout)
+                return future
+            self._asked.put_nowait(asked)
+            return asked.future
+
+        return send
+
+
+class Leader:
+    """Answers for node 1 where each partition's local log begins, and counts the questions."""
+
+    def __init__(self, cluster: Cluster, first_local: int, *, highest: int = 10) -> None:
+        self.first_local = first_local
+        self.highest = highest
+        self.error = ErrorCode.none
+        self.questions: list[list[int]] = []
+        cluster._brokers[1].request = self.request  # type: ignore[method-assign]
+
+    async def request(self, build: Build, timeout: float) -> Any:
+        assert timeout > 0
+        request: Any = build(ApiVersions({Api.list_offsets: (1, self.highest)}))
+        (topic,) = request.topics
+        assert {one.timestamp for one in topic.partitions} == {EARLIEST_LOCAL}
+        assert {one.current_leader_epoch for one in topic.partitions} <= {1, 2}
+        self.questions.append([one.partition_index for one in topic.partitions])
+        await asyncio.sleep(0)
+        parts = [
+            SimpleNamespace(partition_index=one.partition_index, error_code=self.error, offset=self.first_local)
+            for one in topic.partitions
+        ]
+        return SimpleNamespace(topics=[SimpleNamespace(name=topic.name, partitions=parts)])
+
+
+class Busy:
+    """A broker whose partition 1 has a batch for every fetch, so that no answer is ever empty. Each takes 0.05 s."""
+
+    def __init__(self, cluster: Cluster, make_batch: Any, known: Callable[[int], Any]) -> None:
+        self._cluster = cluster
+        self._make_batch = make_batch
+        self._known = known
+        self._offset = 0
+        self._named: set[int] = set()
+
+    async def fetch_outside_session(self) -> Asked:
+        """Answer fetches with partition 1's records and what is `known` of the others; the first that is different."""
+        async with asyncio.timeout(10):
+            while (asked := await self._cluster.asked()).session != OUTSIDE_SESSION:
+                await asyncio.sleep(0.05)
+                self._offset = asked.offsets.get(1, self._offset)
+                others = [self._known(number) for number in asked.offsets if number != 1]
+                asked.answer(part(1, self._make_batch(self._offset, [b"."]), high_watermark=2**40), *others)
+            return asked
+
+
+async def test_an_end_that_compaction_emptied_is_reached_beside_a_partition_that_always_has_records(make_batch):
+    # Partition 1 has records in every answer: none is ever empty, so nothing said that partition 0 has no more.
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        ending = await consumer.consume_partition("t", 0, 0, 100)
+        endless = await consumer.consume_partition("t", 1, 0)
+        busy = asyncio.create_task(drain(endless))
+        reading = asyncio.create_task(drain(ending))
+        broker = Busy(cluster, make_batch, lambda number: part(number, high_watermark=100))
+        for _ in range(2):
+            asked = await broker.fetch_outside_session()
+            assert asked.offsets == {0: 0}
+            assert not reading.done()
+            asked.answer(session_id=0)
+        assert await reading == []
+        assert ending.next_offset == 100
+        following = await cluster.asked()  # what the broker remembers of the others is as it was
+        assert following.session[0] == 5
+        assert following.session[1] > 0
+        assert following.forgotten == [0]
+        endless.close()
+        await busy
+
+
+async def test_a_partition_that_answers_had_no_room_for_is_read_to_its_end(make_batch):
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 0, 3)))
+        endless = await consumer.consume_partition("t", 1, 0)
+        busy = asyncio.create_task(drain(endless))
+        broker = Busy(cluster, make_batch, lambda number: part(number, high_watermark=3))
+        (await broker.fetch_outside_session()).answer(session_id=0)
+        for offset in range(3):  # records between two empty answers: the count begins anew
+            asked = await broker.fetch_outside_session()
+            assert asked.offsets == {0: offset}
+            asked.answer(part(0, make_batch(offset, [b"%d" % offset]), high_watermark=3), session_id=0)
+        assert await reading == [b"0", b"1", b"2"]
+        endless.close()
+        await busy
+
+
+async def test_of_several_that_are_asked_for_alone_only_an_answer_without_any_records_counts(make_batch):
+    cluster = Cluster([1, 1, 1])
+    async with cluster.consumer() as consumer:
+        readings = [
+            asyncio.create_task(drain(await consumer.consume_partition("t", number, 0, 2))) for number in (0, 2)
+        ]
+        endless = await consumer.consume_partition("t", 1, 0)
+        busy = asyncio.create_task(drain(endless))
+        broker = Busy(cluster, make_batch, lambda number: part(number, high_watermark=2))
+        asked = await broker.fetch_outside_session()
+        assert asked.offsets == {0: 0, 2: 0}
+        asked.answer(part(0, make_batch(0, [b"a", b"b"]), high_watermark=2), session_id=0)
+        assert await readings[0] == [b"a", b"b"]
+        asked = await broker.fetch_outside_session()
+        assert asked.offsets == {2: 0}
+        asked.answer(session_id=0)
+        asked = await broker.fetch_outside_session()  # one empty answer of two
+        assert not readings[1].done()
+        asked.answer(session_id=0)
+        assert await readings[1] == []
+        endless.close()
+        await busy
+
+
+async def test_a_partition_whose_log_has_not_reached_the_end_is_not_asked_for_alone(make_batch):
+    cluster = Cluster([1, 1])
+    async with cluster.consumer(isolation=Isolation.read_committed) as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 0, 10)))
+        endless = await consumer.consume_partition("t", 1, 0)
+        busy = asyncio.create_task(drain(endless))
+        for offset in range(30):
+            asked = await cluster.asked()
+            assert asked.session != OUTSIDE_SESSION
+            others = [part(0, high_watermark=50, last_stable_offset=9)] if 0 in asked.offsets else []
+            record = make_batch(asked.offsets[1], [b"%d" % offset])
+            asked.answer(part(1, record, high_watermark=2**40, last_stable_offset=2**40), *others)
+            await asyncio.sleep(0.05)
+        assert not reading.done()
+        endless.close()
+        await busy
+        reading.cancel()
+
+
+async def test_what_lies_in_remote_storage_is_waited_for_however_often_nothing_comes(make_batch):
+    # A leader whose read of remote storage takes too long answers with nothing and no error (KIP-405).
+    cluster = Cluster([1])
+    leader = Leader(cluster, first_local=50)
+    async with cluster.consumer(fetch_max_wait=0.02) as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 100)))
+        (await cluster.asked()).answer(part(0, high_watermark=100))
+        for _ in range(20):
+            (await cluster.asked()).answer()
+        assert leader.questions == [[0]]  # the local log never begins earlier than it did
+        (await cluster.asked()).answer(part(0, make_batch(10, [b"a"] * 40), high_watermark=100))
+        # From its first local offset on a leader has what there is.
+        for _ in range(2):
+            (await cluster.asked()).answer()
+        assert await reading == [b"a"] * 40
+        assert leader.questions == [[0], [0]]
+
+
+async def test_another_leader_is_asked_again_what_it_has_at_hand():
+    cluster = Cluster([1])
+    leader = Leader(cluster, first_local=50)
+    async with cluster.consumer(fetch_max_wait=0.02) as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 100)))
+        for _ in range(6):
+            (await cluster.asked()).answer(part(0, high_watermark=100))
+        assert leader.questions == [[0]]
+        leader.first_local = 10
+        cluster.metadata.push(snapshot([1], leader_epoch=2, version=2))
+        while (asked := await cluster.asked_within(1)) is not None:
+            asked.answer(part(0, high_watermark=100))
+        assert await reading == []
+        assert leader.questions == [[0], [0]]
+
+
+async def test_a_broker_that_does_not_know_local_offsets_has_everything_at_hand():
+    # Kafka before 3.5: the question would be taken for a point in time.
+    cluster = Cluster([1])
+    leader = Leader(cluster, first_local=50, highest=7)
+    async with cluster.consumer() as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 100)))
+        (await cluster.asked()).answer(part(0, high_watermark=100))
+        (await cluster.asked()).answer()
+        assert await reading == []
+        assert leader.questions == []
+
+
+async def test_partitions_that_end_together_are_asked_about_in_one_request():
+    cluster = Cluster([1] * 5)
+    leader = Leader(cluster, first_local=0)
+    async with cluster.consumer() as consumer:
+        readings = [
+            asyncio.create_task(drain(await consumer.consume_partition("t", number, 3, 9))) for number in range(5)
+        ]
+        (await cluster.asked()).answer(*(part(number, high_watermark=9) for number in range(5)))
+        (await cluster.asked()).answer()
+        assert await asyncio.gather(*readings) == [[]] * 5
+        assert [sorted(question) for question in leader.questions] == [[0, 1, 2, 3, 4]]
+
+
+async def test_an_error_in_answer_to_where_the_local_log_begins_is_tried_again_and_ends_nothing(make_batch):
+    cluster = Cluster([1])
+    leader = Leader(cluster, first_local=0)
+    leader.error = ErrorCode.not_leader_or_follower
+    async with cluster.consumer() as consumer:
+        partition = await consumer.consume_partition("t", 0, 0, 1)
+        reading = asyncio.create_task(drain(partition))
+        for _ in range(2):
+            (await cluster.asked()).answer(part(0, high_watermark=1))
+        again = await cluster.asked()
+        assert leader.questions == [[0]]
+        assert "t" in cluster.wanted
+        again.answer(part(0, make_batch(0, [b"a"]), high_watermark=1))
+        assert await reading == [b"a"]
+
+
+async def test_an_error_that_stays_ends_the_iteration():
+    cluster = Cluster([1])
+    Leader(cluster, first_local=0).error = ErrorCode.topic_authorization_failed
+    async with cluster.consumer() as consumer:
+        partition = await consumer.consume_partition("t", 0, 0, 1)
+        reading = asyncio.create_task(drain(partition))
+        for _ in range(2):
+            (await cluster.asked()).answer(part(0, high_watermark=1))
+        with pytest.raises(Exception, match="first local offset"):
+            await reading
+
+
+async def test_a_reader_that_seeks_while_the_leader_is_asked_reads_on_from_there(make_batch):
+    cluster = Cluster([1])
+    cluster.answers_offsets.clear()
+    async with cluster.consumer() as consumer:
+        partition = await consumer.consume_partition("t", 0, 5, 9)
+        reading = asyncio.create_task(drain(partition))
+        for _ in range(2):
+            (await cluster.asked()).answer(part(0, high_watermark=9))
+        assert await cluster.asked_within(0.05) is None
+        await partition.seek(3)
+        asked = await cluster.asked()
+        cluster.answers_offsets.set()
+        await asyncio.sleep(0.01)
+        asked.answer(part(0, make_batch(3, [b"a"] * 6), high_watermark=9))
+        assert await reading == [b"a"] * 6
+
+
+async def test_a_follower_that_has_nothing_sends_the_reader_to_the_leader_whose_local_log_is_known(make_batch):
+    # A follower's local log may begin behind its leader's.
+    cluster = Cluster([1])
+    async with cluster.consumer(rack="near") as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 0, 1)))
+        (await cluster.asked()).answer(part(0, high_watermark=1, preferred=2))
+        for _ in range(2):
+            asked = await cluster.asked()
+            assert asked.node_id == 2
+            asked.answer(part(0, high_watermark=1))
+        asked = await cluster.asked()
+        assert (asked.node_id, asked.request.rack_id) == (1, "")
+        asked.answer(part(0, make_batch(0, [b"a"]), high_watermark=1))
+        assert await reading == [b"a"]
+
+
+async def test_a_part_without_a_whole_batch_beside_others_is_asked_for_alone_and_then_is_an_error(make_batch):
+    # A batch whose length is damaged on the broker's disk never comes whole: both partitions would be asked for ever.
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        torn = make_batch(0, [b"x" * 100])[:-7]
+        partitions = [await consumer.consume_partition("t", number, 0) for number in (0, 1)]
+        readings = [asyncio.create_task(drain(partition)) for partition in partitions]
+        (await cluster.asked()).answer(part(0, torn), part(1, torn))
+        failed = []
+        for _ in range(2):
+            asked = await cluster.asked()
+            assert asked.session == OUTSIDE_SESSION
+            (number,) = asked.offsets
+            asked.answer(part(number, torn), session_id=0)
+            with pytest.raises(CorruptBatch, match=f"t-{number} at offset 0: no batch of it"):
+                await readings[number]
+            failed.append(number)
+        assert sorted(failed) == [0, 1]
