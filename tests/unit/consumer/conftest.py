@@ -1,11 +1,16 @@
-"""Record batches as a broker would keep them."""
+"""Record batches as a broker would keep them.
+
+Tests run in simulated time: what they say about seconds holds however the machine stalls.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from simulated_clock import SimulatedClockLoop
 
 from ingestd.records.batch import patch_offset, patch_producer, seal
 from ingestd.records.builder import BatchBuilder
@@ -17,6 +22,12 @@ if TYPE_CHECKING:
 _ATTRIBUTES = Struct(">h")
 _ATTRIBUTES_AT = 21
 _CONTROL = 0x20
+WITH_THREADS = {"test_blocking_calls.py"}
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, type[asyncio.AbstractEventLoop]]:
+    """Threads take their time all the same: where they take part, it is the machine's."""
+    return {"loop": asyncio.SelectorEventLoop if item.path.name in WITH_THREADS else SimulatedClockLoop}
 
 
 class MakeBatch(Protocol):

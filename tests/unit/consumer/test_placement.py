@@ -109,6 +109,7 @@ async def test_a_follower_that_fails_in_any_way_is_left_for_the_leader_and_nothi
         assert await take(partition, 1) == [b"a"]
         async with asyncio.timeout(5):
             while rack_of(asked := await cluster.asked()) == "":
+                await asyncio.sleep(0.01)
                 asked.answer()
         asked.answer(part(0, preferred=2))
         assert (await cluster.asked()).node_id == 2

@@ -28,7 +28,8 @@ class SimulatedClockLoop(asyncio.SelectorEventLoop):
         def jump(timeout: float | None = None) -> list[Any]:
             if timeout is None:
                 raise AssertionError("nothing will ever happen again: the simulation waits for ever")
-            self.now += timeout
+            if timeout > 0:
+                self.now += timeout + self._clock_resolution  # a sum of seconds may be rounded to just before the timer
             return select(0)
 
         self._selector.select = jump
