@@ -95,6 +95,8 @@ class Storage:
         self._directory = settings.data
         self._graveyard = settings.data / _GRAVEYARD
         self._disk = ThreadPoolExecutor(max_workers=4, thread_name_prefix="broker-disk")
+        # By itself: removing a large topic takes long, and acknowledgements wait for what the others do.
+        self._burial = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-burial")
         self._files = OpenFiles(_descriptor_limit())
         self._lock: DirectoryLock | None = None
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -262,7 +264,7 @@ class Storage:
             # What stays belongs to no topic of the list: the next to use the name, or the next start, takes it away.
             with suppress(OSError):
                 partition.log.delete(grave := self._grave())
-                self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
+                self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""
@@ -280,7 +282,7 @@ class Storage:
                 # The topic is gone all the same: the next to use the name, or the next start, takes this away.
                 _log.warning("log of a deleted topic stays", partition=log.directory.name, error=str(error))
                 continue
-            self._disk.submit(shutil.rmtree, grave, ignore_errors=True)
+            self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
 
     def _bury_unlisted(self, topic: Topic, reason: OSError) -> None:
         """Make the end of a topic durable where the list can not be written. Raises `KafkaError`."""
@@ -320,6 +322,7 @@ class Storage:
             while len(sealing) > _SEALED_AT_ONCE:
                 sealing.popleft().result()
         self._disk.shutdown(wait=True)
+        self._burial.shutdown(wait=True)
         self._files.close_all()
         self._settle()
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import time
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -202,3 +203,46 @@ async def test_retention_makes_room_on_the_full_disk_of_a_broker_that_was_killed
 
     async with asyncio.timeout(SECONDS), BrokerServer(settings) as server:
         assert await asyncio.to_thread(until_room, server.port) == written
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_librdkafka_waits_for_room_and_goes_on_by_itself(small: BrokerProcess, idempotent: bool) -> None:
+    """Begun on a full disk, after a kill: it gets no producer id either."""
+    from confluent_kafka import Producer
+
+    acknowledged = fill(small, "gone", "kept")
+    small.kill()
+    small.start()
+    producer = Producer(
+        {
+            "bootstrap.servers": small.servers, "enable.idempotence": idempotent, "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 50, "message.timeout.ms": SECONDS * 1000, "retries": 10_000,
+        }
+    )  # fmt: skip
+    ends: list[Any] = []
+    for number in range(50):
+        producer.produce("kept", b"%d" % number, partition=0, on_delivery=lambda error, _: ends.append(error))
+    asked = "init_producer_id" if idempotent else "produce"
+    end = time.monotonic() + SECONDS
+    while sum(request["api"] == asked and request["error"] != "none" for request in small.requests()) < 4:
+        producer.poll(0.05)
+        assert time.monotonic() < end
+    assert ends == []
+    with RawClient(small.port) as client:
+        assert delete_topic(client, "gone") is ErrorCode.none
+        assert producer.flush(SECONDS) == 0
+        assert ends == [None] * 50
+        assert read_all(client, "kept") == [*acknowledged["kept"], *(b"%d" % number for number in range(50))]
+
+
+def test_a_broker_that_is_told_to_end_on_a_full_disk_ends_well_and_starts_again(small: BrokerProcess) -> None:
+    acknowledged = fill(small, "kept")
+    for _ in range(2):
+        assert small.stop() == 0
+        small.start()
+        with RawClient(small.port) as client:
+            assert read_all(client, "kept") == acknowledged["kept"]
+            assert client.produce("kept", 0, batch_of([b"x" * 1000])).error is ErrorCode.kafka_storage_error
+    os.truncate(small.data / "ballast", 0)
+    with RawClient(small.port) as client:
+        assert client.produce("kept", 0, batch_of([b"x"])).base_offset == len(acknowledged["kept"])

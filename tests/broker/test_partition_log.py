@@ -345,6 +345,27 @@ def test_each_leader_epoch_ends_where_the_next_begins(reopen: Reopener) -> None:
     assert read_header(piece.read()).leader_epoch == 3
 
 
+def test_a_log_is_opened_and_goes_on_where_no_descriptor_is_left_to_seal_a_segment_with(
+    reopen: Reopener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many segments without an index wait for that at once: a full disk took none of the indexes."""
+
+    def none_left(descriptor: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", none_left)
+        log = reopen(segment_bytes="2000")
+        expected = fill(log, 60)
+        log = reopen(segment_bytes="2000")
+        assert read_all(log) == expected
+        expected += fill(log, 60)
+    for future in log.close():
+        future.result()
+    assert log.sealed
+    assert read_all(reopen(segment_bytes="2000")) == expected
+
+
 def test_a_failed_write_leaves_the_log_as_it_was(reopen: Reopener, monkeypatch: pytest.MonkeyPatch) -> None:
     log = reopen()
     expected = fill(log, 3)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +14,7 @@ import pytest
 from embedded.batches import batch_of
 
 from ingestd.broker import storage as storage_module
+from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.settings import BrokerSettings
 from ingestd.broker.storage import NewTopic, Storage
 from ingestd.errors import ErrorCode, KafkaError
@@ -151,6 +155,51 @@ def test_a_topic_deleted_without_room_for_the_list_is_gone_for_every_start_after
     last.create([NewTopic("gone", 2, {}, {})])
     assert [append(last, "gone", partition) for partition in range(2)] == [0, 0]
     assert append(last, "kept", 0) == 1
+
+
+def test_a_topic_whose_deletion_was_cut_off_by_a_kill_is_gone_with_its_files(
+    opened: Callable[[], Storage],
+    full: Callable[[], AbstractContextManager[None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There was no room for the list, and no directory was taken away yet."""
+    storage = opened()
+    storage.create([NewTopic("gone", 2, {}, {})])
+    gone = storage.topics.named("gone")
+    assert gone is not None
+
+    def killed(log: PartitionLog, grave: Path) -> None:
+        raise KeyboardInterrupt
+
+    with full():
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionLog, "delete", killed)
+            with pytest.raises(KeyboardInterrupt):
+                storage.delete(gone)
+        kill(storage)
+        assert (tmp_path / "data" / "gone-0").is_dir()
+        again = opened()
+        assert len(again.topics) == 0
+        assert not list((tmp_path / "data").glob("gone-*"))
+
+
+async def test_a_topic_that_takes_long_to_remove_holds_up_no_acknowledgement(
+    opened: Callable[[], Storage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = opened()
+    storage.create([NewTopic("large", 8, {}, {}), NewTopic("t", 1, {}, {})])
+    large, partition = storage.topics.named("large"), storage.partition("t", 0)
+    assert large is not None
+    assert partition is not None
+    go_on = threading.Event()
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: go_on.wait(20))
+    try:
+        storage.delete(large)
+        append(storage, "t", 0)
+        await asyncio.wait_for(partition.commit.flushed(), 10)
+    finally:
+        go_on.set()
 
 
 def test_a_deletion_that_can_not_be_made_to_last_is_refused(

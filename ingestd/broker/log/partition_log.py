@@ -121,7 +121,7 @@ class PartitionLog:
         self._load_producers()
         for segment in self._segments[:-1]:
             if not segment.sealed:
-                self._begin_seal(segment)
+                self._seal_if_possible(segment)
 
     def _load_segments(self) -> None:
         bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
@@ -257,7 +257,7 @@ class PartitionLog:
         self._names_unsynced = True
         self._segments.append(successor)
         self._write_producers()
-        self._begin_seal(full)
+        self._seal_if_possible(full)
 
     def _write_producers(self) -> None:
         self._producers.expire()
@@ -280,6 +280,18 @@ class PartitionLog:
             self._sealing[segment.base_offset] = begun
         return begun
 
+    def _seal_if_possible(self, segment: Segment) -> None:
+        try:
+            self._begin_seal(segment)
+        except OSError as error:
+            # The log's end seals it, or the next start reads it as a whole.
+            self._say_unsealed(error)
+
+    def _say_unsealed(self, error: OSError) -> None:
+        if not self._unsealed_said:
+            _log.warning("segments not sealed", partition=self.directory.name, error=str(error))
+        self._unsealed_said = True
+
     def _seal(self, segment: Segment, descriptor: int) -> None:
         try:
             os.fsync(descriptor)
@@ -298,9 +310,7 @@ class PartitionLog:
                 segment.seal()
             except OSError as error:
                 # The next start finds no index and reads the segment as a whole.
-                if not self._unsealed_said:
-                    _log.warning("segments not sealed", partition=self.directory.name, error=str(error))
-                self._unsealed_said = True
+                self._say_unsealed(error)
 
     def take_unflushed(self) -> list[int]:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
