@@ -27,7 +27,7 @@ def produce(servers: str, topic: str, first: int, count: int, partition: int = 0
     )
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, partition=partition)
-    assert producer.flush(60) == 0
+    assert producer.flush(90) == 0
 
 
 async def read_until(consumer: Consumer, topic: str, partition: int, count: int) -> list[int]:
@@ -56,7 +56,7 @@ async def test_reading_follows_a_killed_leader_to_the_next_and_loses_nothing(kaf
         await asyncio.to_thread(kafka3.kill, victim)
         for partition in range(3):
             await asyncio.to_thread(produce, kafka3.servers, name, 500, 500, partition)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             found = await asyncio.gather(*reading)
     assert found == [list(range(1_000))] * 3
 
@@ -81,12 +81,12 @@ async def test_closing_ends_soon_although_every_broker_is_down(kafka_cluster: Ca
     cluster = kafka_cluster()
     name = cluster.create_topic()
     async with Client(cluster.bootstrap) as client:
-        consumer = Consumer(client, SETTINGS)
+        consumer = Consumer(client, ConsumerSettings(request_timeout=120.0))
         reading = asyncio.create_task(read_until(consumer, name, 0, 1))
         while not consumer._placement._placed:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.kill, 1)
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(30):
             await consumer.close()
             assert await reading == []
 
@@ -95,9 +95,9 @@ async def test_closing_ends_soon_although_every_broker_is_down(kafka_cluster: Ca
 async def test_reading_leaves_a_frozen_leader_before_its_requests_time_out(kafka3: KafkaCluster) -> None:
     name = kafka3.create_topic()
     produce(kafka3.servers, name, 0, 50)
-    settings = ConsumerSettings(request_timeout=120.0)
+    settings = ConsumerSettings(request_timeout=250.0)
     # Metadata may be asked of the frozen node first.
-    in_a_hurry = ClientSettings(request_timeout=3.0, connect_timeout=3.0)
+    in_a_hurry = ClientSettings(request_timeout=5.0, connect_timeout=5.0)
     async with Client(kafka3.bootstrap, in_a_hurry) as client, Consumer(client, settings) as consumer:
         reading = asyncio.create_task(read_until(consumer, name, 0, 100))
         while not any(one.position == 50 for one in consumer._placement.consumers.values()):

@@ -46,7 +46,7 @@ async def consumer(cluster: KafkaCluster, client_id: str = "reader", **settings:
     connection = ConnectionSettings(client_id=client_id)
     async with (
         Client(cluster.bootstrap, ClientSettings(connection=connection)) as client,
-        Consumer(client, ConsumerSettings(request_timeout=5.0, **settings)) as made,
+        Consumer(client, ConsumerSettings(**({"request_timeout": 5.0} | settings))) as made,
     ):
         yield made
 
@@ -89,7 +89,7 @@ async def test_a_replica_in_the_readers_rack_is_read_and_its_leader_when_it_dies
     monkeypatch.setattr(placement, "_REPLICA_PENALTY", 1.0)
     topic = await asyncio.to_thread(racks.create_topic, "racked", replicas=[[1, 2, 3]])
     produce(racks, topic, 0, 500)
-    async with consumer(racks, "racked", rack="rack-2") as reader:
+    async with consumer(racks, "racked", rack="rack-2", request_timeout=30.0) as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
         assert await take(partition, 500) == list(range(500))
         assert fetched_from(reader, topic) == 2
@@ -117,7 +117,7 @@ async def test_a_replica_in_the_readers_rack_is_read_and_its_leader_when_it_dies
 async def test_a_frozen_replica_is_left_for_the_leader_before_the_request_times_out(racks: KafkaCluster) -> None:
     topic = await asyncio.to_thread(racks.create_topic, "frozen", replicas=[[1, 3, 2]])
     produce(racks, topic, 0, 50)
-    async with consumer(racks, "frozen", rack="rack-3") as reader:
+    async with consumer(racks, "frozen", rack="rack-3", request_timeout=250.0) as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
         assert await take(partition, 50) == list(range(50))
         await until_fetched_from(reader, topic, 3)
@@ -184,11 +184,13 @@ async def test_records_that_an_unclean_election_took_from_the_log_are_told_or_re
 async def test_an_idle_reader_asks_twice_a_second(racks: KafkaCluster) -> None:
     topic = await asyncio.to_thread(racks.create_topic, "idle", replicas=[[1]])
     async with consumer(racks, "idle") as reader:
+        begun = time.monotonic()
         await reader.consume_partition(topic, 0, Edge.oldest)
-        await asyncio.sleep(4)
-    counted = fetches(racks, "idle").total()
-    # Waits of 10, 20, … 320 ms, then of 500: 14 in 4 seconds, and the session given back.
-    assert 5 <= counted <= 18
+        await asyncio.to_thread(racks.wait_for_request, "idle", "Fetch", 12)
+        counted = fetches(racks, "idle").total()
+        seconds = time.monotonic() - begun
+    # Waits of 10, 20, … 320 ms, then of 500. Whatever stands still meanwhile makes them fewer, never more.
+    assert counted <= 7 + 2 * seconds
 
 
 async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
@@ -212,7 +214,7 @@ async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
 
 async def test_a_topic_that_was_deleted_is_told_to_its_reader(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
     name = topic()
-    async with consumer(kafka, metadata_timeout=1.0) as reader:
+    async with consumer(kafka, metadata_timeout=5.0) as reader:
         partition = await reader.consume_partition(name, 0, Edge.oldest)
         await asyncio.to_thread(kafka.delete_topic, name)
         with pytest.raises(KafkaError, match=f"{name}-0"):

@@ -17,7 +17,8 @@ def produce(servers: str, topic: str, values: list[bytes], partition: int = 0) -
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 2})
     for value in values:
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(30) == 0
+    # Where the controller is frozen as well it takes ten seconds and more until somebody else leads.
+    assert producer.flush(90) == 0
 
 
 def test_what_is_produced_is_read_back_by_partition_in_order(
@@ -67,7 +68,6 @@ def test_the_request_log_names_every_client_and_what_it_asked(kafka_cluster: Cal
     producer = Producer({"bootstrap.servers": cluster.servers, "client.id": "someone", "log_level": 2})
     producer.produce(name, b"x")
     assert producer.flush(30) == 0
-    cluster.wait_for_request("someone", "Produce")
-    asked = cluster.requests_by_client()["someone"]
-    assert asked["Produce"] == 1
-    assert asked["Metadata"] >= 1
+    for api in ("Produce", "Metadata"):
+        cluster.wait_for_request("someone", api)
+    assert cluster.requests_by_client()["someone"]["Produce"] == 1

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["KafkaCluster", "java_tool", "live_clusters"]
 
 START_SECONDS = 90
-TOOL_SECONDS = 60
+ADMIN_SECONDS = 60
+TOOL_SECONDS = 120
 FORMAT_MARK = "bootstrap.checkpoint"
 
 live_clusters: list[KafkaCluster] = []
@@ -167,6 +168,9 @@ class KafkaCluster:
             "group.consumer.min.session.timeout.ms": "1000",
             "group.consumer.session.timeout.ms": "6000",
             "replica.lag.time.max.ms": "3000",
+            "controller.socket.timeout.ms": "2000",
+            # What tests moved stays where it is: nothing happens by itself every five minutes.
+            "auto.leader.rebalance.enable": "false",
             "controller.quorum.election.timeout.ms": "500",
             "controller.quorum.fetch.timeout.ms": "1000",
         }
@@ -276,7 +280,7 @@ class KafkaCluster:
     def _deleted(self) -> bool:
         left = [name for name in self.admin.list_topics(timeout=5).topics if not name.startswith("__")]
         for deletion in self.admin.delete_topics(left, operation_timeout=10).values() if left else ():
-            deletion.result(timeout=20)
+            deletion.result(timeout=ADMIN_SECONDS)
         return not left
 
     def wait_ready(self) -> None:
@@ -322,7 +326,7 @@ class KafkaCluster:
             try:
                 if holds():
                     return
-            except KafkaException:
+            except (KafkaException, TimeoutError):
                 pass  # Not yet: whoever is asked is still starting, or an election is going on.
             time.sleep(0.1)
         logs = "\n".join(str(node.log) for node in self.nodes.values())
@@ -348,7 +352,7 @@ class KafkaCluster:
             wanted = NewTopic(topic, partitions, replicas or min(3, len(self.nodes)), config=settings)
         else:
             wanted = NewTopic(topic, len(replicas), replica_assignment=[*map(list, replicas)], config=settings)
-        self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=20)
+        self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
         self.wait_in_sync(topic)
         return topic
 
@@ -358,16 +362,16 @@ class KafkaCluster:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and its data."""
-        self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=20)
+        self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The node id of a partition's leader; waits until there is one."""
+        """The node id of a partition's leader; waits until there is one that runs (or is frozen)."""
         found = -1
 
         def led() -> bool:
             nonlocal found
             found = self.admin.list_topics(topic=topic, timeout=5).topics[topic].partitions[partition].leader
-            return found in self.nodes
+            return found in self.nodes and self.nodes[found].running
 
         self._until(led, f"{topic} {partition} has a leader")
         return found

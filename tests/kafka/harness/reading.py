@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["end_offsets", "read_back"]
 
+ANSWER_SECONDS = 30
+
 
 @contextmanager
 def _reader(servers: str, isolation: str) -> Iterator[Consumer]:
@@ -39,7 +41,7 @@ def end_offsets(servers: str, topic: str, *, isolation: str = "read_uncommitted"
     """The high watermark (or last stable offset) of each partition."""
     with _reader(servers, isolation) as reader:
         return {
-            number: reader.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1]
+            number: reader.get_watermark_offsets(TopicPartition(topic, number), timeout=ANSWER_SECONDS)[1]
             for number in _partitions(reader, topic)
         }
 
@@ -73,7 +75,7 @@ def read_back(
 
 
 def _partitions(reader: Consumer, topic: str) -> list[int]:
-    described = reader.list_topics(topic, timeout=10).topics[topic]
+    described = reader.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)
     return sorted(described.partitions)
