@@ -12,6 +12,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from confluent_kafka import admin as librdkafka
+from harness.news import partitions_of_new
 
 from ingestd.client.admin import (
     EARLIEST,
@@ -361,7 +362,7 @@ async def test_transactions_and_producers_are_found_and_a_hanging_one_is_ended(
     producer.produce(name, b"open")
     assert producer.flush(PATIENT) == 0
 
-    listing = await admin.list_transactions(states=["Ongoing"], pattern="tx-.*")
+    listing = await admin.list_transactions(states=["Ongoing"], pattern=f"{transactional_id[:-1]}.")
     assert [one.transactional_id for one in listing.items] == [transactional_id]
     assert listing.errors == {}
     described, missing = await admin.describe_transactions([transactional_id, "missing"])
@@ -416,7 +417,8 @@ async def test_a_groups_members_are_described_as_librdkafka_describes_them(
     consumer = await asyncio.to_thread(
         consumers, group, name, group_protocol=protocol, client_id="reader", group_instance_id="static-1"
     )
-    described, missing = await admin.describe_groups([group, "missing"])
+    # A member of the new protocol may begin a moment before the coordinator hears that it has.
+    described, missing = await until(lambda: stable(admin, group))
     assert code(missing.error) is ErrorCode.group_id_not_found
     (told,) = kafka.admin.describe_consumer_groups([group]).values()
     oracle = told.result(PATIENT)
@@ -434,8 +436,8 @@ async def test_a_groups_members_are_described_as_librdkafka_describes_them(
     (listed,) = [one for one in listing.items if one.group_id == group]
     assert (listed.protocol_type, listed.state, listed.type) == ("consumer", "Stable", protocol)
     states = {confluent_kafka.ConsumerGroupState.STABLE}
-    known = kafka.admin.list_consumer_groups(states=states).result(PATIENT).valid
-    assert {one.group_id for one in listing.items} <= {one.group_id for one in known}
+    listed_by_us = await until(lambda: all_listed(kafka, admin, protocol, states))
+    assert group in listed_by_us
 
     (busy,) = await admin.delete_groups([group])
     assert code(busy.error) is ErrorCode.non_empty_group
@@ -448,6 +450,20 @@ async def test_a_groups_members_are_described_as_librdkafka_describes_them(
     await admin.remove_group_members(group)  # a static member stays when it closes
     (deleted,) = await until_deleted(admin, group)
     assert deleted.error is None
+
+
+async def stable(admin: ClusterAdmin, group: str) -> list[Any]:
+    """The description of a group that is in the state "Stable", and of one that is none."""
+    described = await admin.describe_groups([group, "missing"])
+    return list(described) if described[0].state == "Stable" else []
+
+
+async def all_listed(kafka: KafkaCluster, admin: ClusterAdmin, protocol: str, states: set[Any]) -> set[str]:
+    """The stable groups that we list where librdkafka lists them too: those of other tests may be ending."""
+    listing = await admin.list_groups(states=["Stable"], types=[protocol])
+    known = kafka.admin.list_consumer_groups(states=states).result(PATIENT).valid
+    ours = {one.group_id for one in listing.items}
+    return ours if ours <= {one.group_id for one in known} else set()
 
 
 async def until_deleted(admin: ClusterAdmin, group: str) -> Any:
@@ -531,6 +547,7 @@ async def test_many_groups_are_asked_for_by_a_few_requests(kafka: KafkaCluster, 
 # Several nodes
 
 
+@pytest.mark.timeout(300)
 async def test_partitions_are_moved_and_led_by_others_as_told(
     kafka3: KafkaCluster, java_tool: Callable[..., str]
 ) -> None:
@@ -546,9 +563,8 @@ async def test_partitions_are_moved_and_led_by_others_as_told(
             ErrorCode.no_reassignment_in_progress,
         ]
         await until(lambda: none_left(admin, name))
-        assert kafka3.admin.list_topics(name).topics[name].partitions[0].replicas == [2, 3]
-        await client.metadata.refresh([name], PATIENT)
-        assert (await client.preferred_leader(name, 0)).node.id == 2
+        await until(lambda: kafka3.admin.list_topics(name).topics[name].partitions[0].replicas == [2, 3])
+        await until(lambda: prefers(client, name, 2))
 
         # With a node that is down a move does not end, and the node's partitions are led by others.
         await asyncio.to_thread(kafka3.stop, 3)
@@ -579,6 +595,11 @@ async def none_left(admin: ClusterAdmin, topic: str) -> bool:
     return not [one for one in await admin.list_partition_reassignments() if one.topic == topic]
 
 
+async def prefers(client: Client, topic: str, node: int) -> bool:
+    await client.metadata.refresh([topic], PATIENT)
+    return (await client.preferred_leader(topic, 0)).node.id == node
+
+
 async def led_by_another(client: Client, topic: str) -> bool:
     leader = (await client.metadata.refresh([topic], PATIENT)).leader(topic, 2)
     return leader is not None and leader.id != 3
@@ -589,6 +610,7 @@ async def led_by_preferred(client: Client, topic: str) -> bool:
     return leader is not None and leader.id == 3
 
 
+@pytest.mark.timeout(300)
 async def test_administration_goes_on_when_coordinator_and_controller_are_killed(kafka3: KafkaCluster) -> None:
     names = [f"killed-{uuid4()}" for _ in range(2)]
     group = f"killed-{uuid4()}"
@@ -596,6 +618,7 @@ async def test_administration_goes_on_when_coordinator_and_controller_are_killed
         admin = ClusterAdmin(client)
         (created,) = await admin.create_topics([NewTopic(names[0], 1, 3)])
         assert created.error is None
+        await partitions_of_new(client, names[0])
         await client.leader(names[0], 0, PATIENT)
         await admin.alter_group_offsets(group, {(names[0], 0): 1})
         (described,) = await admin.describe_groups([group])
@@ -613,11 +636,13 @@ async def test_administration_goes_on_when_coordinator_and_controller_are_killed
         assert [one.error for one in deleted] == [None] * 2
 
 
+@pytest.mark.timeout(300)
 async def test_a_partition_without_replicas_in_sync_is_led_by_another_one_only_when_told(kafka3: KafkaCluster) -> None:
     name = f"unclean-{uuid4()}"
     async with Client(kafka3.bootstrap) as client:
         admin = ClusterAdmin(client)
         await admin.create_topics([NewTopic(name, assignments=[[1, 3]], configs={"min.insync.replicas": "1"})])
+        await partitions_of_new(client, name)
         await client.leader(name, 0, PATIENT)
 
         async def partition() -> PartitionMetadata:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from harness.news import partitions_of_new
 
 from ingestd.client.admin import (
     EARLIEST,
@@ -180,14 +181,14 @@ async def test_admin_creates_describes_grows_and_deletes_topics_with_an_error_fo
         assert again.error is not None
         assert again.error.code is ErrorCode.topic_already_exists
 
-        assert await client.partitions(other, PATIENT) == [0, 1, 2]
+        assert await partitions_of_new(client, other) == [0, 1, 2]
         grown = await admin.create_partitions([NewPartitions(mine, 5), NewPartitions(other, 1)])
         assert {outcome.topic: outcome.error and outcome.error.code for outcome in grown} == {
             mine: None,
             other: ErrorCode.invalid_partitions,
         }
         async with asyncio.timeout(PATIENT):  # the brokers hear of it a moment after the controller has done it
-            while await client.partitions(mine) != [0, 1, 2, 3, 4]:
+            while await partitions_of_new(client, mine) != [0, 1, 2, 3, 4]:
                 await client.metadata.refresh([mine], PATIENT)
         assert {mine, other} <= set(await admin.list_topics())
         described = await admin.describe_topics([mine, "missing"])
@@ -262,6 +263,7 @@ async def test_a_storm_of_wishes_costs_the_cluster_a_handful_of_requests(
     assert cluster.requests_by_client()["storm"]["Metadata"] <= 8
 
 
+@pytest.mark.timeout(300)
 async def test_when_the_leader_is_killed_another_replica_is_found(kafka3: KafkaCluster) -> None:
     name = kafka3.create_topic(partitions=1, replicas=3)
     async with Client(kafka3.bootstrap) as client:
@@ -321,7 +323,7 @@ async def test_a_client_finds_its_way_back_after_every_node_was_down(
         began = time.monotonic()
         with pytest.raises(ConnectionLost):
             await (await client.leader(name, 0, PATIENT)).connection(PATIENT)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENT / 2
         refreshing = asyncio.create_task(client.metadata.refresh([name], 60))
         await asyncio.to_thread(cluster.start, 1)
         await refreshing
@@ -330,4 +332,4 @@ async def test_a_client_finds_its_way_back_after_every_node_was_down(
         await asyncio.to_thread(cluster.kill, 1)
         began = time.monotonic()
         await client.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < PATIENT / 2

@@ -163,19 +163,19 @@ async def test_message_sets_in_every_version_of_produce_and_fetch_that_carries_t
     topic = old_topic(kafka_of_release)
     sent: list[tuple[bytes | None, bytes | None]] = []
     async with Client(kafka_of_release.bootstrap) as client:
-        connection = await (await client.leader(topic, 0, 10.0)).connection(10.0)
+        connection = await (await client.leader(topic, 0, 30.0)).connection(30.0)
         for version in range(produce.FIRST_WITH_BATCHES):
             for codec in OLD_CODECS:
                 records = [Record(0, NOW, TimestampType.create_time, b"%d" % version, b"value " * 50)] * 5
                 message_set = encode_message_set(records, 1 if version >= 2 else 0, Compression(codec))
                 body = produce.produce_request(version, -1, 10_000, None, [(topic, None, [(0, message_set)])])
-                answer = await connection.send(Api.produce, version, body, timeout=10)
+                answer = await connection.send(Api.produce, version, body, timeout=30)
                 (partition,) = produce.read_produce_answer(version, answer).partitions
                 assert (partition.error, partition.base_offset) == (ErrorCode.none, len(sent)), (version, codec)
                 sent += [(record.key, record.value) for record in records]
         for version in range(min(4, connection.versions.ranges[Api.fetch][1]) + 1):
             body = fetch.fetch_request(version, [(topic, None, [fetch.FetchPartition(0, 0)])], max_wait_ms=1000)
-            answer = await connection.send(Api.fetch, version, body, timeout=10)
+            answer = await connection.send(Api.fetch, version, body, timeout=30)
             (fetched,) = fetch.read_fetch_response(version, answer).partitions
             assert (fetched.error, fetched.high_watermark) == (ErrorCode.none, len(sent))
             read_now = [record for batch in batches_of(fetched.records) for record in decode_records(batch)]
@@ -247,7 +247,14 @@ def set_format(cluster: KafkaCluster, topic: str, message_format: str) -> None:
 
     entry = ConfigEntry("message.format.version", message_format, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    cluster.admin.incremental_alter_configs([resource])[resource].result(timeout=20)
+    # The node hears of it from ZooKeeper, later than it has answered; its log says when.
+    heard = f"Processing override for entityPath: topics/{topic} with config: HashMap(message.format.version -> "
+    before = cluster.log.read_text().count(heard)
+    cluster.admin.incremental_alter_configs([resource])[resource].result(timeout=60)
+    deadline = time.monotonic() + 30
+    while cluster.log.read_text().count(heard) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @only_2_8

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.news import partitions_of_new
 
 from ingestd.client.admin import ClusterAdmin, ConfigResource, ResourceType
 from ingestd.client.client import Client
@@ -28,12 +29,12 @@ async def test_topics_are_created_described_grown_and_deleted(kafka_of_release: 
             return
         (created,) = await admin.create_topics([NewTopic(topic, 2, 1, {"retention.ms": "123456"})])
         assert created.error is None
-        assert await client.partitions(topic, 10.0) == [0, 1]
+        assert await partitions_of_new(client, topic) == [0, 1]
         (grown,) = await admin.create_partitions([NewPartitions(topic, 3)])
         assert grown.error is None
-        async with asyncio.timeout(10.0):  # the broker hears of it a moment after the controller has done it
+        async with asyncio.timeout(30.0):  # the broker hears of it a moment after the controller has done it
             while await client.partitions(topic) != [0, 1, 2]:
-                await client.metadata.refresh([topic], 10.0)
+                await client.metadata.refresh([topic], 30.0)
         (configs,) = await admin.describe_configs([ConfigResource(ResourceType.topic, topic)], keys=["retention.ms"])
         assert configs.entries["retention.ms"].value == "123456"
         (deleted,) = await admin.delete_topics([topic])

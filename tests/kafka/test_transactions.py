@@ -18,6 +18,7 @@ from confluent_kafka import Producer as TheirProducer
 from confluent_kafka import TopicPartition as TheirPartition
 from harness.cluster import java_tool
 
+from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
 from ingestd.client.group import GroupMember, OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
@@ -368,10 +369,13 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield cluster
 
 
-def set_level(cluster: KafkaCluster, verb: str, level: int) -> None:
-    """Have the cluster's `transaction.version` raised ("upgrade") or lowered ("downgrade")."""
-    feature = f"transaction.version={level}"
-    java_tool("FeatureCommand", "--bootstrap-server", cluster.servers, verb, "--feature", feature)
+async def set_level(cluster: KafkaCluster, verb: str, level: int) -> None:
+    """Have the cluster's `transaction.version` raised ("upgrade") or lowered ("downgrade"), and its node know of it."""
+    tool = ("FeatureCommand", "--bootstrap-server", cluster.servers, verb, "--feature", f"transaction.version={level}")
+    await asyncio.to_thread(java_tool, *tool)
+    async with asyncio.timeout(30), Client(cluster.bootstrap) as client:
+        while (await ClusterAdmin(client).describe_features()).finalized["transaction.version"] != level:
+            await asyncio.sleep(0.05)
 
 
 async def too_slow(cluster: KafkaCluster, producer: AsyncProducer, topic: str) -> None:
@@ -386,7 +390,7 @@ async def test_a_transaction_past_its_timeout_is_not_committed_and_with_kip_890_
     impatient: KafkaCluster,
 ) -> None:
     topic = impatient.create_topic()
-    async with producing(impatient, f"tx-{topic}", transaction_timeout=1.0) as producer:
+    async with producing(impatient, f"tx-{topic}", transaction_timeout=3.0) as producer:
         await too_slow(impatient, producer, topic)
         with pytest.raises(TransactionFailed, match="INVALID_TXN_STATE"):
             await producer.commit()
@@ -397,14 +401,14 @@ async def test_a_transaction_past_its_timeout_is_not_committed_and_with_kip_890_
 
 async def test_a_transaction_past_its_timeout_fences_its_producer_without_kip_890(impatient: KafkaCluster) -> None:
     topic = impatient.create_topic()
-    await asyncio.to_thread(set_level, impatient, "downgrade", 1)
-    async with producing(impatient, f"tx-{topic}", transaction_timeout=1.0) as producer:
+    await set_level(impatient, "downgrade", 1)
+    async with producing(impatient, f"tx-{topic}", transaction_timeout=3.0) as producer:
         await too_slow(impatient, producer, topic)
         with pytest.raises(ProducerFenced, match="longer than its timeout"):
             await producer.commit()
     async with producing(impatient, f"tx-{topic}") as successor:
         await transact(successor, topic, b"in time")
-    await asyncio.to_thread(set_level, impatient, "upgrade", 2)
+    await set_level(impatient, "upgrade", 2)
     assert await committed(impatient, topic) == {0: [b"in time"]}
 
 
@@ -412,13 +416,13 @@ async def test_a_clusters_transaction_version_may_change_while_a_producer_lives(
     topic = impatient.create_topic(partitions=2)
     async with producing(impatient, f"tx-{topic}") as living:
         await transact(living, topic, b"2: living")
-        await asyncio.to_thread(set_level, impatient, "downgrade", 1)
+        await set_level(impatient, "downgrade", 1)
         await transact(living, topic, b"1: living")
         async with producing(impatient, f"other-{topic}") as explicit:
             await transact(explicit, topic, b"1: new")
             await change_mind(explicit, topic, b"aborted")
             await transact(explicit, topic, b"1: new again")
-            await asyncio.to_thread(set_level, impatient, "upgrade", 2)
+            await set_level(impatient, "upgrade", 2)
             await transact(explicit, topic, b"2: new", partition=1)
         await transact(living, topic, b"2: living again", partition=1)
     assert await committed(impatient, topic) == {
