@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 NOBODY = ["127.0.0.1:9"]
+PATIENCE = 30.0
 
 
 async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_batch: Any) -> None:
@@ -27,7 +30,7 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
         too_late = iter([True])
 
         def call(work: Coroutine[Any, Any, Any], doing: str) -> Any:
-            outcome = asyncio.run_coroutine_threadsafe(work, loop).result(5)
+            outcome = asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
             if next(too_late, False):
                 raise DeadlineExceeded(doing)
             return outcome
@@ -51,14 +54,17 @@ def test_an_interrupted_call_waits_no_more() -> None:
             ended.set()
 
     def interrupt() -> None:
-        begun.wait(5)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        begun.wait(PATIENCE)
+        caller = threading.main_thread().ident or 0
+        while sys._current_frames()[caller].f_code is not threading.Condition.wait.__code__:
+            time.sleep(0.001)  # not yet waiting
+        signal.pthread_kill(caller, signal.SIGINT)
 
     with BlockingConsumer(NOBODY, patience=10.0) as consumer:
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             consumer._call(wait(), "waiting")
-        assert ended.wait(5)
+        assert ended.wait(PATIENCE)
 
 
 def test_a_call_in_the_consumers_own_thread_is_refused_and_closing_there_waits_for_nothing() -> None:
@@ -76,7 +82,7 @@ def test_a_call_in_the_consumers_own_thread_is_refused_and_closing_there_waits_f
         tried.set()
 
     consumer._loop.call_soon_threadsafe(work)
-    assert tried.wait(5)
+    assert tried.wait(PATIENCE)
     assert [type(error) for error in found] == [IngestdError]
-    consumer._thread.join(5)
+    consumer._thread.join(PATIENCE)
     assert not consumer._thread.is_alive()
