@@ -114,7 +114,8 @@ class SecuredCluster(KafkaCluster):
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # one a request, for one user
             wanted = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             for created in self.admin.alter_user_scram_credentials([wanted]).values():
-                created.result(timeout=20)
+                created.result(timeout=60)
+        self.delete_topic(self.create_topic())  # what the node knows of this it knows of the users, made before
 
 
 def _quoted(text: str) -> str:
