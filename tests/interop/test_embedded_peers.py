@@ -23,7 +23,7 @@ SECONDS = 60
 
 def kcat(*arguments: str) -> bytes:
     return subprocess.run(
-        [program("kcat"), *arguments], capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL
+        [program("kcat"), "-m", str(SECONDS), *arguments], capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL
     ).stdout
 
 

@@ -120,7 +120,7 @@ async def test_an_empty_partition_read_up_to_its_end_ends_at_once(
 ) -> None:
     async with consumer(kafka.servers) as reader:
         partition = await reader.consume_partition(topic(), 0, Edge.oldest, Edge.newest)
-        assert await asyncio.wait_for(values_of(partition), 10) == []
+        assert await asyncio.wait_for(values_of(partition), 30) == []
 
 
 async def test_many_partitions_are_read_by_one_loop_each_in_order(
@@ -173,13 +173,13 @@ async def test_committed_readers_see_no_aborted_record_and_stop_at_the_last_stab
     async with consumer(kafka.servers, isolation=Isolation.read_committed) as reader:
         # The last records before the end are aborted ones and a control record.
         partition = await reader.consume_partition(name, 0, Edge.oldest, Edge.newest)
-        assert await asyncio.wait_for(values_of(partition), 20) == committed
+        assert await asyncio.wait_for(values_of(partition), 30) == committed
         assert partition.next_offset == 306
         middle = await reader.consume_partition(name, 0, 60, Edge.newest)
-        assert await asyncio.wait_for(values_of(middle), 20) == committed[50:]
+        assert await asyncio.wait_for(values_of(middle), 30) == committed[50:]
     async with consumer(kafka.servers) as reader:
         partition = await reader.consume_partition(name, 0, Edge.oldest, Edge.newest)
-        assert await asyncio.wait_for(values_of(partition), 20) == [*everything, b"open"]
+        assert await asyncio.wait_for(values_of(partition), 30) == [*everything, b"open"]
     producer.abort_transaction(30)
 
 
@@ -250,7 +250,7 @@ async def test_closing_ends_an_iteration_after_what_is_fetched(kafka: KafkaClust
         while partition.position < 10:
             await asyncio.sleep(0.01)
         partition.close()
-        assert len(await asyncio.wait_for(values_of(partition), 10)) == 10
+        assert len(await asyncio.wait_for(values_of(partition), 30)) == 10
 
 
 async def test_a_slow_reader_bounds_what_is_fetched(kafka: KafkaCluster, topic: Callable[..., str]) -> None:

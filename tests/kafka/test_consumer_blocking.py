@@ -87,7 +87,7 @@ def test_errors_come_to_the_calling_thread(kafka: KafkaCluster, filled: str) -> 
 
 def test_waiting_has_an_end_where_nothing_is_produced(kafka: KafkaCluster, filled: str) -> None:
     with (
-        BlockingConsumer(kafka.bootstrap, patience=1.0) as consumer,
+        BlockingConsumer(kafka.bootstrap, patience=5.0) as consumer,
         pytest.raises(DeadlineExceeded, match=f"reading {filled}-0"),
     ):
         list(consumer.columns(filled, 0, Edge.newest, None))
@@ -98,7 +98,7 @@ def test_waiting_and_closing_have_an_end_where_nobody_answers() -> None:
     settings = ConsumerSettings(metadata_timeout=1.0)
     with BlockingConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
         list(consumer.columns("any", 0, Edge.oldest, Edge.newest))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20  # unless told otherwise it waits for 30 s
 
 
 def test_records_are_read_by_a_plain_loop_from_and_to_anywhere(kafka: KafkaCluster, filled: str) -> None:
@@ -163,5 +163,5 @@ def test_closing_ends_the_wait_of_a_reader_in_another_thread(kafka: KafkaCluster
         consumer.status()
         consumer.close()
         # Ended in order, or told that the consumer is closed: as the close met it.
-        error = reading.exception(10)
+        error = reading.exception(30)
         assert error is None or isinstance(error, Closed)

@@ -38,7 +38,7 @@ async def records_of_batches(
         AsyncProducer(client, ProducerSettings(**settings)) as producer,
         Consumer(client) as consumer,
     ):
-        await client.metadata.refresh([topic], 10.0)
+        await client.metadata.refresh([topic], 30.0)
         for value in values:
             producer.send(topic, value, partition=0, done=done)
         async with asyncio.timeout(30):

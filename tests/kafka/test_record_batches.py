@@ -33,11 +33,11 @@ async def produce(kafka: KafkaCluster, topic: str, batch: memoryview) -> int:
     """Send one batch as it is; its base offset."""
     node = kafka.node_of(kafka.leader(topic))
     host, port = node.address.split(":")
-    connection = await Connection.open(host, int(port), settings=ConnectionSettings(), timeout=10)
+    connection = await Connection.open(host, int(port), settings=ConnectionSettings(), timeout=30)
     try:
         version = connection.versions.pick(Api.produce, LOWEST, HIGHEST)
         body = produce_request(version, -1, 10_000, None, [(topic, None, [(0, batch)])])
-        (answer,) = read_produce_response(version, await connection.send(Api.produce, version, body, timeout=10))
+        (answer,) = read_produce_response(version, await connection.send(Api.produce, version, body, timeout=30))
     finally:
         await connection.close()
     assert answer.error is ErrorCode.none, answer.error_message

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Daemon", "configuration"]
 
-START_SECONDS = 30
+START_SECONDS = 60
+ANSWER_SECONDS = 10
 POLL_SECONDS = 0.05
 
 
@@ -141,7 +142,7 @@ class Daemon:
         """SIGKILL to the supervisor alone; its workers must go by themselves. Nothing happens if it does not run."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(30)
 
     def status(self) -> dict[str, Any]:
         """What /status answers."""
@@ -184,7 +185,7 @@ class Daemon:
     def page(self, path: str) -> str | None:
         """What an HTTP path answers; None unless with a status of success."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=ANSWER_SECONDS) as answer:
                 body: bytes = answer.read()
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None

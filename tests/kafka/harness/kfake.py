@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kfake"]
 
-END_SECONDS = 10
+END_SECONDS = 30
 
 
 class Kfake:

@@ -64,7 +64,7 @@ class TokenEndpoint:
         self.passing.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(30)
 
     def respond(self, authorization: str | None) -> tuple[int, str]:
         """Status and body for whoever comes with this header."""
