@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from embedded.batches import batch_of, numbered_batch, with_header
@@ -171,6 +172,19 @@ async def test_a_created_topic_is_told_the_configurations_that_it_goes_by(tmp_pa
     assert told["segment.bytes"] == ("7000", 1)
     assert told["retention.ms"] == ("1000", 4)
     assert told["retention.bytes"] == ("-1", 5)
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_metadata_of_an_unknown_topic_id_is_an_error_of_that_topic_alone(client: RawClient, version: int) -> None:
+    """A name is null in the request from version 10 on, in the answer from 12 on."""
+    topics = (entity(Api.metadata, version, "MetadataRequestTopic", topic_id=UUID(int=7), name=None),)
+    older = {"include_cluster_authorized_operations": False} if version < 11 else {}
+    asked = entity(
+        Api.metadata, version, "MetadataRequest", topics=topics, include_topic_authorized_operations=False, **older
+    )
+    told = client.ask(asked).topics
+    expected = (ErrorCode.unknown_topic_id, UUID(int=7), "" if version < 12 else None)
+    assert [(topic.error_code, topic.topic_id, topic.name) for topic in told] == [expected]
 
 
 def test_metadata_creates_a_topic_only_when_asked_to(client: RawClient, new_topic: str) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 API: Final = Api.metadata
 VERSIONS: Final = range(14)
 
+_FIRST_WITH_NULL_NAME: Final = 12
+
 
 def handle(broker: Broker, request: Request) -> Answer:
     """Answer at once, topics just created included."""
@@ -52,7 +54,9 @@ def _topics(broker: Broker, schema: Messages, asked: Any, version: int) -> tuple
         if found is not None:
             topics.append(_known(broker, schema, found))
         elif by_id:
-            topics.append(_unknown(schema, ErrorCode.unknown_topic_id, None, topic_id))
+            # Before version 12 a name could not be null in an answer.
+            nameless = None if version >= _FIRST_WITH_NULL_NAME else ""
+            topics.append(_unknown(schema, ErrorCode.unknown_topic_id, nameless, topic_id))
         else:
             error = errors.get(topic.name)
             code = error.code if error else ErrorCode.unknown_topic_or_partition
