@@ -23,7 +23,11 @@ SECONDS = 60
 
 def kcat(*arguments: str) -> bytes:
     return subprocess.run(
-        [program("kcat"), "-m", str(SECONDS), *arguments], capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL
+        [program("kcat"), "-m", str(SECONDS), *arguments],
+        capture_output=True,
+        timeout=SECONDS,
+        check=True,
+        stdin=subprocess.DEVNULL,
     ).stdout
 
 
