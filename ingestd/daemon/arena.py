@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaShare", "ArenaView", "Run", "pages_for"]
+__all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaShare", "ArenaView", "Run", "largest_batch", "pages_for"]
 
 PAGE_BYTES = 65536
 
@@ -29,6 +29,14 @@ _LOAD = struct.Struct("=Q")
 def pages_for(size: int) -> int:
     """Pages that `size` bytes need; at least one."""
     return max(1, -(-size // PAGE_BYTES))
+
+
+def largest_batch(arena_bytes: int) -> int:
+    """The most raw bytes of one batch in an arena of so many: a run for them, and one that is a page larger to encode.
+
+    The notice board takes a page besides. With less than two such runs nothing would ever be read.
+    """
+    return (arena_bytes // PAGE_BYTES - 2) // 2 * PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
+from ingestd.daemon.arena import largest_batch
 from ingestd.daemon.configuration import (
     ClusterSettings,
     Configuration,
@@ -216,6 +217,7 @@ def _validate(reading: _Reading, path: Path, kinds: Mapping[str, type[Route]]) -
     routes = [route for section, kind in kinds.items() for route in _routes(reading, section, kind)]
     pipelines = _pipelines(reading)
     _check_unique(reading, kinds)
+    _check_room(reading, daemon, kinds)
     return Configuration(path, daemon, clusters, tuple(routes), pipelines)
 
 
@@ -321,6 +323,17 @@ def _check_unique(reading: _Reading, kinds: Mapping[str, type[Route]]) -> None:
                 if other != (section, name):
                     problem = f"[{_dotted(other)}] takes {claim[0]} too; a file belongs to one route"
                     reading.fault((section, name, "paths"), problem)
+
+
+def _check_room(reading: _Reading, daemon: DaemonSettings, kinds: Mapping[str, type[Route]]) -> None:
+    """A batch that its worker's arena has no room for would never be read, and nothing would ever say so."""
+    most = largest_batch(daemon.arena_bytes)
+    for section in kinds:
+        for name, table in reading.tables(section).items():
+            given = table.get("batch_bytes")
+            if isinstance(given, int) and given > most:
+                problem = f"expected at most {most} bytes with an arena_bytes of {daemon.arena_bytes} in [daemon]"
+                reading.fault((section, name, "batch_bytes"), problem)
 
 
 def _kind_at(kind: Any, location: Sequence[str | int]) -> type | None:

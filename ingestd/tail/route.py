@@ -75,7 +75,8 @@ class TailRoute:
     """Seconds that a line may wait for company before a batch is made; a full batch never waits."""
     batch_bytes: int = 14 * 64 * 1024
     """Most bytes of a file in one record batch. With an eighth more for what Kafka adds to each line, it must stay
-    below the topic's `max.message.bytes` even when it does not compress; the default does, below Kafka's default."""
+    below the topic's `max.message.bytes` even when it does not compress; the default does, below Kafka's default. And
+    `arena_bytes` of [daemon] must have room for two, and 128 KiB."""
     start: str = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
     in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Later files are always

@@ -42,6 +42,7 @@ class ToyTail:
     compression: Literal["none", "lz4", "zstd"] = "none"
     level: int | None = None
     linger: float = 0.05
+    batch_bytes: int = 65536
     start: Literal["beginning", "end"] | int = "beginning"
     multiline: Multiline | None = None
     rotation: Multiline = field(default_factory=lambda: Multiline("x"))
@@ -244,6 +245,14 @@ def test_at_least_once_may_be_said(read) -> None:
 def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None:
     found = faults(text)
     assert any(fault in one for one in found), found
+
+
+@pytest.mark.parametrize(("arena", "most"), [("", 16_711_680), ("[daemon]\narena_bytes = 67108864\n", 33_488_896)])
+def test_a_batch_that_finds_no_room_in_an_arena_is_refused(faults, read, arena: str, most: int) -> None:
+    # Such a tail was accepted, read nothing for ever, and said nothing.
+    assert read(with_tail(f"batch_bytes = {most}\n{arena}")).routes[0].batch_bytes == most
+    (fault,) = faults(with_tail(f"batch_bytes = {most + 1}\n{arena}"))
+    assert fault.startswith(f"tails.access.batch_bytes = {most + 1}: expected at most {most} bytes with an arena_bytes")
 
 
 def test_every_fault_is_reported_at_once(faults) -> None:

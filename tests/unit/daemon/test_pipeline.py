@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from ingestd.daemon.arena import PAGE_BYTES, Arena
+from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch
 from ingestd.daemon.encode import EncodingFailed
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, Found, Lane, Piece
@@ -678,3 +678,15 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
+
+
+@pytest.mark.parametrize("pages", [19, 20])
+async def test_the_largest_batch_that_an_arena_has_room_for_is_read_and_no_larger_one(pages):
+    largest = largest_batch(pages * PAGE_BYTES)
+    for size, read in ((largest, True), (largest + 1, False)):
+        with bench(TextRoute({"a": lines("a", 10, 10)}, batch_bytes=size), pages=pages) as made:
+            made.assign("a")
+            await made.turn()
+            assert bool(made.encoding.jobs) is read
+            while made.encoding.jobs:
+                made.encoding.finish(0)
