@@ -14,8 +14,6 @@ from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.cluster import KafkaCluster
 
     from ingestd.consumer.partition_consumer import PartitionConsumer
@@ -64,10 +62,12 @@ async def read_round_and_round(partition: PartitionConsumer, count: int) -> None
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("kafka_of_release", ["current", "3.9", "2.8"], indirect=True)
 async def test_a_tail_that_compaction_took_ends_beside_a_partition_that_always_has_records(
-    kafka_cluster: Callable[..., KafkaCluster],
+    kafka_of_release: KafkaCluster,
 ) -> None:
-    cluster = kafka_cluster(settings={"log.cleaner.backoff.ms": "100"})
+    # Releases since 4.0 leave the last batch, empty (KAFKA-17076). Those before 3.5 do not tell their first local offsets.
+    cluster = kafka_of_release
     ending = cluster.create_topic(segment_ms="200", min_cleanable_dirty_ratio="0.01")
     endless = cluster.create_topic()
     await asyncio.to_thread(fill, cluster, ending, COUNT, 10)
