@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ingestd.tail.identity import HEAD_BYTES
+from ingestd.tail.identity import HEAD_BYTES, opened
 
 __all__ = ["last_line_start", "not_text", "text_start"]
 
 _COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
 _LINE_SEARCH_BYTES: Final = 1 << 20
+_FIRST_WINDOW_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 64 * 1024
 
 
@@ -44,13 +45,17 @@ def text_start(descriptor: int, head: bytes) -> int:
 
 
 def last_line_start(path: str, size: int) -> int:
-    """The end of the last whole line in the first `size` bytes, or `size` if none is near. Raises `OSError`."""
-    start = max(0, size - _LINE_SEARCH_BYTES)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.pread(descriptor, size - start, start).rfind(b"\n")
-    finally:
-        os.close(descriptor)
-    if found >= 0:
-        return start + found + 1
-    return size if start else 0
+    """The end of the last whole line in the first `size` bytes, or `size` if none is near. Raises `OSError`.
+
+    Reads little where lines are short: a tail that begins at the ends of many files asks for each.
+    """
+    limit = max(0, size - _LINE_SEARCH_BYTES)
+    stop, window = size, _FIRST_WINDOW_BYTES
+    with opened(path) as descriptor:
+        while stop > limit:
+            begin = max(limit, stop - window)
+            found = os.pread(descriptor, stop - begin, begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            stop, window = begin, window * 8
+    return size if limit else 0
