@@ -66,7 +66,7 @@ async def read_round_and_round(partition: PartitionConsumer, count: int) -> None
 async def test_a_tail_that_compaction_took_ends_beside_a_partition_that_always_has_records(
     kafka_of_release: KafkaCluster,
 ) -> None:
-    # Releases since 4.0 leave the last batch, empty (KAFKA-17076). Those before 3.5 do not tell their first local offsets.
+    # From 4.0 on the last batch is left, empty (KAFKA-17076). Before 3.5 no first local offset is told.
     cluster = kafka_of_release
     ending = cluster.create_topic(segment_ms="200", min_cleanable_dirty_ratio="0.01")
     endless = cluster.create_topic()
