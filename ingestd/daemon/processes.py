@@ -7,16 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import DeadlineExceeded
+from ingestd.logs import get_logger
+from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingestd.retry import Deadline
-
 __all__ = ["ChildProcess"]
+
+KILL_TIMEOUT: Final = 5.0
+"""Seconds that a killed process is waited for."""
+
+_log = get_logger("ingestd.supervisor")
 
 
 class ChildProcess:
@@ -24,7 +29,7 @@ class ChildProcess:
 
     Invariants
         `exited` is called exactly once, on the event loop, with how it ended.
-        After `end` the process is gone.
+        After `end` the process is gone, or killed and held by the kernel, which is said.
     """
 
     def __init__(
@@ -65,7 +70,13 @@ class ChildProcess:
             await deadline.wait_for(asyncio.shield(self._gone), f"end of process {self.pid}")
         except DeadlineExceeded:
             self.kill()
-            await self._gone
+            await self._await_killed()
+
+    async def _await_killed(self) -> None:
+        try:
+            await Deadline.after(KILL_TIMEOUT).wait_for(asyncio.shield(self._gone), "end of a killed process")
+        except DeadlineExceeded:
+            _log.error("a killed process does not end: a disk or a mount does not answer it", pid=self.pid)
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._watch)
