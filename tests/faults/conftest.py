@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaException
 from harness.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -63,10 +64,14 @@ def all_there() -> Callable[..., Delivered]:
         deadline = time.monotonic() + timeout
         while True:
             late = time.monotonic() > deadline
-            if late or sum(cluster.end_offsets(topic).values()) >= len(written):
-                delivered = written.compare(cluster.read_back(topic))
-                if late or delivered.complete:
-                    return delivered
+            try:
+                if late or sum(cluster.end_offsets(topic).values()) >= len(written):
+                    delivered = written.compare(cluster.read_back(topic))
+                    if late or delivered.complete:
+                        return delivered
+            except KafkaException:  # an election is going on
+                if late:
+                    raise
             time.sleep(LOOK_SECONDS)
 
     return wait

@@ -22,7 +22,7 @@ GIGABYTE = 1_000_000_000
 
 
 def once(
-    tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 60
+    tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 100
 ) -> tuple[int, str]:
     """`ingestd run --once` with these tails: its exit status and all that it said."""
     tables = {"daemon": {"workers": 1, "http": "", "state": str(tmp_path / "state"), "log_format": "json"}}
@@ -148,7 +148,7 @@ def test_a_state_directory_in_use_is_named(kafka: KafkaCluster, logs: Path, ship
     daemon.start_ready()
     other = subprocess.run(
         [sys.executable, "-m", "ingestd", "run", "--once", str(daemon.file)],
-        capture_output=True, timeout=30, check=False, text=True,
+        capture_output=True, timeout=60, check=False, text=True,
     )  # fmt: skip
     assert other.returncode != 0
     assert "is in use by another ingestd" in other.stderr
@@ -180,11 +180,11 @@ def test_positions_that_do_not_fit_on_the_disk_are_said_and_stored_when_there_is
             daemon.until(grow, "the full disk is said", 60)
             assert "positions" in daemon.metrics()
             filler.unlink()
-            daemon.until(lambda: "positions are stored again" in daemon.log.read_text(), "positions are stored", 30)
-        daemon.until(lambda: sum(kafka.end_offsets(name).values()) == count, "every line is there", 30)
+            daemon.until(lambda: "positions are stored again" in daemon.log.read_text(), "positions are stored", 60)
+        daemon.until(lambda: sum(kafka.end_offsets(name).values()) == count, "every line is there", 60)
         assert daemon.stop() == 0
         daemon.start("--once")
-        assert daemon.wait(30) == 0
+        assert daemon.wait(60) == 0
         assert kafka.read_back(name)[0] == [b"line %d" % number for number in range(count)]
     finally:
         subprocess.run(["umount", "--lazy", str(state)], check=True)

@@ -111,13 +111,18 @@ def test_a_daemon_without_any_broker_stops_within_its_deadline_and_loses_nothing
         time.sleep(1.0)
         began = time.monotonic()
         assert daemon.stop() == 0
-        # `drain_timeout` is 10 s; the rest is the end of processes.
-        assert time.monotonic() - began < 15
+        # `drain_timeout` is 10 s; the rest is the end of processes, on a machine that may stall.
+        assert time.monotonic() - began < 25
         cluster.start(1)
         daemon.start_ready()
     # What was on its way when the broker died may have reached its log unacknowledged, and is sent again.
     all_there(cluster, name, written).check(duplicates=True)
     assert daemon.stop() == 0
+
+
+def unacknowledged(daemon: Daemon) -> int:
+    """Bytes that were read and are not acknowledged."""
+    return sum(route["bytes_read"] - route["bytes_acknowledged"] for route in daemon.status()["routes"])
 
 
 def test_without_any_broker_a_second_signal_ends_the_drain(
@@ -131,15 +136,16 @@ def test_without_any_broker_a_second_signal_ends_the_drain(
     daemon = shipping(cluster, name, partition="file", daemon={"drain_timeout": 600})
     daemon.start_ready()
     with LogWriter(logs / "access.log", written):
-        time.sleep(1.0)
+        daemon.until(lambda: daemon.acknowledged() > 0, "lines are acknowledged", 60)
         cluster.kill(1)
-        time.sleep(1.0)
+        daemon.until(lambda: unacknowledged(daemon) > 0, "there is something to drain", 60)
     os.kill(daemon.pid, signal.SIGTERM)
-    daemon.until(lambda: "draining" in daemon.log.read_text(), "the daemon drains", 10)
+    daemon.until(lambda: "draining" in daemon.log.read_text(), "the daemon drains", 60)
     assert daemon.stop() == 0
     cluster.start(1)
+    cluster.wait_in_sync(name)
     daemon.start("--once")
-    assert daemon.wait(60) == 0
+    assert daemon.wait(90) == 0
     all_there(cluster, name, written).check(duplicates=True)
 
 
@@ -162,8 +168,9 @@ def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goe
     assert daemon.wait(60) == 1
     assert "gave up: nothing was acknowledged for 6 s" in daemon.log.read_text()
     cluster.start(1)
+    cluster.wait_in_sync(name)
     daemon.start("--once")
-    assert daemon.wait(60) == 0
+    assert daemon.wait(90) == 0
     all_there(cluster, name, written).check(duplicates=True)
 
 

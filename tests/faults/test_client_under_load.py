@@ -102,6 +102,7 @@ async def at_work(cluster: KafkaCluster, topic: str) -> AsyncIterator[Load]:
     assert [end for end in load.ends if end.error is not None] == []
     assert len(load.ends) == sum(map(len, load.sent))
     assert load.read == load.sent
+    cluster.wait_in_sync(topic)  # a node that was frozen would say that the log ends where it ended
     there = cluster.read_back(topic)
     assert [there[partition] for partition in range(PARTITIONS)] == load.sent
 

@@ -67,7 +67,7 @@ async def test_a_producer_loses_doubles_and_reorders_nothing_whatever_request_is
                 sent[partition].append(value)
                 producer.send(topic, value, partition=partition, done=ends.append)
                 await asyncio.sleep(0)
-            await producer.flush(30)
+            await producer.flush(60)
             proxies.cut(Api.produce, moment)
     assert proxies.waiting == [(Api.produce, moment)]  # the last one ordered, after everything
     assert proxies.cuts == {Api.api_versions: 1, Api.metadata: 1, Api.init_producer_id: 1, Api.produce: 5}
@@ -98,7 +98,7 @@ async def test_a_consumer_reads_each_record_once_and_in_order_whatever_request_i
             for number in range(count):
                 if number % ROUNDS == 0:
                     proxies.cut(Api.fetch, moment)
-                    await producer.flush(30)
+                    await producer.flush(60)
                 producer.send(topic, b"%05d" % number, partition=0)
         async with asyncio.timeout(60):
             await task
@@ -142,7 +142,7 @@ async def test_transactions_stay_whole_whatever_request_is_cut(proxied: KafkaClu
     assert proxies.cuts == dict.fromkeys(cuts, 1) | {Api.end_txn: 6, Api.produce: 6}
     assert group.offsets[source, 0].offset == 5  # the last transaction that was committed
     expected = dict(enumerate(committed))
-    async with asyncio.timeout(30):  # a commit is answered before its markers are written
+    async with asyncio.timeout(60):  # a commit is answered before its markers are written
         while await asyncio.to_thread(proxied.read_back, topic, isolation="read_committed") != expected:
             await asyncio.sleep(0.1)
 
@@ -174,7 +174,7 @@ async def test_a_group_handles_every_record_whatever_request_is_cut(
         Client(proxies.bootstrap, QUICK) as client,
         Client(proxied.bootstrap) as other,
         AsyncProducer(other, ProducerSettings(linger=0.0)) as producer,
-        asyncio.timeout(60),
+        asyncio.timeout(120),
     ):
 
         async def feed() -> None:
@@ -183,7 +183,7 @@ async def test_a_group_handles_every_record_whatever_request_is_cut(
                 sent.append(b"%05d" % len(sent))
                 producer.send(topic, sent[-1], partition=len(sent) % PARTITIONS)
                 await asyncio.sleep(0.005)
-            await producer.flush(30)
+            await producer.flush(60)
             sent.append(b"last")
             producer.send(topic, b"last", partition=0)
 

@@ -74,6 +74,6 @@ async def test_transactions_with_added_partitions_stay_whole_whatever_request_is
     assert proxies.waiting == []
     assert proxies.cuts == {api: 1 if api is Api.init_producer_id else 2 for api in CUT}
     assert listed[0].offsets[source, 0].offset == len(CUT) * 2 - 1
-    async with asyncio.timeout(30):  # a commit is answered before its markers are written
+    async with asyncio.timeout(60):  # a commit is answered before its markers are written
         while await asyncio.to_thread(explicit.read_back, topic, isolation="read_committed") != committed:
             await asyncio.sleep(0.1)

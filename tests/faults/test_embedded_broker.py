@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import signal
@@ -21,9 +22,18 @@ KILLS = 3
 
 
 def broker_of(daemon: Daemon) -> psutil.Process:
-    """The broker among the daemon's children."""
-    children = psutil.Process(daemon.pid).children()
-    (broker,) = [child for child in children if "ingestd.broker" in child.cmdline()]
+    """The broker among the daemon's children, once there is one."""
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        for child in psutil.Process(daemon.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended since
+                if "ingestd.broker" in child.cmdline():
+                    found.append(child)
+        return bool(found)
+
+    daemon.until(there, "there is a broker", 60)
+    (broker,) = found
     return broker
 
 
@@ -60,11 +70,11 @@ def test_a_broker_killed_at_random_moments_loses_and_doubles_nothing(tmp_path: P
                 time.sleep(moments.uniform(0.3, 1.5))
                 broker = broker_of(daemon)
                 broker.send_signal(signal.SIGKILL)
-                broker.wait(10)
+                broker.wait(30)
                 acknowledged = daemon.acknowledged()
-                daemon.until(lambda before=acknowledged: daemon.acknowledged() > before, "it goes on", 30)
+                daemon.until(lambda before=acknowledged: daemon.acknowledged() > before, "it goes on", 60)
         size = (logs / "access.log").stat().st_size
-        daemon.until(lambda: daemon.acknowledged() == size, "everything is acknowledged", 30)
+        daemon.until(lambda: daemon.acknowledged() == size, "everything is acknowledged", 60)
         assert daemon.stop() == 0
     written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=False)
 
@@ -79,15 +89,15 @@ def test_a_killed_daemon_leaves_no_broker_behind_and_its_successor_has_every_lin
         embed(daemon)
         daemon.start_ready()
         with LogWriter(logs / "access.log", written):
-            daemon.until(lambda: daemon.acknowledged() > 0, "lines arrive", 30)
+            daemon.until(lambda: daemon.acknowledged() > 0, "lines arrive", 60)
             broker = broker_of(daemon)
             daemon.kill()
-            broker.wait(15)
+            broker.wait(60)
             daemon.start_ready()
             address = (tmp_path / "daemon" / "state" / "clusters" / "target.address").read_text().strip()
             assert address in json.dumps(daemon.status()["clusters"])
         assert daemon.stop() == 0
         daemon.start("--once")
-        assert daemon.wait(60) == 0
+        assert daemon.wait(90) == 0
         assert not (tmp_path / "daemon" / "state" / "clusters" / "target.address").exists()
     written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=True)

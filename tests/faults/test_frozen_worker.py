@@ -36,7 +36,7 @@ def test_a_worker_that_hangs_is_replaced_and_loses_nothing(
         frozen = daemon.worker_pids()[0]
         os.kill(frozen, signal.SIGSTOP)
         time.sleep(1.0)
-    daemon.until(lambda: frozen not in daemon.worker_pids() and len(daemon.worker_pids()) == 2, "it is replaced", 60)
+    daemon.until(lambda: frozen not in daemon.worker_pids() and len(daemon.worker_pids()) == 2, "it is replaced", 100)
     # What it had sent before it was stopped was not yet reported as acknowledged, and may be sent again.
     all_there(kafka, name, written).check(duplicates=True)
     assert daemon.stop() == 0

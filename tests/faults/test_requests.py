@@ -42,8 +42,8 @@ def test_metadata_and_coordinator_requests_of_a_running_daemon_come_from_the_sup
     daemon.start_ready()
     with LogWriter(logs / "one.log", written, seed=1), LogWriter(logs / "two.log", written, seed=2):
         time.sleep(1.0)
-        daemon.kill_worker()
-        daemon.until(lambda: len(daemon.worker_pids()) == 2, "the killed worker is back", 20)
+        killed = daemon.kill_worker()
+        daemon.until(lambda: killed not in (now := daemon.worker_pids()) and len(now) == 2, "it is replaced", 60)
         time.sleep(1.0)
     all_there(cluster, name, written)
     assert daemon.stop() == 0

@@ -99,12 +99,12 @@ def test_a_broker_that_is_killed_and_started_again_costs_no_line(
     daemon = secured(topic, "SASL_SSL", SCRAM, {"file": str(password)})
     with LogWriter(logs / "one.log", written):
         daemon.start_ready()
-        daemon.until(lambda: daemon.acknowledged() > 0, "lines are acknowledged", 20)
+        daemon.until(lambda: daemon.acknowledged() > 0, "lines are acknowledged", 60)
         secured_kafka.kill(1)
         time.sleep(0.5)
         secured_kafka.start(1)
         before = daemon.acknowledged()
-        daemon.until(lambda: daemon.acknowledged() > before, "lines are acknowledged again", 40)
+        daemon.until(lambda: daemon.acknowledged() > before, "lines are acknowledged again", 60)
     all_there(secured_kafka, topic, written).check(duplicates=False)
     assert daemon.stop() == 0
 
@@ -152,11 +152,11 @@ def test_an_account_that_is_mended_lets_a_refused_daemon_go_on_by_itself(
             body = daemon.page("/status")
             return body is not None and "invalid credentials" in (json.loads(body)["clusters"][0]["error"] or "")
 
-        daemon.until(refused, "the status says that the credentials are wrong", 20)
+        daemon.until(refused, "the status says that the credentials are wrong", 60)
         assert daemon.page("/readyz") is None
         assert WRONG not in shown(daemon)
         password.write_text(PASSWORD)
-        daemon.until(lambda: daemon.page("/readyz") is not None, "the daemon is ready", 30)
+        daemon.until(lambda: daemon.page("/readyz") is not None, "the daemon is ready", 60)
         time.sleep(0.5)
     all_there(secured_kafka, topic, written).check(duplicates=False)
     assert daemon.stop() == 0
@@ -175,5 +175,5 @@ def test_a_daemon_whose_files_are_not_there_does_not_start_and_names_the_key(
 ) -> None:
     daemon = secured("t", "SASL_SSL", SCRAM, secret or {"file": str(password)}, **tls)
     daemon.start()
-    assert daemon.wait(20) == 2
+    assert daemon.wait(60) == 2
     assert f"ingestd: {daemon.file}: clusters.target.{key}: {reason}" in daemon.log.read_text()
