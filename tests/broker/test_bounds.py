@@ -17,6 +17,7 @@ from embedded.batches import batch_of
 from embedded.raw import RawClient, entity
 
 from ingestd.broker.log.files import OpenFiles
+from ingestd.broker.log.recent import RecentlyUsed
 from ingestd.broker.memory import MemoryBudget
 from ingestd.broker.server import BrokerServer
 from ingestd.broker.settings import BrokerSettings
@@ -67,6 +68,26 @@ def test_files_beyond_the_limit_are_closed_and_opened_again_when_used(tmp_path: 
         os.pwrite(files.get(tmp_path / str(number % 7)), b"%d" % number, 0)
     assert len([None for path in (tmp_path / str(number) for number in range(7)) if path.read_bytes()]) == 7
     files.close_all()
+
+
+def test_what_was_used_last_stays_as_far_as_there_is_room() -> None:
+    class Thing:
+        released = False
+
+        def release(self) -> None:
+            self.released = True
+
+    recent = RecentlyUsed(100)
+    first, second, third, large = Thing(), Thing(), Thing(), Thing()
+    recent.used(first, 40)
+    recent.used(second, 40)
+    recent.used(first, 50)
+    recent.used(third, 30)
+    assert [first.released, second.released, third.released] == [False, True, False]
+    recent.used(large, 1_000)
+    assert [first.released, third.released, large.released] == [True, True, False]
+    recent.used(second, 10)
+    assert large.released
 
 
 async def in_thread(port: int, work: Callable[[RawClient], Any]) -> Any:

@@ -33,8 +33,8 @@ class Reopener:
         self.disk = ThreadPoolExecutor(max_workers=1)
         self.opened: list[OpenFiles] = []
 
-    def __call__(self, leader_epoch: int = 0, **config: str) -> PartitionLog:
-        files = OpenFiles(8)
+    def __call__(self, leader_epoch: int = 0, files: OpenFiles | None = None, **config: str) -> PartitionLog:
+        files = files or OpenFiles(8)
         self.opened.append(files)
         settings = {name.replace("_", "."): value for name, value in config.items()}
         log = PartitionLog(
@@ -178,6 +178,38 @@ def test_a_damaged_index_is_made_again_from_the_segment(reopen: Reopener, damage
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content) if damage is None else damage)
     assert read_all(reopen(segment_bytes="2500")) == expected
+
+
+def index_memory(log: PartitionLog) -> int:
+    return sum(segment.index.memory_bytes for segment in log._segments[:-1])
+
+
+def test_the_indexes_of_a_large_log_take_bounded_memory(reopen: Reopener) -> None:
+    log = reopen(files=OpenFiles(8, index_bytes=1_000), segment_bytes="2000", index_interval_bytes="0")
+    expected = fill(log, 60)
+    reopen.settle()
+    assert len(log._segments) > 10
+    for opened in (log, reopen(files=OpenFiles(8, index_bytes=1_000), segment_bytes="2000", index_interval_bytes="0")):
+        assert index_memory(opened) == 0
+        assert read_all(opened, 700) == expected
+        assert 0 < index_memory(opened) <= 1_000
+        for header, _ in opened.batches_from_timestamp(1_000):
+            assert next(opened.batches_from_timestamp(header.max_timestamp))[0] == header
+        assert index_memory(opened) <= 1_000
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"ISI1 and nothing that follows from it, for longer than a head has"])
+def test_everything_is_found_where_an_index_is_lost_while_the_log_is_open(
+    reopen: Reopener, damage: bytes | None
+) -> None:
+    log = reopen(files=OpenFiles(8, index_bytes=1), segment_bytes="2000", index_interval_bytes="0")
+    expected = fill(log, 60)
+    reopen.settle()
+    for path in log.directory.glob("*.index"):
+        path.unlink() if damage is None else path.write_bytes(damage)
+    assert read_all(log, 700) == expected
+    header, _ = next(log.batches_from_timestamp(1_101))
+    assert header.base_offset == 100
 
 
 def test_duplicates_of_the_last_five_batches_are_told_their_offset_also_after_a_restart(reopen: Reopener) -> None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.log.recent import RecentlyUsed
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "write_replaceable",
 ]
 
+INDEX_BYTES: Final = 64 << 20
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
@@ -95,10 +97,13 @@ def _replace(path: Path, content: bytes, settle: Callable[[int], None]) -> None:
 class OpenFiles:
     """Descriptors of segment files, opened when used and closed when others were used since; at most `limit` open.
 
+    `indexes` bounds the memory of what is known of the same files, `index_bytes` in all.
+
     Not for threads: a descriptor is good until the next call here. A thread works on an `os.dup` of it.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, index_bytes: int = INDEX_BYTES) -> None:
+        self.indexes = RecentlyUsed(index_bytes)
         self._limit = limit
         self._open: OrderedDict[Path, int] = OrderedDict()
 

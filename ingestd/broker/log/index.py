@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from ingestd.broker.log.files import write_replaceable
+from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ingestd.broker.log.recent import RecentlyUsed
 
 __all__ = ["SegmentIndex"]
 
@@ -27,61 +30,115 @@ _MAGIC: Final = b"ISI1"
 _HEAD: Final = Struct(">4sIqqqqq")
 _CRC_AT: Final = 4
 _CRC_COVERS_FROM: Final = 8
+_ENTRY_BYTES: Final = 24
+
+_log = get_logger(__name__)
+
+
+class _Entries:
+    """Three columns of the same length."""
+
+    __slots__ = ("offsets", "positions", "timestamps")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.timestamps = array("q")
+
+    @property
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        """In the order of the file."""
+        return self.offsets, self.positions, self.timestamps
 
 
 class SegmentIndex:
-    """The entries of one segment, in memory; 24 bytes each.
+    """The entries of one segment; 24 bytes each.
+
+    They are in memory while the segment grows. Those of a file are read when asked for, and kept as long as `recent`
+    has room: an index for each segment of a large log would take more than there is.
 
     Invariants
         Offsets and positions rise strictly from entry to entry; timestamps never fall.
-        The first batch of the segment has an entry, if there is one.
+        Entries may be missing, which makes searches longer and no less right.
     """
 
-    __slots__ = (
-        "_offsets",
-        "_positions",
-        "_timestamps",
-        "interval",
-        "largest_timestamp",
-        "largest_timestamp_batch",
-    )
+    __slots__ = ("_entries", "_file", "_recent", "interval", "largest_timestamp", "largest_timestamp_batch")
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, recent: RecentlyUsed) -> None:
         self.interval = interval
-        self._offsets = array("q")
-        self._positions = array("q")
-        self._timestamps = array("q")
+        self._recent = recent
+        self._entries: _Entries | None = _Entries()
+        self._file: Path | None = None
         self.largest_timestamp = -1
         self.largest_timestamp_batch = -1
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the entries take now."""
+        return 0 if self._entries is None else _ENTRY_BYTES * len(self._entries.offsets)
+
     def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
         """Note a batch appended at `position`. Timestamps in ms."""
-        if not self._positions or position - self._positions[-1] >= self.interval:
-            self._offsets.append(base_offset)
-            self._positions.append(position)
-            self._timestamps.append(self.largest_timestamp)
+        # What is added now, the file does not have, if there is one.
+        entries = self._entries = self._present()
+        self._file = None
+        if not entries.positions or position - entries.positions[-1] >= self.interval:
+            entries.offsets.append(base_offset)
+            entries.positions.append(position)
+            entries.timestamps.append(self.largest_timestamp)
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_timestamp_batch = base_offset
 
     def position_of_offset(self, offset: int) -> int:
         """Where to start looking for the batch that holds `offset`: the last indexed start at or before it."""
-        at = bisect_right(self._offsets, offset) - 1
-        return self._positions[at] if at >= 0 else 0
+        entries = self._present()
+        at = bisect_right(entries.offsets, offset) - 1
+        return entries.positions[at] if at >= 0 else 0
 
     def position_of_timestamp(self, timestamp: int) -> int:
         """Where to start looking for the first batch with a record at or after `timestamp` (ms)."""
-        at = bisect_left(self._timestamps, timestamp) - 1
-        return self._positions[at] if at >= 0 else 0
+        entries = self._present()
+        at = bisect_left(entries.timestamps, timestamp) - 1
+        return entries.positions[at] if at >= 0 else 0
 
     def last_start_until(self, position: int) -> int:
         """The largest known start of a batch that is not beyond `position`."""
-        at = bisect_right(self._positions, position) - 1
-        return self._positions[at] if at >= 0 else 0
+        positions = self._present().positions
+        at = bisect_right(positions, position) - 1
+        return positions[at] if at >= 0 else 0
+
+    def _present(self) -> _Entries:
+        if self._entries is None:
+            self._read_again()
+        entries = self._entries
+        if entries is None:
+            return _Entries()
+        if self._file is not None:
+            self._recent.used(self, self.memory_bytes)
+        return entries
+
+    def _read_again(self) -> None:
+        assert self._file is not None
+        content, reason = b"", "missing or damaged"
+        try:
+            content = _checked(self._file)
+        except OSError as error:
+            reason = str(error)
+        if content:
+            self._entries = _entries_of(content)
+        else:
+            _log.error("index not read, the search takes longer", path=str(self._file), error=reason)
+
+    def release(self) -> None:
+        """Let go of the entries if they can be read from the file again."""
+        if self._file is not None:
+            self._entries = None
 
     def write(self, path: Path, segment_bytes: int, next_offset: int) -> None:
-        """Write the file, whole or not at all. Raises `OSError`."""
-        columns = [array("q", column) for column in (self._offsets, self._positions, self._timestamps)]
+        """Write the file, whole or not at all; entries are read from there from now on. Raises `OSError`."""
+        entries = self._present()
+        columns = [array("q", column) for column in entries.columns]
         if sys.byteorder == "little":
             for column in columns:
                 column.byteswap()
@@ -92,32 +149,52 @@ class SegmentIndex:
             next_offset,
             self.largest_timestamp,
             self.largest_timestamp_batch,
-            len(self._offsets),
+            len(entries.offsets),
         )
         content = bytearray(head + b"".join(column.tobytes() for column in columns))
         content[_CRC_AT:_CRC_COVERS_FROM] = crc32c(memoryview(content)[_CRC_COVERS_FROM:]).to_bytes(4, "big")
         write_replaceable(path, bytes(content))
+        self._file = path
+        self.release()
 
     @classmethod
-    def read(cls, path: Path, interval: int, segment_bytes: int) -> tuple[SegmentIndex, int] | None:
+    def read(
+        cls, path: Path, interval: int, segment_bytes: int, recent: RecentlyUsed
+    ) -> tuple[SegmentIndex, int] | None:
         """The index and the segment's next offset; None when missing, damaged, or of a segment of another size."""
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        content = _checked(path)
+        if not content:
             return None
-        if len(content) < _HEAD.size:
+        _, _, size, next_offset, largest, batch, _ = _HEAD.unpack_from(content)
+        if size != segment_bytes:
             return None
-        magic, crc, size, next_offset, largest, batch, entries = _HEAD.unpack_from(content)
-        if magic != _MAGIC or size != segment_bytes or len(content) != _HEAD.size + 24 * entries:
-            return None
-        if crc32c(memoryview(content)[_CRC_COVERS_FROM:]) != crc:
-            return None
-        index = cls(interval)
-        at = _HEAD.size
-        for column in (index._offsets, index._positions, index._timestamps):
-            column.frombytes(content[at : at + 8 * entries])
-            at += 8 * entries
-            if sys.byteorder == "little":
-                column.byteswap()
+        index = cls(interval, recent)
         index.largest_timestamp, index.largest_timestamp_batch = largest, batch
+        index._file = path
+        index.release()
         return index, next_offset
+
+
+def _checked(path: Path) -> bytes:
+    """The file's content; empty when it is missing or damaged. Raises `OSError`."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    if len(content) < _HEAD.size:
+        return b""
+    magic, crc, _, _, _, _, entries = _HEAD.unpack_from(content)
+    if magic != _MAGIC or len(content) != _HEAD.size + _ENTRY_BYTES * entries:
+        return b""
+    return content if crc32c(memoryview(content)[_CRC_COVERS_FROM:]) == crc else b""
+
+
+def _entries_of(content: bytes) -> _Entries:
+    entries = _Entries()
+    length = (len(content) - _HEAD.size) // len(entries.columns)
+    for number, column in enumerate(entries.columns):
+        at = _HEAD.size + number * length
+        column.frombytes(content[at : at + length])
+        if sys.byteorder == "little":
+            column.byteswap()
+    return entries

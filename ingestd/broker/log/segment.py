@@ -51,7 +51,7 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
-        self.index = SegmentIndex(index_interval)
+        self.index = SegmentIndex(index_interval, files.indexes)
         self.created = time.time()
         self.unflushed = False
 
@@ -136,13 +136,13 @@ class Segment:
         """
         status = os.fstat(self.descriptor)
         self.created = status.st_mtime
-        known = SegmentIndex.read(self.index_path, self.index.interval, status.st_size)
+        known = SegmentIndex.read(self.index_path, self.index.interval, status.st_size, self._files.indexes)
         if known is not None:
             self.index, self.next_offset = known
             self.size = self._sealed_size = status.st_size
             return
         self.index_path.unlink(missing_ok=True)
-        self.index = SegmentIndex(self.index.interval)
+        self.index = SegmentIndex(self.index.interval, self._files.indexes)
         self.unflushed = True
         for position, header in scan_whole_batches(self.descriptor, status.st_size, self.base_offset):
             self.index.add(header.base_offset, position, header.max_timestamp)
