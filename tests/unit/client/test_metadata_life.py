@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from ingestd.client.client import Client
 from ingestd.client.metadata import Node
 from ingestd.client.pushed import PushedMetadata
+from ingestd.errors import DeadlineExceeded
 
 
 async def refreshed(client: Client) -> None:
@@ -42,6 +45,17 @@ async def test_a_silent_broker_is_not_given_up_before_its_time(cluster: Any, set
         cluster.gate.set()
         assert (await asking).topics["t"].partitions
     assert len(cluster.metadata_requests()) == 1
+
+
+async def test_an_only_broker_that_is_silent_is_asked_in_every_round_and_named_as_the_reason(
+    cluster: Any, settings: Any
+) -> None:
+    cluster.hanging = {"one:1"}
+    async with Client(["one:1"], settings(metadata_hedge=0.02, metadata_request_timeout=1)) as client:
+        for seconds in (1.5, 2.5, 3.5):
+            with pytest.raises(DeadlineExceeded, match="one:1: deadline"):
+                await client.metadata.refresh(["t"], seconds)
+        assert len(cluster.metadata_requests()) == len(cluster.connects) > 5
 
 
 async def test_a_topic_that_nobody_uses_is_forgotten_when_it_is_idle(cluster: Any, settings: Any) -> None:
