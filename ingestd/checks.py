@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.errors import ConfigurationError, WrongSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TypeVar
 
     Value = TypeVar("Value")
 
 __all__ = [
+    "Checks",
     "as_path",
     "check_kinds",
     "is_text",
@@ -31,6 +34,38 @@ __all__ = [
 _WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 _SHOWN: Final = (bool, int, float, str, type(None), Enum)
 """What a message may show as it is: of anything else it names the class."""
+
+
+class Checks:
+    """The checks of one settings object: each is made, whatever the others find, and all that is wrong is told at once.
+
+    What is wrong beside a field that is wrong itself is left out: nobody knows yet.
+    """
+
+    def __init__(self) -> None:
+        self._wrong: list[WrongSetting] = []
+
+    def require(self, key: str, expected: str, *, holds: bool, beside: Iterable[str] = ()) -> None:
+        """Note that `key` is wrong unless it `holds`."""
+        if not holds:
+            self._wrong.append(WrongSetting(key, expected, beside=beside))
+
+    @contextlib.contextmanager
+    def noting(self, *, beside: Iterable[str] = ()) -> Iterator[None]:
+        """Note the `WrongSetting` that the block ends with, if it does."""
+        try:
+            yield
+        except WrongSetting as wrong:
+            self._wrong.append(WrongSetting(wrong.key, wrong.expected, beside={*beside, *wrong.beside} - {wrong.key}))
+
+    def finish(self) -> None:
+        """Raise the first `WrongSetting`, which has the others with it, if there is any."""
+        if not self._wrong:
+            return
+        keys = {wrong.key for wrong in self._wrong}
+        first, *others = [wrong for wrong in self._wrong if not wrong.beside & keys] or self._wrong
+        first.also = tuple(others)
+        raise first
 
 
 def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None, *, or_none: Collection[str] = ()) -> None:

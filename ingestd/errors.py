@@ -6,9 +6,12 @@ three properties say what to do about it; no call site keeps a list of codes of 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "AuthenticationFailed",
@@ -46,12 +49,17 @@ class ConfigurationError(IngestdError):
 
 
 class WrongSetting(ConfigurationError, ValueError):
-    """Raised by a settings class for a value of the right type that it can not take, naming the field."""
+    """Raised by a settings class for a value of the right type that it can not take, naming the field.
 
-    def __init__(self, key: str, expected: str) -> None:
+    beside: other fields that the value is wrong beside. also: what else is wrong in the same settings.
+    """
+
+    def __init__(self, key: str, expected: str, *, beside: Iterable[str] = ()) -> None:
         super().__init__(f"{key}: expected {expected}")
         self.key = key
         self.expected = expected
+        self.beside = frozenset(beside)
+        self.also: tuple[WrongSetting, ...] = ()
 
 
 class Closed(IngestdError):

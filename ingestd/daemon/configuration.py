@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ingestd.checks import Checks
 from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
@@ -76,11 +77,6 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(digits)
 
 
-def _require(key: str, expected: str, *, holds: bool) -> None:
-    if not holds:
-        raise WrongSetting(key, expected)
-
-
 def _require_address(key: str, text: str) -> None:
     try:
         parse_address(text)
@@ -114,17 +110,24 @@ class DaemonSettings:
     """`auto`: text on a terminal, JSON otherwise."""
 
     def __post_init__(self) -> None:
-        _require("workers", "0 (one per core) to 256", holds=0 <= self.workers <= 256)
-        _require("drain_timeout", "seconds, more than 0", holds=self.drain_timeout > 0)
-        _require("once_patience", "seconds, more than 0", holds=self.once_patience > 0)
+        checks = Checks()
+        checks.require("workers", "0 (one per core) to 256", holds=0 <= self.workers <= 256)
+        checks.require("drain_timeout", "seconds, more than 0", holds=self.drain_timeout > 0)
+        checks.require("once_patience", "seconds, more than 0", holds=self.once_patience > 0)
         whole_pages = self.arena_bytes % PAGE_BYTES == 0
         expected = f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}"
-        _require("arena_bytes", expected, holds=whole_pages and self.arena_bytes >= SMALLEST_ARENA_BYTES)
-        _require("restart_backoff", "seconds, more than 0", holds=self.restart_backoff > 0)
-        expected = "seconds, at least restart_backoff"
-        _require("restart_backoff_maximum", expected, holds=self.restart_backoff_maximum >= self.restart_backoff)
+        checks.require("arena_bytes", expected, holds=whole_pages and self.arena_bytes >= SMALLEST_ARENA_BYTES)
+        checks.require("restart_backoff", "seconds, more than 0", holds=self.restart_backoff > 0)
+        checks.require(
+            "restart_backoff_maximum",
+            "seconds, at least restart_backoff",
+            holds=self.restart_backoff_maximum >= self.restart_backoff,
+            beside=["restart_backoff"],
+        )
         if self.http:
-            _require_address("http", self.http)
+            with checks.noting():
+                _require_address("http", self.http)
+        checks.finish()
 
     @property
     def worker_count(self) -> int:
@@ -155,13 +158,20 @@ class ClusterSettings:
     """Partitions of a topic that the embedded broker creates on demand."""
 
     def __post_init__(self) -> None:
-        _require("embedded", "`embedded = true` or `bootstrap`, not both", holds=not (self.embedded and self.bootstrap))
-        _require("bootstrap", 'addresses, as in ["kafka-1:9092"], or `embedded = true`', holds=self._has_a_broker)
+        checks = Checks()
+        both = self.embedded and self.bootstrap
+        checks.require("embedded", "`embedded = true` or `bootstrap`, not both", holds=not both)
+        expected = 'addresses, as in ["kafka-1:9092"], or `embedded = true`'
+        checks.require("bootstrap", expected, holds=self._has_a_broker, beside=["embedded"])
         for address in self.bootstrap:
-            _require_address("bootstrap", address)
-        _require_address("listen", self.listen)
-        _require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)
-        self.connection("")
+            with checks.noting():
+                _require_address("bootstrap", address)
+        with checks.noting():
+            _require_address("listen", self.listen)
+        checks.require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)
+        with checks.noting(beside=["tls", "sasl"]):
+            self.connection("")
+        checks.finish()
 
     def connection(self, client_id: str) -> ConnectionSettings:
         """How connections to the cluster's brokers are made. Made once in a process: it keeps tokens."""
@@ -192,7 +202,8 @@ class PipelineSource:
     topics: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require("topics", "at least one topic", holds=bool(self.topics))
+        if not self.topics:
+            raise WrongSetting("topics", "at least one topic")
 
 
 @dataclass(frozen=True, slots=True)

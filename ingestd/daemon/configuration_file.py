@@ -6,13 +6,14 @@ else is turned into anything: `"1"` is not 1, and 1 is not true.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import json
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -32,7 +33,7 @@ from ingestd.wire.secret import Secret, warn_if_others_can_read
 from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -113,29 +114,43 @@ class _Reading:
         for name, table in given.items():
             if not isinstance(table, dict):
                 self.fault((section, name), f"expected a table [{section}.{name}]")
-            elif not _NAME.fullmatch(name):
+                continue
+            if not _NAME.fullmatch(name):
                 self.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
-            else:
-                tables[name] = table
+            tables[name] = table
         return tables
 
     def construct(self, kind: type[Value], table: Mapping[str, Any], key: Key, name: str | None = None) -> Value | None:
-        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is no key of the table."""
-        given = dict(table)
+        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is no key of the table.
+
+        A class checks its values once all of them have the right type. So what has not is replaced, for what else is
+        wrong to be found; and what is wrong beside a replaced value is not said, since nobody knows yet.
+        """
+        given = copy.deepcopy(dict(table))
         if name is not None:
             if "name" in given:
                 self._unknown_key((*key, "name"), kind)
             given["name"] = name
         model = create_model("Table", __config__=_STRICT, value=(kind, ...))
-        try:
-            value: Value = model.model_validate_json(json.dumps({"value": given}, default=_no_date)).value  # type: ignore[attr-defined]
-        except ValidationError as error:
-            self._invalid(kind, key, error.errors(include_url=False))
-        except IngestdError as error:
-            self.fault(key, str(error), show=False)
-        else:
-            return value
-        return None
+        replaced: set[Key] = set()
+        while True:
+            try:
+                value: Value = model.model_validate_json(json.dumps({"value": given}, default=_no_date)).value  # type: ignore[attr-defined]
+            except ValidationError as error:
+                errors = error.errors(include_url=False)
+            except IngestdError as error:
+                if not replaced:
+                    self.fault(key, str(error), show=False)
+                return None
+            else:
+                return None if replaced else value
+            self._invalid(kind, key, errors, replaced)
+            wrong = {field for error in errors for field in self._fields(kind, key, error)} - replaced
+            if not wrong or () in wrong:  # the table's own checks were made: there is nothing behind them
+                return None
+            for field in sorted(wrong, key=len, reverse=True):
+                _replace(kind, given, field)
+            replaced |= wrong
 
     def _is_other_form(self, place: Key, errors: Sequence[ErrorDetails], key: Key) -> bool:
         """Whether a table stands where a string could too: then what is wrong in it is what matters."""
@@ -148,10 +163,28 @@ class _Reading:
             for other, kind in others
         )
 
-    def _invalid(self, kind: type, key: Key, errors: Sequence[ErrorDetails]) -> None:
+    def _fields(self, kind: type, key: Key, error: ErrorDetails) -> Iterator[Key]:
+        """The field of `kind`, or of a table in it, that an error is about; () where it is about the whole.
+
+        Of a key that is not known also the field that it may be meant for, where that is not given.
+        """
+        place = self._written(key, error["loc"][1:])[len(key) :]
+        if error["type"] == "missing":
+            place = (*place, error["loc"][-1])
+        depth = next((at for at in range(len(place)) if _kind_at(kind, place[:at]) is None), len(place))
+        yield place[:depth]
+        if error["type"] == "unexpected_keyword_argument":
+            meant = _closest(str(place[-1]), _keys_of(_kind_at(kind, place[:-1])))
+            if meant is not None and not self.look_up((*key, *place[:-1], meant))[0]:
+                yield (*place[:-1], meant)
+
+    def _invalid(self, kind: type, key: Key, errors: Sequence[ErrorDetails], replaced: Collection[Key]) -> None:
+        """Say what is wrong, but for what is where something was `replaced`, or wrong beside that."""
         expected: dict[Key, list[str]] = {}
         for error in errors:
             place = self._written(key, error["loc"][1:])
+            if replaced and error["type"] != "value_error":
+                continue
             if error["type"] == "string_type" and self._is_other_form(place, errors, key):
                 continue
             match error["type"]:
@@ -161,21 +194,23 @@ class _Reading:
                     place = (*place, str(error["loc"][-1]))
                     self.fault(place, "missing, and has no default")
                 case "value_error":
-                    self._refused(place, error["ctx"]["error"])
+                    self._refused(place, error["ctx"]["error"], {(*key, *field) for field in replaced})
                 case _:
                     expected.setdefault(place, []).append(_expectation(error))
         for place, alternatives in expected.items():
             self.fault(place, "expected " + " or ".join(dict.fromkeys(alternatives)) + self._meant(place, alternatives))
 
-    def _refused(self, place: Key, error: Exception) -> None:
-        if isinstance(error, WrongSetting):
-            self.fault((*place, error.key), f"expected {error.expected}")
-        else:
-            self.fault(place, str(error), show=False)
+    def _refused(self, place: Key, error: Exception, replaced: Collection[Key]) -> None:
+        if not isinstance(error, WrongSetting):
+            if not replaced:  # else it may be about what was put there
+                self.fault(place, str(error), show=False)
+            return
+        for wrong in (error, *error.also):
+            if not any(_overlap((*place, key), other) for key in (wrong.key, *wrong.beside) for other in replaced):
+                self.fault((*place, wrong.key), f"expected {wrong.expected}")
 
     def _unknown_key(self, key: Key, kind: type | None) -> None:
-        known = [] if kind is None else [field.name for field in dataclasses.fields(kind) if field.init]
-        self.fault(key, "unknown key" + _did_you_mean(str(key[-1]), [name for name in known if name != "name"]))
+        self.fault(key, "unknown key" + _did_you_mean(str(key[-1]), _keys_of(kind)))
 
     def _written(self, key: Key, location: Sequence[str | int]) -> Key:
         """The part of pydantic's location that is in the file: it also names the branches of a union."""
@@ -244,24 +279,29 @@ def _daemon(reading: _Reading) -> DaemonSettings:
 def _clusters(reading: _Reading) -> dict[str, ClusterSettings]:
     clusters = {}
     for name, table in reading.tables("clusters").items():
-        settings = reading.construct(ClusterSettings, table, ("clusters", name), name)
+        key = ("clusters", name)
+        foreign = _keys_of_the_other_kind(reading, key, table)
+        given = {each: value for each, value in table.items() if each not in foreign}
+        settings = reading.construct(ClusterSettings, given, key, name)
         if settings is not None:
             clusters[name] = settings
-            _check_embedded_keys(reading, settings)
             if any(secret.value is not None for secret in settings.secrets().values()):
                 warn_if_others_can_read(Path(reading.file))
     return clusters
 
 
-def _check_embedded_keys(reading: _Reading, settings: ClusterSettings) -> None:
-    if settings.embedded:
-        for key in ("tls", "sasl"):
-            if key in reading.document["clusters"][settings.name]:
-                reading.fault(("clusters", settings.name, key), "an embedded cluster has no such key", show=False)
-        return
-    for key in ("listen", "data", "partitions"):
-        if key in reading.document["clusters"][settings.name]:
-            reading.fault(("clusters", settings.name, key), "only an embedded cluster has this key")
+def _keys_of_the_other_kind(reading: _Reading, key: Key, table: Mapping[str, Any]) -> Sequence[str]:
+    """The keys that only an embedded cluster has, or only another one. None where it is not clear which one it is."""
+    embedded = table.get("embedded", False)
+    if not isinstance(embedded, bool) or embedded is ("bootstrap" in table):
+        return ()
+    foreign = [each for each in (("tls", "sasl") if embedded else ("listen", "data", "partitions")) if each in table]
+    for each in foreign:
+        if embedded:
+            reading.fault((*key, each), "an embedded cluster has no such key", show=False)
+        else:
+            reading.fault((*key, each), "only an embedded cluster has this key")
+    return foreign
 
 
 def _routes(reading: _Reading, section: str, kind: type[Route]) -> list[Route]:
@@ -277,12 +317,12 @@ def _routes(reading: _Reading, section: str, kind: type[Route]) -> list[Route]:
         elif "delivery" not in fields and given.get("delivery") == "at-least-once":
             del given["delivery"]
         _check_cluster(reading, key)
-        route = reading.construct(kind, given, key, name)
-        if route is None:
-            continue
-        if not _TOPIC.fullmatch(route.topic):
+        topic = given.get("topic")
+        if isinstance(topic, str) and not _TOPIC.fullmatch(topic):
             reading.fault((*key, "topic"), "expected 1 to 249 of letters, digits, '.', '_' and '-'")
-        routes.append(route)
+        route = reading.construct(kind, given, key, name)
+        if route is not None:
+            routes.append(route)
     return routes
 
 
@@ -327,13 +367,55 @@ def _check_unique(reading: _Reading, kinds: Mapping[str, type[Route]]) -> None:
 
 def _check_room(reading: _Reading, daemon: DaemonSettings, kinds: Mapping[str, type[Route]]) -> None:
     """A batch that its worker's arena has no room for would never be read, and nothing would ever say so."""
-    most = largest_batch(daemon.arena_bytes)
+    if any(fault.key == "daemon.arena_bytes" for fault in reading.faults):
+        return  # nobody knows how much room there is to be
+    found, given_bytes = reading.look_up(("daemon", "arena_bytes"))
+    arena_bytes = given_bytes if found else daemon.arena_bytes  # with another fault in it, `daemon` is the defaults
+    most = largest_batch(arena_bytes)
     for section in kinds:
         for name, table in reading.tables(section).items():
             given = table.get("batch_bytes")
             if isinstance(given, int) and given > most:
-                problem = f"expected at most {most} bytes with an arena_bytes of {daemon.arena_bytes} in [daemon]"
+                problem = f"expected at most {most} bytes with an arena_bytes of {arena_bytes} in [daemon]"
                 reading.fault((section, name, "batch_bytes"), problem)
+
+
+def _overlap(one: Key, other: Key) -> bool:
+    """Whether one of two places is in the other."""
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
+
+
+def _replace(kind: type, table: dict[str, Any], field: Key) -> None:
+    """Put something of the right type where a table has something wrong, or nothing: the default if there is one."""
+    for step in field[:-1]:
+        table = table.setdefault(str(step), {})
+    name = str(field[-1])
+    table.pop(name, None)
+    owner = _kind_at(kind, field[:-1])
+    known = {} if owner is None else {each.name: each for each in dataclasses.fields(owner)}
+    if owner is not None and name in known and _is_required(known[name]):
+        table[name] = _stand_in(get_type_hints(owner)[name])
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _stand_in(kind: Any) -> Any:
+    """Something of a field's type; None where it is none that a setting has."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return {each.name: _stand_in(hints[each.name]) for each in dataclasses.fields(kind) if _is_required(each)}
+    choices = get_args(kind)
+    origin = get_origin(kind)
+    if origin is Literal:
+        return choices[0]
+    if origin is tuple:
+        return [_stand_in(choices[0])]
+    if choices and origin is not dict:
+        return _stand_in(choices[0])
+    return {str: "/x", Path: "/x", int: 1, float: 1.0, bool: False, dict: {}}.get(kind)
 
 
 def _kind_at(kind: Any, location: Sequence[str | int]) -> type | None:
@@ -364,9 +446,19 @@ def _expectation(error: ErrorDetails) -> str:
     return f"something else ({message})"
 
 
+def _keys_of(kind: type | None) -> Sequence[str]:
+    """The keys that a table has that becomes a `kind`; `name` stands in its header."""
+    known = [] if kind is None else [field.name for field in dataclasses.fields(kind) if field.init]
+    return [name for name in known if name != "name"]
+
+
+def _closest(given: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(given, list(known), n=1)), None)
+
+
 def _did_you_mean(given: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = _closest(given, known)
+    return "" if close is None else f"; did you mean {close!r}?"
 
 
 def _dotted(key: Key) -> str:

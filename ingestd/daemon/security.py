@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path  # noqa: TC003
 from typing import TYPE_CHECKING, Final, Literal
 
-from ingestd.errors import WrongSetting
+from ingestd.checks import Checks
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -54,13 +54,16 @@ class SaslSettings:
             object.__setattr__(self, name, Secret.of(getattr(self, name)))
         needs = _NEEDS[self.mechanism]
         takes = needs | _TAKES.get(self.mechanism, frozenset())
-        for each in fields(self):
-            given = bool(getattr(self, each.name))
-            if each.name in needs and not given:
-                raise WrongSetting(each.name, f"one, for {self.mechanism}")
-            if each.name != "mechanism" and each.name not in takes and given:
-                raise WrongSetting(each.name, f"none, for {self.mechanism}")
-        self.as_mechanism()
+        checks = Checks()
+        for name in (each.name for each in fields(self) if each.name != "mechanism"):
+            given = bool(getattr(self, name))
+            for_it = f"for {self.mechanism}"
+            checks.require(name, f"one, {for_it}", holds=given or name not in needs, beside=["mechanism"])
+            checks.require(name, f"none, {for_it}", holds=name in takes or not given, beside=["mechanism"])
+        if all(getattr(self, name) for name in needs):
+            with checks.noting(beside=["mechanism"]):
+                self.as_mechanism()
+        checks.finish()
 
     def as_mechanism(self) -> SaslMechanism:
         """What connections authenticate with. Raises `WrongSetting`."""

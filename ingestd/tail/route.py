@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal
 
-from ingestd.daemon.configuration import WrongSetting
+from ingestd.checks import Checks
 from ingestd.daemon.source import PER_RECORD, Lane
-from ingestd.errors import UnsupportedCodec
+from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.tail.globs import Globs
 from ingestd.tail.identity import stored_path
@@ -41,11 +41,6 @@ _CHOICES: Final = {
     "binary": ("refuse", "accept"),
 }
 """The same as the fields' types, for routes that are made by hand: a configuration file is checked by type."""
-
-
-def _require(key: str, expected: str, *, holds: bool) -> None:
-    if not holds:
-        raise WrongSetting(key, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,57 +106,68 @@ class TailRoute:
 
     def __post_init__(self) -> None:
         """Check what types do not say. Raises `WrongSetting`, which names the key and what was expected."""
-        _require("paths", "at least one absolute glob", holds=bool(self.paths))
+        checks = Checks()
+        checks.require("paths", "at least one absolute glob", holds=bool(self.paths))
         for glob in self.paths:
             whole = glob.startswith("/") and not glob.endswith("/") and ".." not in PurePosixPath(glob).parts
-            _require(
-                "paths", f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}', holds=whole
-            )
-        self._check_choices()
-        self._check_sizes()
-        self._check_times()
-        self._check_keys()
+            expected = f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}'
+            checks.require("paths", expected, holds=whole)
+        self._check_choices(checks)
+        self._check_sizes(checks)
+        self._check_times(checks)
+        self._check_keys(checks)
+        with checks.noting(beside=["compression"]):
+            self._check_compression()
+        checks.finish()
+
+    def _check_choices(self, checks: Checks) -> None:
+        for key, choices in _CHOICES.items():
+            expected = " or ".join(f'"{choice}"' for choice in choices)
+            checks.require(key, expected, holds=getattr(self, key) in choices)
+
+    def _check_sizes(self, checks: Checks) -> None:
+        expected = f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes"
+        checks.require("batch_bytes", expected, holds=LEAST_BATCH_BYTES <= self.batch_bytes <= MOST_BATCH_BYTES)
+        expected = f"{LEAST_LINE_BYTES} bytes to less than batch_bytes ({self.batch_bytes})"
+        checks.require("max_line_bytes", expected, holds=self.max_line_bytes >= LEAST_LINE_BYTES)
+        holds = self.max_line_bytes < self.batch_bytes
+        checks.require("max_line_bytes", expected, holds=holds, beside=["batch_bytes"])
+
+    def _check_times(self, checks: Checks) -> None:
+        checks.require("linger", "0 to 60 seconds", holds=0 <= self.linger <= 60)
+        for key in ("leave_after", "release_after", "rescan_interval", "poll_interval"):
+            checks.require(key, "seconds, more than 0, at most 86400", holds=0 < getattr(self, key) <= 86400)
+        known = self.start in {"beginning", "end"} or _AGE.fullmatch(self.start) is not None
+        checks.require("start", '"beginning", "end", or an age as in "24h" (s, m, h or d)', holds=known)
+
+    def _check_keys(self, checks: Checks) -> None:
+        if self.key_pattern is None:
+            expected = 'a regular expression, since partition = "key" needs one'
+            checks.require("key_pattern", expected, holds=self.partition != "key", beside=["partition"])
+            return
+        with checks.noting():
+            self._check_pattern(self.key_pattern)
+        by_path = self.partition == "round-robin" and self.key_from == "path"
+        checks.require(
+            "partition",
+            'sticky, file or key with key_from = "path", since all lines of a file have one key',
+            holds=not by_path,
+            beside=["key_from"],
+        )
+
+    def _check_pattern(self, text: str) -> None:
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise WrongSetting("key_pattern", f"a regular expression: {error}") from None
+        if pattern.groups != 1 and _NAMED_GROUP not in pattern.groupindex:
+            raise WrongSetting("key_pattern", "one group, or a group named `key`: (?P<key>...)")
+
+    def _check_compression(self) -> None:
         try:
             Compression.parse(self.compression, self.compression_level)
         except UnsupportedCodec as error:
             raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
-
-    def _check_choices(self) -> None:
-        for key, choices in _CHOICES.items():
-            expected = " or ".join(f'"{choice}"' for choice in choices)
-            _require(key, expected, holds=getattr(self, key) in choices)
-
-    def _check_sizes(self) -> None:
-        expected = f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes"
-        _require("batch_bytes", expected, holds=LEAST_BATCH_BYTES <= self.batch_bytes <= MOST_BATCH_BYTES)
-        expected = f"{LEAST_LINE_BYTES} bytes to less than batch_bytes ({self.batch_bytes})"
-        _require("max_line_bytes", expected, holds=LEAST_LINE_BYTES <= self.max_line_bytes < self.batch_bytes)
-
-    def _check_times(self) -> None:
-        _require("linger", "0 to 60 seconds", holds=0 <= self.linger <= 60)
-        for key in ("leave_after", "release_after", "rescan_interval", "poll_interval"):
-            _require(key, "seconds, more than 0, at most 86400", holds=0 < getattr(self, key) <= 86400)
-        known = self.start in {"beginning", "end"} or _AGE.fullmatch(self.start) is not None
-        _require("start", '"beginning", "end", or an age as in "24h" (s, m, h or d)', holds=known)
-
-    def _check_keys(self) -> None:
-        if self.key_pattern is None:
-            _require(
-                "key_pattern", 'a regular expression, since partition = "key" needs one', holds=self.partition != "key"
-            )
-            return
-        try:
-            pattern = re.compile(self.key_pattern)
-        except re.error as error:
-            raise WrongSetting("key_pattern", f"a regular expression: {error}") from None
-        one_group = pattern.groups == 1 or _NAMED_GROUP in pattern.groupindex
-        _require("key_pattern", "one group, or a group named `key`: (?P<key>...)", holds=one_group)
-        by_path = self.partition == "round-robin" and self.key_from == "path"
-        _require(
-            "partition",
-            'sticky, file or key with key_from = "path", since all lines of a file have one key',
-            holds=not by_path,
-        )
 
     @property
     def start_age(self) -> float | None:

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
 from typing import Final, Literal
 
-from ingestd.checks import as_path, check_kinds
-from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError, WrongSetting
+from ingestd.checks import Checks, as_path, check_kinds
+from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError
 from ingestd.wire.secret import Secret, warn_if_others_can_read
 
 __all__ = ["TlsSettings", "client_context", "handshake_error"]
@@ -46,15 +46,14 @@ class TlsSettings:
         for name in ("ca_file", "certificate_file", "key_file"):
             object.__setattr__(self, name, as_path(name, getattr(self, name)))
         check_kinds(self, {"server_name": str})
-        if self.verify not in _CHOICES:
-            raise WrongSetting("verify", " or ".join(repr(choice) for choice in _CHOICES))
-        if self.minimum_version not in _VERSIONS:
-            raise WrongSetting("minimum_version", " or ".join(repr(version) for version in _VERSIONS))
+        checks = Checks()
+        for name, choices in (("verify", _CHOICES), ("minimum_version", tuple(_VERSIONS))):
+            checks.require(name, " or ".join(map(repr, choices)), holds=getattr(self, name) in choices)
         object.__setattr__(self, "key_password", Secret.of(self.key_password))
-        if self.certificate_file is None:
-            for name in ("key_file", "key_password"):
-                if getattr(self, name) is not None:
-                    raise WrongSetting(name, "certificate_file beside it")
+        for name in ("key_file", "key_password"):
+            holds = getattr(self, name) is None or self.certificate_file is not None
+            checks.require(name, "certificate_file beside it", holds=holds, beside=["certificate_file"])
+        checks.finish()
 
 
 _CHOICES: Final = ("full", "certificate", "none")

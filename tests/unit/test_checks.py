@@ -31,7 +31,8 @@ from ingestd import (
     TlsSettings,
     TopicPartition,
 )
-from ingestd.errors import Closed, ConfigurationError, KafkaError
+from ingestd.checks import Checks
+from ingestd.errors import Closed, ConfigurationError, KafkaError, WrongSetting
 
 NAN = float("nan")
 ANY_ADDRESS = ["127.0.0.1:9"]
@@ -190,6 +191,20 @@ async def test_one_name_where_several_are_expected_is_not_taken_letter_by_letter
         for call in (group.pause, group.resume, consumer.pause, consumer.resume):
             with pytest.raises(ConfigurationError, match=r"partitions: .* expected several"):
                 call(TopicPartition("topic", 0))
+
+
+def test_all_that_is_wrong_is_told_but_for_what_follows_from_it() -> None:
+    checks = Checks()
+    checks.require("good", "nothing else", holds=True)
+    checks.require("size", "0 or more", holds=False)
+    checks.require("most", "more than size", holds=False, beside=["size"])
+    checks.require("least", "less than good", holds=False, beside=["good"])
+    with checks.noting():
+        raise WrongSetting("address", "HOST:PORT")
+    with pytest.raises(WrongSetting) as caught:
+        checks.finish()
+    assert [wrong.key for wrong in (caught.value, *caught.value.also)] == ["size", "least", "address"]
+    Checks().finish()
 
 
 @pytest.mark.parametrize("start", ["oldest", 1.5, None, True])
