@@ -60,6 +60,8 @@ class BlockingPartition:
         self._call = call
         self._check_crcs = check_crcs
         self._batches: deque[FetchedBatch] = deque()
+        self._begun = False
+        """Whether a record of the first of them was handed out."""
         self._next_offset = consumer.next_offset
 
     @property
@@ -93,7 +95,9 @@ class BlockingPartition:
         """Records, one by one. Raises what `batches` raises."""
         while (batch := self._head()) is not None:
             head = self._batches[0]
-            for record in records_of(batch, self._consumer.key, check_crc=self._check_crcs):
+            records = records_of(batch, self._consumer.key, check_crc=self._check_crcs)
+            self._begun = bool(records)
+            for record in records:
                 self._next_offset = after = record.offset + 1
                 yield record
                 if self._next_offset != after or not self._batches or self._batches[0] is not head:
@@ -124,6 +128,7 @@ class BlockingPartition:
         """See `PartitionConsumer.seek`. For the thread that iterates."""
         offset = self._call(self._consumer.seek(start), f"seeking in {self._consumer.key}")
         self._batches.clear()
+        self._begun = False
         self._next_offset = offset
         return offset
 
@@ -154,11 +159,19 @@ class BlockingPartition:
     def _head(self) -> FetchedBatch | None:
         """The batch to hand out next, without what was handed out of it before; None at the end."""
         while not self._batches:
-            if not self._call(self._take(), f"reading {self._consumer.key}"):
+            position = self._consumer.position
+            try:
+                more = self._call(self._take(), f"reading {self._consumer.key}")
+            except DeadlineExceeded:
+                if self._batches or self._consumer.error is not None or self._consumer.position == position:
+                    raise
+                continue  # it goes on, through what nobody is handed: aborted transactions, markers
+            if not more:
                 self._next_offset = max(self._next_offset, self._consumer.next_offset)
                 return None
         batch = self._batches[0]
-        return replace(batch, first=self._next_offset) if batch.first < self._next_offset else batch
+        # Not by the offset alone: a policy may have gone back, and then there is more to hand out before it.
+        return replace(batch, first=self._next_offset) if self._begun else batch
 
     async def _take(self) -> bool:
         """On the consumer's loop: wait for batches; False at the end.
@@ -174,6 +187,7 @@ class BlockingPartition:
 
     def _pop(self, batch: FetchedBatch) -> None:
         self._batches.popleft()
+        self._begun = False
         self._next_offset = batch.next_offset
 
 

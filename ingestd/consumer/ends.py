@@ -54,7 +54,7 @@ class EndCheck:
         self.consumer = consumer
         self.leader = leader
         self.position: Position = consumer.place
-        self.at_hand = True
+        self.at_hand = False
 
     @property
     def outdated(self) -> bool:
@@ -63,7 +63,7 @@ class EndCheck:
 
 
 class EndChecks:
-    """Asks each leader about all partitions that came to an end together. Each check ends in one call of `done`.
+    """Asks each leader about all partitions that came to an end together, and calls `done` for each.
 
     `done` gets the check and None, or the error that left it without an answer.
     """
@@ -85,15 +85,18 @@ class EndChecks:
 
     async def _ask_leader(self, node_id: int) -> None:
         await asyncio.sleep(0)  # partitions that end together go into one request
-        checks = self._waiting.pop(node_id)
+        # Of two that ask about one partition the earlier has ended.
+        checks = {check.consumer.key: check for check in self._waiting.pop(node_id)}
+        errors: dict[TopicPartition, IngestdError] = {}
         try:
-            errors = await self._answers(node_id, {check.consumer.key: check for check in checks})
+            errors = await self._answers(node_id, checks)
         except UnsupportedVersion:
-            errors = {}
+            for check in checks.values():
+                check.at_hand = True
         except IngestdError as error:
-            errors = {check.consumer.key: error for check in checks}
-        for check in checks:
-            self._done(check, errors.get(check.consumer.key))
+            errors = dict.fromkeys(checks, error)
+        for key, check in checks.items():
+            self._done(check, errors.get(key))
 
     async def _answers(
         self, node_id: int, checks: dict[TopicPartition, EndCheck]

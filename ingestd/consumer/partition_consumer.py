@@ -245,6 +245,7 @@ class PartitionConsumer:
         if not await self._some():
             return None
         fetched = self._unread.take()
+        self._handed_out(fetched.batches[-1])
         self._feeder.wake(self)
         return fetched
 
