@@ -104,6 +104,7 @@ class Storage:
         self.producer_ids = ProducerIds(settings.data)
         self.leader_epoch = 0
         self._epoch_written = False
+        self._refusing_topics = False
         self._tombstones: set[Path] = set()
 
     def open(self) -> None:
@@ -200,7 +201,10 @@ class Storage:
         # The directory itself stays: on a full disk it could not be made again.
         for grave in self._graveyard.iterdir():
             if grave not in self._tombstones:
-                shutil.rmtree(grave)
+                self._remove(grave)
+
+    def _remove(self, grave: Path) -> None:
+        self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
 
     def _grave(self) -> Path:
         return self._graveyard / uuid.uuid4().hex
@@ -211,7 +215,8 @@ class Storage:
         # Empty after a loss of power, at worst: then the directory is taken for the topic's that has its name.
         marked = marker.read_text("ascii") if marker.exists() else ""
         if marked and marked != str(topic.topic_id):
-            directory.rename(self._grave())
+            directory.rename(grave := self._grave())
+            self._remove(grave)
             marked = ""
         make_directory(directory)
         if not marked:
@@ -254,7 +259,11 @@ class Storage:
             self.topics.put(topics)
         except OSError as error:
             self._bury_begun(opened.values())
+            if not self._refusing_topics:
+                _log.error("no topics or partitions are created until the disk takes them", error=str(error))
+            self._refusing_topics = True
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._refusing_topics = False
         self._settle()
         self._partitions.update(opened)
 
@@ -264,7 +273,7 @@ class Storage:
             # What stays belongs to no topic of the list: the next to use the name, or the next start, takes it away.
             with suppress(OSError):
                 partition.log.delete(grave := self._grave())
-                self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
+                self._remove(grave)
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""
@@ -282,7 +291,7 @@ class Storage:
                 # The topic is gone all the same: the next to use the name, or the next start, takes this away.
                 _log.warning("log of a deleted topic stays", partition=log.directory.name, error=str(error))
                 continue
-            self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
+            self._remove(grave)
 
     def _bury_unlisted(self, topic: Topic, reason: OSError) -> None:
         """Make the end of a topic durable where the list can not be written. Raises `KafkaError`."""
