@@ -119,7 +119,7 @@ class BrokerConsumer:
         self._wanted = Wanted(settings.partition_max_bytes, share)
         self._unserved: set[TopicPartition] = set()
         self._untold: set[TopicPartition] = set()
-        """Those that came here since the last fetch and know nothing of their logs."""
+        """Those that came here since the last fetch and must be told of their logs, as this broker has them."""
         self._session = FetchSession()
         self._left_out = LeftOut(_FIRST_WAIT, settings.fetch_max_wait)
         self._backoff = Backoff()
@@ -131,7 +131,8 @@ class BrokerConsumer:
         """Fetch this partition from here, from now on."""
         self._wanted.add(consumer, place)
         self._unserved.add(consumer.key)
-        if consumer.log_end < 0:
+        # What another broker said of the log is not how far this one has it; whether a read is at its end hangs on that.
+        if consumer.log_end < 0 or consumer.end is not None:
             self._untold.add(consumer.key)
         self._wait = _FIRST_WAIT
         self.wake(consumer)
@@ -218,7 +219,7 @@ class BrokerConsumer:
         else:
             asked = wanted.fetches.copy()
             looked_at = wanted.take_looked_at()
-            if self._session.knows(self._untold):  # for a reader before them, to which their logs were told
+            if self._session.knows(self._untold):  # for a reader before them, or before they went elsewhere
                 self._session.lost()
             self._untold.clear()
             fetch = self._session.next_fetch(asked, looked_at)

@@ -299,6 +299,34 @@ async def test_a_follower_that_has_nothing_sends_the_reader_to_the_leader_whose_
         assert await reading == [b"a"]
 
 
+async def test_a_partition_that_comes_back_before_the_next_fetch_is_told_how_far_this_broker_has_its_log(make_batch):
+    # Node 1 would tell its session only what is new there. It has less than node 2 had: its empty answers, with what
+    # node 2 said of the log's end, looked like an end that compaction took.
+    cluster = Cluster([1, 1])
+    async with cluster.consumer() as consumer:
+        ending = await consumer.consume_partition("t", 0, 90, 100)
+        reading = asyncio.create_task(drain(ending))
+        await consumer.consume_partition("t", 1, 0)
+        (await cluster.asked()).answer(part(0, high_watermark=90), part(1, high_watermark=0))
+        held = await cluster.asked()
+        cluster.metadata.push(snapshot([2, 1], leader_epoch=2, version=2))
+        elsewhere = await cluster.asked()
+        assert elsewhere.node_id == 2
+        elsewhere.answer(part(0, high_watermark=100), session_id=6)
+        away = await cluster.asked()
+        cluster.metadata.push(snapshot([1, 1], leader_epoch=3, version=3))
+        held.answer()
+        again = await cluster.asked()
+        assert (again.node_id, again.session[1], again.offsets) == (1, 0, {0: 90, 1: 0})
+        again.answer(part(0, high_watermark=90), part(1, high_watermark=0))
+        for _ in range(3):
+            (await cluster.asked()).answer()
+        assert not reading.done()
+        (await cluster.asked()).answer(part(0, make_batch(90, [b"a"] * 10), high_watermark=100))
+        assert await reading == [b"a"] * 10
+        away.answer(session_id=6)
+
+
 async def test_a_part_without_a_whole_batch_beside_others_is_asked_for_alone_and_then_is_an_error(make_batch):
     # A batch whose length is damaged on the broker's disk never comes whole: both partitions would be asked for ever.
     cluster = Cluster([1, 1])
