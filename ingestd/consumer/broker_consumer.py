@@ -131,7 +131,7 @@ class BrokerConsumer:
         """Fetch this partition from here, from now on."""
         self._wanted.add(consumer, place)
         self._unserved.add(consumer.key)
-        # What another broker said of the log is not how far this one has it; whether a read is at its end hangs on that.
+        # What another broker said of the log is not how far this one has it, and a read's end hangs on that.
         if consumer.log_end < 0 or consumer.end is not None:
             self._untold.add(consumer.key)
         self._wait = _FIRST_WAIT
