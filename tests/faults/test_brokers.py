@@ -5,6 +5,7 @@ The daemon lives through each of these, and its batches are numbered: so a broke
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.written import LogWriter, Written
+
+from ingestd.client.admin import ClusterAdmin
+from ingestd.client.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from harness.written import Delivered
 
 pytestmark = pytest.mark.timeout(300)
+
+SLOW = 100_000.0
+"""Bytes a second; the files are far from their end for a minute."""
 
 
 def test_a_leader_killed_during_a_run_loses_and_doubles_nothing(
@@ -149,6 +156,17 @@ def test_without_any_broker_a_second_signal_ends_the_drain(
     all_there(cluster, name, written).check(duplicates=True)
 
 
+def allow(cluster: KafkaCluster, rate: float | None) -> None:
+    """How many bytes a second the cluster takes of each client."""
+
+    async def change() -> None:
+        async with Client(cluster.bootstrap) as client:
+            quotas = {(("client-id", None),): {"producer_byte_rate": rate}}
+            assert [outcome.error for outcome in await ClusterAdmin(client).alter_client_quotas(quotas)] == [None]
+
+    asyncio.run(change())
+
+
 def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goes_on(
     kafka_cluster: Callable[..., KafkaCluster],
     logs: Path,
@@ -156,19 +174,20 @@ def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goe
     all_there: Callable[..., Delivered],
 ) -> None:
     cluster, written = kafka_cluster(), Written()
+    allow(cluster, SLOW)  # what knows of the topic below knows of this
     name = cluster.create_topic(partitions=1)
-    with LogWriter(logs / "access.log", written, rate=30_000_000):
+    with LogWriter(logs / "access.log", written, rate=15_000_000):
         time.sleep(1.0)
-    # A slow codec, so that the run is in its middle when the broker goes.
-    slow = {"compression": "zstd", "compression_level": 17}
-    daemon = shipping(cluster, name, partition="file", daemon={"once_patience": 6, "drain_timeout": 1}, **slow)
+    patience = {"once_patience": 6, "drain_timeout": 1}
+    daemon = shipping(cluster, name, partition="file", daemon=patience, compression="none")
     daemon.start_ready("--once")
-    daemon.until(lambda: daemon.acknowledged() > 0, "it is in its middle", 30)
+    daemon.until(lambda: daemon.acknowledged() > 0, "it is in its middle", 60)
     cluster.kill(1)
     assert daemon.wait(60) == 1
     assert "gave up: nothing was acknowledged for 6 s" in daemon.log.read_text()
     cluster.start(1)
     cluster.wait_in_sync(name)
+    allow(cluster, None)
     daemon.start("--once")
     assert daemon.wait(90) == 0
     all_there(cluster, name, written).check(duplicates=True)
