@@ -284,9 +284,16 @@ def test_nothing_takes_the_place_of_a_producers_first_batch_that_the_disk_refuse
         append(log, numbered_batch([b"y"], 7, 0, 1))
     assert early.value.code is ErrorCode.out_of_order_sequence_number
     assert append(log, numbered_batch([b"other"], 8, 0, 5)) == 0
+    with pytest.raises(KafkaError):
+        append(log, numbered_batch([b"x" * 2_000], 9, 0, 0))
+    now = time.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: now + 61)
+        # Its producer has given up the first.
+        assert append(log, numbered_batch([b"y"], 9, 0, 1)) == 1
     monkeypatch.setattr(os, "pwrite", write)
-    assert append(log, numbered_batch([b"x" * 2_000], 7, 0, 0)) == 1
-    assert append(log, numbered_batch([b"y"], 7, 0, 1)) == 2
+    assert append(log, numbered_batch([b"x" * 2_000], 7, 0, 0)) == 2
+    assert append(log, numbered_batch([b"y"], 7, 0, 1)) == 3
 
 
 def test_sequences_wrap_to_zero(reopen: Reopener) -> None:

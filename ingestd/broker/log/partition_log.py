@@ -211,7 +211,7 @@ class PartitionLog:
         except OSError as error:
             self._say_refused(len(batch), error)
             if idempotent:
-                self._producers.refused(header, time.time())
+                self._producers.refused(header)
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
         if self._refused is not None and len(batch) >= self._refused:
             _log.info("batches are taken again", partition=self.directory.name)

@@ -23,6 +23,8 @@ __all__ = ["ProducerStates"]
 BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 _CRC_DIGITS: Final = 8
+_AWAITED_SECONDS: Final = 60.0
+"""A batch that was refused and is not sent again for so long is given up by its producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class _Appended:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """What a producer of which the log has nothing must go on with, since its first batch was refused then."""
+    """What a producer of which the log has nothing must go on with, since its first batch was refused.
+
+    `refused`: when that was last, on the monotonic clock.
+    """
 
     epoch: int
     base_sequence: int
@@ -100,19 +105,21 @@ class ProducerStates:
 
     def _check_awaited(self, header: BatchHeader) -> None:
         awaited = self._awaited.get(header.producer_id)
-        if awaited and awaited.epoch == header.producer_epoch and awaited.base_sequence != header.base_sequence:
+        if awaited is None or awaited.refused < time.monotonic() - _AWAITED_SECONDS:
+            return
+        if awaited.epoch == header.producer_epoch and awaited.base_sequence != header.base_sequence:
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
                 f"producer {header.producer_id}: sequence {header.base_sequence} where {awaited.base_sequence} is next",
             )
 
-    def refused(self, header: BatchHeader, now: float) -> None:
-        """The disk did not take a batch that `check` let through. `now` is seconds since the epoch.
+    def refused(self, header: BatchHeader) -> None:
+        """The disk did not take a batch that `check` let through.
 
         A producer's later batches are smaller, perhaps, and under way already: they must not take its place.
         """
         if header.producer_id not in self._producers:
-            self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, now)
+            self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, time.monotonic())
 
     def appended(self, header: BatchHeader, base_offset: int, written: float) -> None:
         """Remember a batch that is in the log. `written` is seconds since the epoch."""
@@ -128,8 +135,8 @@ class ProducerStates:
         oldest = time.time() - self._expiry
         for producer_id in [known for known, producer in self._producers.items() if producer.written < oldest]:
             del self._producers[producer_id]
-        for producer_id in [known for known, awaited in self._awaited.items() if awaited.refused < oldest]:
-            del self._awaited[producer_id]
+        since = time.monotonic() - _AWAITED_SECONDS
+        self._awaited = {known: awaited for known, awaited in self._awaited.items() if awaited.refused >= since}
 
     def write(self, path: Path) -> None:
         """Write a snapshot, whole or not at all. Raises `OSError`."""
