@@ -18,14 +18,15 @@ __all__ = ["LeftOut"]
 
 _LOOK_EVERY: Final = 0.2
 """Seconds. Who had nothing from one look to the next is asked for alone: full answers, too, come in turn till then."""
+_OF_THE_TIME: Final = 3
 
 
 class LeftOut:
     """Which partitions the next fetch should ask for without the others, and how long the broker may hold it back.
 
     Invariants
-        A fetch of this kind follows at least `_LOOK_EVERY` seconds, and twice the time it may be held back, after the
-        one before: those that wait for it meanwhile keep most of the time.
+        Looks are at least `_LOOK_EVERY` seconds and `_OF_THE_TIME` times what a fetch of this kind may be held back
+        apart: those that wait for it meanwhile keep most of the time.
         A partition whose part of an answer was torn is asked for by itself.
     """
 
@@ -49,7 +50,7 @@ class LeftOut:
 
     def look(self, now: float, positions: Iterable[tuple[TopicPartition, int]]) -> None:
         """`positions`: those that had nothing in an answer with records of others, and where they are."""
-        self._next_look = now + max(_LOOK_EVERY, 2 * self._wait)
+        self._next_look = now + max(_LOOK_EVERY, _OF_THE_TIME * self._wait)
         before, self._stood = self._stood, dict(positions)
         self._asked_alone.update(key for key, position in self._stood.items() if before.get(key) == position)
 

@@ -197,6 +197,39 @@ async def test_what_lies_in_remote_storage_is_waited_for_however_often_nothing_c
         assert leader.questions == [[0], [0]]
 
 
+async def test_what_is_not_at_hand_is_given_time_without_taking_it_all_from_the_others(make_batch):
+    # Kafka 3.6 and 3.7 read remote storage for as long as a fetch may wait, and hold back everything else meanwhile.
+    cluster = Cluster([1, 1])
+    leader = Leader(cluster, first_local=50)
+    loop = asyncio.get_running_loop()
+    async with cluster.consumer(fetch_max_wait=0.5) as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 100)))
+        endless = await consumer.consume_partition("t", 1, 0)
+        busy = asyncio.create_task(drain(endless))
+        waits = []
+        offset = 0
+        end = loop.time() + 30
+        while loop.time() < end:
+            asked = await cluster.asked()
+            if asked.session == OUTSIDE_SESSION:
+                waits.append(asked.request.max_wait.total_seconds())
+                await asyncio.sleep(waits[-1])
+                asked.answer(session_id=0)
+                continue
+            await asyncio.sleep(0.01)
+            offset = asked.offsets.get(1, offset)
+            others = [part(0, high_watermark=100)] if 0 in asked.offsets else []
+            asked.answer(part(1, make_batch(offset, [b"."]), high_watermark=2**40), *others)
+        assert waits[:6] == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
+        assert set(waits[6:]) == {0.5}
+        assert sum(waits) < 30 / 2.9
+        assert leader.questions == [[0]]
+        assert not reading.done()
+        endless.close()
+        await busy
+        reading.cancel()
+
+
 async def test_another_leader_is_asked_again_what_it_has_at_hand():
     cluster = Cluster([1])
     leader = Leader(cluster, first_local=50)
