@@ -47,7 +47,7 @@ class Servers:
         name = f"spark-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(timeout=20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(timeout=60)
         return name
 
 

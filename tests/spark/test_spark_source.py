@@ -99,13 +99,13 @@ def test_control_records_are_no_rows_and_aborted_ones_only_where_asked_for(
 ) -> None:
     name = topic()
     sender = producer(kafka, **{"transactional.id": name})
-    sender.init_transactions(30)
+    sender.init_transactions(60)
     for number, end in enumerate([sender.commit_transaction, sender.abort_transaction] * 2):
         sender.begin_transaction()
         for index in range(100):
             sender.produce(name, b"%d/%d" % (number, index), partition=0)
-        sender.flush(30)
-        end(30)
+        assert sender.flush(60) == 0
+        end(60)
 
     def values(isolation: str, **options: str) -> list[tuple[int, bytes]]:
         frame = read(spark, kafka, subscribe=name, **{"kafka.isolation.level": isolation}, **options)
@@ -123,7 +123,7 @@ def test_log_append_time_is_told_as_such(spark: SparkSession, kafka: KafkaCluste
     before = datetime.now(UTC) - timedelta(seconds=1)
     sender = producer(kafka)
     sender.produce(name, b"x", partition=0, timestamp=EPOCH_MS)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
     (row,) = map(as_tuple, read(spark, kafka, subscribe=name).collect())
     assert row[6] == 1
     assert before < row[5] < datetime.now(UTC) + timedelta(seconds=1)
@@ -136,7 +136,7 @@ def test_a_timestamp_range_reads_the_records_between(
     sender = producer(kafka)
     for number in range(100):
         sender.produce(name, b"%d" % number, partition=0, timestamp=EPOCH_MS + 1_000 * number)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
     frame = read(
         spark,
         kafka,
@@ -194,7 +194,7 @@ def test_offsets_that_are_not_in_the_log_are_data_loss_unless_that_is_accepted(
     name = topic()
     sender = producer(kafka)
     sender.produce(name, b"x", partition=0)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
     ends = f'{{"{name}": {{"0": 50}}}}'
     with pytest.raises(Exception, match=f"endingOffsets asks for offset 50 of {name}-0, whose log has 0 to 1"):
         read(spark, kafka, subscribe=name, endingOffsets=ends).collect()

@@ -115,9 +115,9 @@ def test_closing_ends_the_calls_of_other_threads_and_the_thread() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    sending.wait(5)
+    sending.wait(30)
     producer.close(0.2)
-    thread.join(5)
+    thread.join(30)
     assert [type(error) for error in raised] == [Closed]
     assert not producer._thread.is_alive()
     with pytest.raises(Closed):
@@ -147,14 +147,14 @@ def test_closing_ends_although_an_interceptor_blocks_the_thread(monkeypatch: pyt
     producer = producer_on([], ProducerSettings(linger=0.0, interceptors=(Blocking(),)))
     thread = threading.Thread(target=_send_in_vain, args=(producer,))
     thread.start()
-    assert blocked.wait(5)
+    assert blocked.wait(30)
     try:
         with pytest.raises(DeadlineExceeded, match="closing"):
             producer.close(0.1)
     finally:
         free.set()
-        thread.join(5)
-        producer._thread.join(5)
+        thread.join(30)
+        producer._thread.join(30)
     assert not thread.is_alive()
     assert not producer._thread.is_alive()
 
@@ -171,7 +171,7 @@ def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
     del producer
     with pytest.warns(ResourceWarning, match="unclosed"):
         holder.clear()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
 
 
@@ -179,8 +179,8 @@ def test_a_client_that_can_not_be_made_leaves_no_thread() -> None:
     def make() -> None:
         raise ValueError("no address")
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     failing: Callable[[], SyncProducer] = lambda: SyncProducer([], make_client=make)  # type: ignore[arg-type,return-value]  # noqa: E731
     with pytest.raises(ValueError, match="no address"):
         failing()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
