@@ -247,3 +247,37 @@ def test_a_broker_that_is_told_to_end_on_a_full_disk_ends_well_and_starts_again(
     os.truncate(small.data / "ballast", 0)
     with RawClient(small.port) as client:
         assert client.produce("kept", 0, batch_of([b"x"])).base_offset == len(acknowledged["kept"])
+
+
+def test_a_producers_first_batch_that_finds_no_room_is_written_before_the_smaller_ones_behind_it(
+    small: BrokerProcess,
+) -> None:
+    """Were one of those taken, librdkafka would believe that the first is in the log as well, and say so."""
+    from confluent_kafka import Producer
+
+    with RawClient(small.port) as client:
+        client.metadata("kept")
+    producer = Producer(
+        {
+            "bootstrap.servers": small.servers, "enable.idempotence": True, "linger.ms": 0, "batch.num.messages": 1,
+            "retry.backoff.ms": 20, "retry.backoff.max.ms": 50, "message.timeout.ms": SECONDS * 1000,
+        }
+    )  # fmt: skip
+    # It gets its id while there is room.
+    producer.produce("other", b"x")
+    assert producer.flush(SECONDS) == 0
+    ballast = small.data / "ballast"
+    with ballast.open("ab", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        fill_file(file)
+    os.truncate(ballast, ballast.stat().st_size - 8192)
+    values = [os.urandom(30_000), *(b"%d" % number for number in range(1, 20))]
+    ends: list[Any] = []
+    for value in values:
+        producer.produce("kept", value, partition=0, on_delivery=lambda error, _: ends.append(error))
+    small.until_logged("append failed")
+    producer.poll(0.3)
+    os.truncate(ballast, 0)
+    assert producer.flush(SECONDS) == 0
+    assert ends == [None] * 20
+    with RawClient(small.port) as client:
+        assert read_all(client, "kept") == values

@@ -18,7 +18,7 @@ from embedded.raw import RawClient, entity
 
 from ingestd.broker.server import BrokerServer
 from ingestd.broker.settings import BrokerSettings
-from ingestd.errors import ConfigurationError, ErrorCode
+from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 from ingestd.records.codecs import Codec
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import encode_entity, frame_request
@@ -264,6 +264,32 @@ def test_a_duplicate_is_told_the_offset_that_it_got_first(client: RawClient, new
     assert (again.error, again.base_offset) == (ErrorCode.none, 2)
     gap = client.produce(new_topic, 0, numbered_batch([b"a"], 7001, 0, 9))
     assert gap.error is ErrorCode.out_of_order_sequence_number
+
+
+async def test_room_for_the_epoch_that_comes_between_two_batches_of_a_new_producer_changes_not_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [KafkaError(ErrorCode.kafka_storage_error, "no room yet")] * 2
+
+    def check_writable() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0)) as server:
+        monkeypatch.setattr(server._broker.storage, "check_writable", check_writable)
+
+        def produce() -> list[ErrorCode]:
+            with RawClient(server.port) as client:
+                client.metadata("t")
+                return [
+                    client.produce("t", 0, numbered_batch([b"x"], 7, 0, sequence)).error
+                    for sequence in (0, 1, 2, 1, 0, 1)
+                ]
+
+        told = await asyncio.to_thread(produce)
+    assert told[:2] == [ErrorCode.kafka_storage_error] * 2
+    assert told[2:4] == [ErrorCode.out_of_order_sequence_number] * 2
+    assert told[4:] == [ErrorCode.none] * 2
 
 
 def test_unknown_partitions_and_acks_are_refused(client: RawClient, new_topic: str) -> None:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from ingestd.broker.broker import Broker
     from ingestd.broker.log.group_commit import GroupCommit
+    from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Handled, Request
+    from ingestd.records.batch import BatchHeader
 
 API: Final = Api.produce
 VERSIONS: Final = range(3, 14)
@@ -106,12 +108,20 @@ def _append(broker: Broker, version: int, topic: str, number: int, records: memo
         partition = broker.partition(topic, number)
         log = partition.log
         batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
-        broker.storage.check_writable()
+        _check_writable(broker, log, header)
         appended = log.append(batch, header)
     except KafkaError as error:
         return _Result(number, error)
     # A batch that was there before may be on its way to the disk still.
     return _Result(number, None, appended.base_offset, log.start_offset, partition.commit)
+
+
+def _check_writable(broker: Broker, log: PartitionLog, header: BatchHeader) -> None:
+    try:
+        broker.storage.check_writable()
+    except KafkaError:
+        log.refused(header)
+        raise
 
 
 async def _flush(version: int, topics: list[_TopicResult]) -> Answer:

@@ -210,8 +210,7 @@ class PartitionLog:
             base_offset = self._write(batch, header)
         except OSError as error:
             self._say_refused(len(batch), error)
-            if idempotent:
-                self._producers.refused(header)
+            self.refused(header)
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
         if self._refused is not None and len(batch) >= self._refused:
             _log.info("batches are taken again", partition=self.directory.name)
@@ -222,6 +221,11 @@ class PartitionLog:
         for watcher in tuple(self.watchers):
             watcher.grew(len(batch))
         return Appended(base_offset, duplicate=False)
+
+    def refused(self, header: BatchHeader) -> None:
+        """Keep the place of a batch that there was no room for: it will be sent again."""
+        if header.producer_id != NO_PRODUCER_ID:
+            self._producers.refused(header)
 
     def _say_refused(self, size: int, error: OSError) -> None:
         # Once for all that come until one as large is taken: producers try for hours, and the log may be on the disk.

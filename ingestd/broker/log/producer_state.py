@@ -77,7 +77,11 @@ class ProducerStates:
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            self._check_awaited(header)
+            if (awaited := self._awaited_before(header)) is not None:
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {header.producer_id}: sequence {header.base_sequence} where {awaited} is next",
+                )
             return None
         if header.producer_epoch < producer.epoch:
             raise KafkaError(
@@ -103,22 +107,21 @@ class ProducerStates:
             )
         return None
 
-    def _check_awaited(self, header: BatchHeader) -> None:
+    def _awaited_before(self, header: BatchHeader) -> int | None:
+        """The sequence of the refused batch whose place this one would take, if there is one."""
         awaited = self._awaited.get(header.producer_id)
         if awaited is None or awaited.refused < time.monotonic() - _AWAITED_SECONDS:
-            return
-        if awaited.epoch == header.producer_epoch and awaited.base_sequence != header.base_sequence:
-            raise KafkaError(
-                ErrorCode.out_of_order_sequence_number,
-                f"producer {header.producer_id}: sequence {header.base_sequence} where {awaited.base_sequence} is next",
-            )
+            return None
+        mine = awaited.epoch != header.producer_epoch or awaited.base_sequence == header.base_sequence
+        return None if mine else awaited.base_sequence
 
     def refused(self, header: BatchHeader) -> None:
-        """The disk did not take a batch that `check` let through.
+        """There was no room for a batch.
 
-        A producer's later batches are smaller, perhaps, and under way already: they must not take its place.
+        Its producer's later ones are smaller, perhaps, and under way already: they must not take its place. Were one
+        taken, librdkafka would hold the first for written too, and tell it acknowledged, at OUT_OF_ORDER_SEQUENCE.
         """
-        if header.producer_id not in self._producers:
+        if header.producer_id not in self._producers and self._awaited_before(header) is None:
             self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, time.monotonic())
 
     def appended(self, header: BatchHeader, base_offset: int, written: float) -> None:
