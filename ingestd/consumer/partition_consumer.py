@@ -297,6 +297,7 @@ class PartitionConsumer:
             "last_stable_offset": self._last_stable_offset,
             "lag": self.lag,
             "end": self.end,
+            "waits_for_remote_storage": self.live and (self.standing.remote or (-1, -1))[0] == self.position,
             "fetched_bytes": self.fetched_bytes,
             "paused": self._paused,
             "error": None if self._error is None else str(self._error),

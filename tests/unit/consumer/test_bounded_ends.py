@@ -189,10 +189,12 @@ async def test_what_lies_in_remote_storage_is_waited_for_however_often_nothing_c
         for _ in range(20):
             (await cluster.asked()).answer()
         assert leader.questions == [[0]]  # the local log never begins earlier than it did
+        assert consumer.status()["partitions"]["t-0"]["waits_for_remote_storage"] is True
         (await cluster.asked()).answer(part(0, make_batch(10, [b"a"] * 40), high_watermark=100))
         # From its first local offset on a leader has what there is.
-        for _ in range(2):
-            (await cluster.asked()).answer()
+        (await cluster.asked()).answer()
+        assert consumer.status()["partitions"]["t-0"]["waits_for_remote_storage"] is False
+        (await cluster.asked()).answer()
         assert await reading == [b"a"] * 40
         assert leader.questions == [[0], [0]]
 
