@@ -12,7 +12,7 @@ from ingestd.errors import Closed, WrongLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-__all__ = ["Forkable", "TaskOwner", "same_loop", "tell_of_fork"]
+__all__ = ["Forkable", "TaskOwner", "end_task", "same_loop", "tell_of_fork"]
 
 
 def same_loop(known: asyncio.AbstractEventLoop | None, what: str) -> asyncio.AbstractEventLoop:
@@ -21,6 +21,15 @@ def same_loop(known: asyncio.AbstractEventLoop | None, what: str) -> asyncio.Abs
     if known is not running and known is not None:
         raise WrongLoop(f"{what} belongs to another event loop; make one on each loop")
     return running
+
+
+async def end_task(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, unless it is done, and wait for its end: whoever needed its outcome does so no more."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # looked at: an error that nobody waits for is no news to the loop
 
 
 class TaskOwner:

@@ -15,7 +15,7 @@ from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersi
 from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -98,9 +98,7 @@ class EmbeddedBroker:
             waiting = asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             await Deadline.after(READY_TIMEOUT).wait_for(waiting, f"start of embedded broker {name}")
         finally:
-            if not said.done():
-                said.cancel()
-                await asyncio.wait([said])
+            await end_task(said)
         words = [] if said.cancelled() or said.exception() else said.result().decode().split()
         if died.done() or len(words) != len(("ready", "host", "port")):
             how = died.result() if died.done() else "it closed its channel"

@@ -23,6 +23,7 @@ from ingestd.errors import (
 )
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.retry import Backoff
+from ingestd.tasks import end_task
 from ingestd.wire.requests.groups import CommittedOffset
 from ingestd.wire.requests.transactions import (
     add_offsets_to_transaction,
@@ -317,9 +318,7 @@ class _Asking:
                     connection.abort(ConnectionLost(f"node {node_id} does not answer and coordinates no longer"))
             return answering.result()
         finally:
-            if not answering.done():
-                answering.cancel()
-                await asyncio.wait({answering})
+            await end_task(answering)
 
     async def _moved(self, node_id: int, deadline: Deadline) -> bool:
         self._client.forget_coordinator(self._key, self._kind)

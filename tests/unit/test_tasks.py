@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from ingestd.errors import Closed
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, end_task
 
 
 async def forever(ended: list[str]) -> None:
@@ -95,3 +96,28 @@ async def test_close_with_a_timeout_waits_no_longer_for_what_swallows_its_cancel
     release.set()
     assert list(await owner.close()) == []
     assert task.done()
+
+
+@pytest.mark.parametrize("how", ["it runs", "it fails as it is cancelled", "it has failed"])
+async def test_a_task_that_is_of_no_use_any_more_ends_and_its_error_is_no_news(how: str) -> None:
+    news: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: news.append(context))
+
+    async def work() -> None:
+        if how == "it has failed":
+            raise ValueError
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if how == "it fails as it is cancelled":
+                raise ValueError
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    await end_task(task)
+    assert task.done()
+    del task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert news == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ingestd.checks import require_client
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, ProtocolError
+from ingestd.tasks import end_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -166,7 +167,7 @@ class Administration:
                 self._client.metadata.wanted((), f"{broker!r} does not answer")
             return asking.result()
         finally:
-            asking.cancel()
+            await end_task(asking)
 
 
 def _is_lost(outcome: object) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.session import EndReason
-from ingestd.tasks import TaskOwner
+from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class Subscription(ConsumerGroupHandler):
                     return
                 await chunk.done
         finally:
-            ended.cancel()
+            await end_task(ended)
 
     async def _consume(self) -> None:
         while (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
