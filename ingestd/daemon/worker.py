@@ -62,9 +62,6 @@ __all__ = ["Worker", "main"]
 IDENTITY_TIMEOUT = 30.0
 """Seconds to wait for the supervisor's answer to a wish for a producer id."""
 
-PARTITION_PATIENCE = 15.0
-"""Seconds that batches wait for a partition that the cluster says is not there, until pipelines look where else to."""
-
 
 class _SupervisorIdentities:
     """Producer ids from the supervisor, the only process that asks a cluster for them."""
@@ -122,7 +119,7 @@ class _Cluster:
             topics.setdefault(route.topic, []).append(counters)
         self.producer = AsyncProducer(
             self.client,
-            ProducerSettings(delivery_timeout=inf, metadata_timeout=PARTITION_PATIENCE),
+            ProducerSettings(delivery_timeout=inf, metadata_timeout=inf),
             identities=_SupervisorIdentities(name, worker),
             events=_RouteEvents(topics),
         )

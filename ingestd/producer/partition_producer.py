@@ -24,6 +24,7 @@ from ingestd.producer.split import split
 from ingestd.records.batch import patch_producer
 
 if TYPE_CHECKING:
+    from ingestd.client.metadata import TopicMetadata
     from ingestd.errors import IngestdError
     from ingestd.producer.batch import Batch
     from ingestd.producer.events import ProducerEvents
@@ -37,6 +38,11 @@ __all__ = ["PartitionProducer"]
 
 _QUIET: Final = 3600.0
 """After so many seconds a broker may have forgotten the producer (`producer.id.expiration.ms`, a day by default)."""
+_BEYOND: Final = 10.0
+"""Seconds until a partition is given up whose topic is known and has fewer: it never was, or the topic was made again.
+
+Longer than a node may take to hear of partitions that were added, or of anything after it stood still.
+"""
 _MARKERS: Final = 0.01
 """Seconds in which the end of the transaction before this one is likely to be in the log."""
 
@@ -423,27 +429,37 @@ class PartitionProducer:
         self._leader = None
         self._state = _State.WAITING
         metadata = self._routes.metadata
-        topic = metadata.snapshot.topics.get(self.topic)
         delay = self._backoff.next_delay()
         self._trouble = self._trouble or KafkaError(ErrorCode.leader_not_available, str(self))
         if metadata.snapshot.partition(self.topic, self.partition) is None:
-            code = ErrorCode.unknown_topic_or_partition
-            if topic is not None and topic.error is not ErrorCode.none:
-                code = topic.error
-            error = KafkaError(code, str(self))
+            error, limit = self._unknown(metadata.snapshot.topics.get(self.topic))
             now = time.monotonic()
             # What is known may be old: only news can be final.
             final = self._unknown_since is not None and not error.retriable
             if self._unknown_since is None:
                 self._unknown_since = now
-            left = self._unknown_since + self._settings.metadata_timeout - now
+            left = self._unknown_since + limit - now
             if left <= 0 or final:
                 self._rest(error)
                 return
             delay = min(delay, left)
+        else:
+            self._unknown_since = None
         # A source of metadata may answer at once, and so route this partition before `wanted` returns.
         self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
         metadata.wanted((self.topic,), f"{self} has no known leader")
+
+    def _unknown(self, topic: TopicMetadata | None) -> tuple[KafkaError, float]:
+        """Why the partition is not known, and for how many seconds that may be so."""
+        patience = self._settings.metadata_timeout
+        if topic is None:
+            return KafkaError(ErrorCode.unknown_topic_or_partition, str(self)), patience
+        if topic.error is not ErrorCode.none:
+            return KafkaError(topic.error, str(self)), patience
+        if topic.partitions:
+            patience = min(patience, _BEYOND)
+        had = f"the topic has {len(topic.partitions)} partitions"
+        return KafkaError(ErrorCode.unknown_topic_or_partition, f"{self}: {had}"), patience
 
     def _back_off(self, error: IngestdError) -> None:
         self._trouble = error

@@ -78,7 +78,7 @@ class ProducerSettings:
     connect_timeout: float = 10.0
     """For opening a connection to a leader."""
     metadata_timeout: float = 60.0
-    """How long a topic or partition that the cluster does not know is waited for."""
+    """How long a topic that the cluster does not know is waited for; a partition that the topic does not have, 10 s."""
     retry_initial: float = 0.05
     """The first backoff of a partition."""
     retry_maximum: float = 1.0

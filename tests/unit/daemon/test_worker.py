@@ -74,7 +74,7 @@ def _snapshot(version, partitions):
 
 async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_elsewhere(worker, monkeypatch):
     # The topic was deleted and made again with fewer: the batch waited for its partition as long as the worker lived.
-    monkeypatch.setattr(worker_module, "PARTITION_PATIENCE", 0.05)
+    monkeypatch.setattr("ingestd.producer.partition_producer._BEYOND", 0.05)
     worker.configure = SimpleNamespace(slot=0, clusters={"c": ClusterSettings("c", bootstrap=("nowhere:1",))})
     cluster = worker_module._Cluster("c", [], worker)
     cluster.metadata.push(_snapshot(1, 6))

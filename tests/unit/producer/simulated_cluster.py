@@ -460,10 +460,13 @@ class SimulatedCluster:
 
     def work_on(self, messages: Any, partition: int, data: bytes, node: int, fault: Fault) -> Any:
         """One partition's part."""
-        leader, epoch = self.leaders[partition]
+        there = partition < len(self.leaders)
+        leader, epoch = self.leaders[partition] if there else (-1, -1)
         named = {}
         offset = -1
-        if leader != node:
+        if not there:
+            error = ErrorCode.unknown_topic_or_partition
+        elif leader != node:
             error = ErrorCode.not_leader_or_follower
             named = {"current_leader": messages.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)}
         elif fault.appended:

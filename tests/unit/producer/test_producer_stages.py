@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from simulated_clock import simulate
-from simulated_cluster import Fault, SimulatedCluster, ready_batch
+from simulated_cluster import Fault, SimulatedCluster, SimulatedLog, ready_batch
 
 from ingestd.client.metadata import TopicMetadata
 from ingestd.errors import (
@@ -568,6 +568,62 @@ async def test_an_unknown_topic_fails_after_the_limit_and_then_the_breaker_refus
         await producer.flush(10.0)
     assert ends.codes == [ErrorCode.unknown_topic_or_partition] * 2
     assert cluster.logs[0].values == [b"c"]
+
+
+@in_simulation
+async def test_a_partition_that_its_topic_does_not_have_is_given_up_soon_although_a_topic_would_be_waited_for() -> None:
+    """The topic is there, so it has no more partitions, or was made again with fewer: waiting for long is in vain."""
+    cluster = SimulatedCluster(2)
+    ends = Ends()
+    async with producing(cluster, metadata_timeout=FOREVER) as producer:
+        started = time.monotonic()
+        producer.send("events", b"never", partition=5, done=ends.append)
+        producer.send("events", b"later", partition=2, done=ends.append)
+        await asyncio.sleep(5.0)
+        assert not ends
+        cluster.leaders.append((1, 0))
+        cluster.logs.append(SimulatedLog())
+        await producer.flush(60.0)
+        assert 9.9 < time.monotonic() - started < 11
+    assert [str(error) for error in ends.errors] == [
+        "UNKNOWN_TOPIC_OR_PARTITION (3): events[5]: the topic has 3 partitions"
+    ]
+    assert cluster.logs[2].values == [b"later"]
+
+
+@in_simulation
+async def test_a_topic_that_is_not_there_is_waited_for_as_long_as_is_wished() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster, metadata_timeout=FOREVER) as producer:
+        cluster.exists = False
+        cluster.logs[0].error = ErrorCode.unknown_topic_or_partition
+        producer.send("events", b"patient", partition=0, done=ends.append)
+        await asyncio.sleep(1800.0)
+        assert not ends
+        cluster.exists = True
+        cluster.logs[0].error = ErrorCode.none
+        await producer.flush(60.0)
+    assert not ends.errors
+    assert cluster.logs[0].values[-1:] == [b"patient"]
+
+
+@in_simulation
+async def test_a_partition_that_was_there_meanwhile_is_not_given_up_for_how_long_it_was_missing_before() -> None:
+    cluster = SimulatedCluster(2)
+    ends = Ends()
+    async with producing(cluster, metadata_timeout=FOREVER) as producer:
+        without, without_leader = cluster.leaders[:1], [cluster.leaders[0], (-1, 1)]
+        cluster.leaders = without
+        producer.send("events", b"patient", partition=1, done=ends.append)
+        for leaders in (without, without_leader, without):
+            cluster.leaders = leaders
+            await asyncio.sleep(7.0)
+        assert not ends
+        cluster.leaders = [*without, (1, 2)]
+        await producer.flush(60.0)
+    assert not ends.errors
+    assert cluster.logs[1].values[-1:] == [b"patient"]
 
 
 @in_simulation
