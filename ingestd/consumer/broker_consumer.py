@@ -54,6 +54,8 @@ _FIRST_WAIT: Final = 0.01
 """Seconds. The wait doubles with every empty answer, so that a partition that gets room is not kept waiting long."""
 _EMPTY_ANSWERS_AT_END: Final = 2
 """So many answers in a row with nothing before the end of a read: its log may have nothing left there."""
+_EMPTY_ANSWERS_OF_SILENT: Final = 8
+"""So many where the leader does not tell what it has at hand. The waits for them add up to 1.6 s."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
 _SLOW_ANSWER: Final = 3.0
 """Seconds, longer than a broker may hold an answer back; then its partitions may have another leader already."""
@@ -400,9 +402,11 @@ class BrokerConsumer:
     def _found_nothing(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
         for consumer in self._short_of_end(asked):
-            consumer.standing.empty_answers += 1
-            if consumer.standing.empty_answers >= _EMPTY_ANSWERS_AT_END:
-                consumer.standing.empty_answers = 0
+            standing = consumer.standing
+            silent = standing.silent == self._wanted.places[consumer.key].leader.leader_epoch
+            standing.empty_answers += 1
+            if standing.empty_answers >= (_EMPTY_ANSWERS_OF_SILENT if silent else _EMPTY_ANSWERS_AT_END):
+                standing.empty_answers = 0
                 self._emptied(consumer)
 
     def _short_of_end(self, asked: Mapping[TopicPartition, PartitionFetch]) -> list[PartitionConsumer]:

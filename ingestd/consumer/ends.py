@@ -8,9 +8,10 @@ there on, nothing means that there is nothing; below it, it means nothing, howev
 
 What cannot be known: whether remote storage still has records of an offset, other than by reading them. A read whose
 rest lies there goes on until they come; if none is left (a topic that was compacted before its log went to remote
-storage), it is the reader who must give up, as `BlockingConsumer` does after its `patience`. And a broker that does not
-tell its first local offset (ListOffsets before version 8, or -1 for an answer) is taken to have everything at hand.
-That holds for Apache Kafka, whose releases before 3.5 have no remote storage, not for all that speaks its protocol.
+storage), it is the reader who must give up, as `BlockingConsumer` does after its `patience`. And whether a broker that
+does not tell its first local offset (ListOffsets before version 8, or -1 for an answer) has everything at hand. Apache
+Kafka before 3.5 has; of others that speak its protocol nothing but patience tells: more empty answers, over more than a
+second, each of which may be held back longer than the one before.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _REQUEST_TIMEOUT: Final = 10.0
 
 
 class EndCheck:
-    """A position at which a leader has nothing, although its log goes on. `at_hand`: what it has is on its disks."""
+    """A position at which a leader has nothing, although its log goes on.
+
+    `at_hand`: whether all that it has from there on is on its disks; None where it does not say.
+    """
 
     __slots__ = ("at_hand", "consumer", "leader", "position")
 
@@ -54,7 +58,7 @@ class EndCheck:
         self.consumer = consumer
         self.leader = leader
         self.position: Position = consumer.place
-        self.at_hand = False
+        self.at_hand: bool | None = None
 
     @property
     def outdated(self) -> bool:
@@ -91,8 +95,7 @@ class EndChecks:
         try:
             errors = await self._answers(node_id, checks)
         except UnsupportedVersion:
-            for check in checks.values():
-                check.at_hand = True
+            pass  # it does not say
         except IngestdError as error:
             errors = dict.fromkeys(checks, error)
         for key, check in checks.items():
@@ -115,7 +118,7 @@ class EndChecks:
                 if check is None:
                     continue
                 if part.error_code is ErrorCode.none:
-                    check.at_hand = part.offset <= check.position.offset
+                    check.at_hand = None if part.offset < 0 else part.offset <= check.position.offset
                     del errors[key]
                 else:
                     errors[key] = KafkaError(part.error_code, f"{key}, its first local offset")

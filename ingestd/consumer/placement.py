@@ -383,9 +383,12 @@ class Placement:
     def _emptied(self, consumer: PartitionConsumer) -> None:
         """A broker had nothing of it again and again, although its log has reached the end that it is read to."""
         place = self.place_of(consumer.key)
-        if place is None or self.consumers.get(consumer.key) is not consumer:
+        if place is None or consumer.end is None or self.consumers.get(consumer.key) is not consumer:
             return
         if consumer.standing.remote == (consumer.position, place.leader.leader_epoch):
+            return
+        if consumer.standing.silent == place.leader.leader_epoch and not place.follower:
+            consumer.move(consumer.end)
             return
         self._take_away(consumer)
         if place.follower:  # what it has at hand is not what its leader has, which alone is asked about that
@@ -402,7 +405,10 @@ class Placement:
             if check.at_hand and consumer.end is not None:
                 consumer.move(consumer.end)
                 return
-            consumer.standing.remote = (check.position.offset, check.leader.leader_epoch)
+            if check.at_hand is None:
+                consumer.standing.silent = check.leader.leader_epoch
+            else:
+                consumer.standing.remote = (check.position.offset, check.leader.leader_epoch)
         if consumer.key in self._placed:
             return
         if error is not None:

@@ -248,16 +248,39 @@ async def test_another_leader_is_asked_again_what_it_has_at_hand():
         assert leader.questions == [[0], [0]]
 
 
-async def test_a_broker_that_does_not_know_local_offsets_has_everything_at_hand():
-    # Kafka before 3.5: the question would be taken for a point in time.
+@pytest.mark.parametrize(("highest", "first_local"), [(7, 50), (10, -1)], ids=["older", "without an answer"])
+async def test_a_broker_that_does_not_tell_its_local_offsets_is_asked_for_longer(highest: int, first_local: int):
+    # To Kafka before 3.5 the question would be one about a point in time. It has everything at hand; others may not.
     cluster = Cluster([1])
-    leader = Leader(cluster, first_local=50, highest=7)
+    leader = Leader(cluster, first_local, highest=highest)
+    loop = asyncio.get_running_loop()
     async with cluster.consumer() as consumer:
         reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 100)))
-        (await cluster.asked()).answer(part(0, high_watermark=100))
-        (await cluster.asked()).answer()
+        started = loop.time()
+        waits = []
+        while (asked := await cluster.asked_within(1)) is not None:
+            assert not reading.done()
+            waits.append(asked.request.max_wait.total_seconds())
+            await asyncio.sleep(waits[-1])
+            asked.answer(part(0, high_watermark=100))
         assert await reading == []
-        assert leader.questions == []
+        assert waits == pytest.approx([0.01, 0.02, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5])
+        assert loop.time() - started > 1.6
+        assert leader.questions == ([] if highest < 8 else [[0]])
+
+
+async def test_records_that_a_silent_broker_brings_late_are_read(make_batch):
+    cluster = Cluster([1])
+    Leader(cluster, first_local=0, highest=7)
+    async with cluster.consumer() as consumer:
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 10, 12)))
+        for _ in range(9):
+            (await cluster.asked()).answer(part(0, high_watermark=12))
+        (await cluster.asked()).answer(part(0, make_batch(10, [b"a"]), high_watermark=12))
+        for _ in range(7):
+            (await cluster.asked()).answer()
+        (await cluster.asked()).answer(part(0, make_batch(11, [b"b"]), high_watermark=12))
+        assert await reading == [b"a", b"b"]
 
 
 async def test_partitions_that_end_together_are_asked_about_in_one_request():
