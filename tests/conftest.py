@@ -2,7 +2,12 @@
 
 import signal
 
+from hypothesis import settings
+
 pytest_plugins = ["harness.fixtures", "embedded.fixtures"]
+
+settings.register_profile("stalls", deadline=None)  # by default an example that takes 0.2 s, once, fails its test
+settings.load_profile("stalls")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it runs in the background; the programs that tests interrupt would inherit it.
