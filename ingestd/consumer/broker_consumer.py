@@ -108,7 +108,7 @@ class BrokerConsumer:
         share: Callable[[], int],
         refused: Callable[[PartitionConsumer, Refusal], None],
         preferred: Callable[[PartitionConsumer, int], None],
-        emptied: Callable[[PartitionConsumer], None],
+        emptied: Callable[[PartitionConsumer, bool], None],
     ) -> None:
         self._client = client
         self._node_id = node_id
@@ -138,6 +138,10 @@ class BrokerConsumer:
             self._untold.add(consumer.key)
         self._wait = _FIRST_WAIT
         self.wake(consumer)
+
+    def ask_by_itself(self, consumer: PartitionConsumer) -> None:
+        """Fetch nothing but this partition, once."""
+        self._left_out.by_itself(consumer.key)
 
     def remove(self, consumer: PartitionConsumer) -> None:
         """Fetch it no more."""
@@ -384,7 +388,7 @@ class BrokerConsumer:
             return
         if fetched.next_offset == consumer.position:
             if not final:
-                self._left_out.torn(consumer.key)
+                self._left_out.by_itself(consumer.key)
                 return
             size = len(part.records)
             torn = CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes")
@@ -401,13 +405,20 @@ class BrokerConsumer:
 
     def _found_nothing(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """Nothing is where something should be: compaction took the end of the log, if it stays so."""
+        by_itself = len(asked) == 1
         for consumer in self._short_of_end(asked):
             standing = consumer.standing
-            silent = standing.silent == self._wanted.places[consumer.key].leader.leader_epoch
+            place = self._wanted.places[consumer.key]
+            epoch = place.leader.leader_epoch
+            at_hand = standing.at_hand == (consumer.position, epoch) and not place.follower
+            if at_hand and by_itself and consumer.end is not None:
+                consumer.move(consumer.end)
+                continue
+            silent = standing.silent == epoch
             standing.empty_answers += 1
             if standing.empty_answers >= (_EMPTY_ANSWERS_OF_SILENT if silent else _EMPTY_ANSWERS_AT_END):
                 standing.empty_answers = 0
-                self._emptied(consumer)
+                self._emptied(consumer, by_itself)
 
     def _short_of_end(self, asked: Mapping[TopicPartition, PartitionFetch]) -> list[PartitionConsumer]:
         """Those that were asked for, had nothing, and are read up to an end that their logs have reached."""

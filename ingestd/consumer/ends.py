@@ -4,7 +4,9 @@ A read up to an end meets no batch at that end where compaction took them all, s
 leader also answers with nothing, no error and the same watermarks where it reads from remote storage and that takes too
 long (`remote.fetch.max.wait.ms`, KIP-1018), is throttled (KIP-956), or, before Kafka 4.2, serves another such partition
 of the same request. What it has on its own disks comes at once. So its first local offset tells the two apart: from
-there on, nothing means that there is nothing; below it, it means nothing, however often it is said.
+there on, nothing means that there is nothing; below it, it means nothing, however often it is said. But from Kafka 4.2
+on, one that reads another partition of the request from remote storage leaves out a batch that is above the limits: so
+the last word is an answer to a fetch of nothing else.
 
 What cannot be known: whether remote storage still has records of an offset, other than by reading them. A read whose
 rest lies there goes on until they come; if none is left (a topic that was compacted before its log went to remote
@@ -49,13 +51,15 @@ _REQUEST_TIMEOUT: Final = 10.0
 class EndCheck:
     """A position at which a leader has nothing, although its log goes on.
 
-    `at_hand`: whether all that it has from there on is on its disks; None where it does not say.
+    `by_itself`: whether it was asked for nothing else. `at_hand`: whether all that it has from there on is on its
+    disks; None where it does not say.
     """
 
-    __slots__ = ("at_hand", "consumer", "leader", "position")
+    __slots__ = ("at_hand", "by_itself", "consumer", "leader", "position")
 
-    def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
+    def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata, *, by_itself: bool) -> None:
         self.consumer = consumer
+        self.by_itself = by_itself
         self.leader = leader
         self.position: Position = consumer.place
         self.at_hand: bool | None = None
@@ -80,10 +84,10 @@ class EndChecks:
         self._done = done
         self._waiting: dict[int, list[EndCheck]] = {}
 
-    def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
+    def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata, *, by_itself: bool) -> None:
         """Ask the leader that had nothing of it what it has at hand."""
         waiting = self._waiting.setdefault(leader.leader, [])
-        waiting.append(EndCheck(consumer, leader))
+        waiting.append(EndCheck(consumer, leader, by_itself=by_itself))
         if len(waiting) == 1:
             self._tasks.start(self._ask_leader(leader.leader), f"what broker {leader.leader} has at hand")
 

@@ -27,22 +27,23 @@ class LeftOut:
     Invariants
         Looks are at least `_LOOK_EVERY` seconds and `_OF_THE_TIME` times what a fetch of this kind may be held back
         apart: those that wait for it meanwhile keep most of the time.
-        A partition whose part of an answer was torn is asked for by itself.
+        What is to be asked for by itself is, at once, and is not held back.
     """
 
     def __init__(self, first_wait: float, longest_wait: float) -> None:
         self._first_wait = first_wait
         self._longest_wait = longest_wait
         self._wait = min(first_wait, longest_wait)
+        self._held_back = True
         self._next_look = 0.0
         self._stood: dict[TopicPartition, int] = {}
         self._asked_alone: set[TopicPartition] = set()
-        self._torn: set[TopicPartition] = set()
+        self._by_itself: set[TopicPartition] = set()
 
     @property
     def wait(self) -> float:
-        """Seconds that the broker may hold the fetch back. As others wait for it, it begins low and doubles."""
-        return self._wait
+        """Seconds that the broker may hold back what `take` gave. As others wait for it, it begins low and doubles."""
+        return self._wait if self._held_back else 0.0
 
     def due(self, now: float) -> bool:
         """Whether it is time for a look. `now`: seconds of a monotonic clock."""
@@ -54,19 +55,22 @@ class LeftOut:
         before, self._stood = self._stood, dict(positions)
         self._asked_alone.update(key for key, position in self._stood.items() if before.get(key) == position)
 
-    def torn(self, key: TopicPartition) -> None:
-        """What came of it held no whole batch. Alone it must come whole (KIP-74), else it never does."""
-        self._torn.add(key)
+    def by_itself(self, key: TopicPartition) -> None:
+        """Ask for nothing but this one: then its next batch comes whole, whatever the limits (KIP-74), or never."""
+        self._by_itself.add(key)
 
     def take(self, fetches: Mapping[TopicPartition, PartitionFetch]) -> dict[TopicPartition, PartitionFetch]:
         """What of `fetches` is to be asked for alone now; nothing: the whole."""
-        while self._torn:
-            key = self._torn.pop()
+        while self._by_itself:
+            key = self._by_itself.pop()
             if key in fetches:
+                self._held_back = False
                 return {key: fetches[key]}
+        self._held_back = True
         asked, self._asked_alone = self._asked_alone, set()
         return {key: fetches[key] for key in asked if key in fetches}
 
     def answered(self, *, empty: bool) -> None:
         """An answer to such a fetch came."""
-        self._wait = min(2 * self._wait if empty else self._first_wait, self._longest_wait)
+        if self._held_back:
+            self._wait = min(2 * self._wait if empty else self._first_wait, self._longest_wait)

@@ -380,8 +380,11 @@ class Placement:
 
     # An end that no batch reaches
 
-    def _emptied(self, consumer: PartitionConsumer) -> None:
-        """A broker had nothing of it again and again, although its log has reached the end that it is read to."""
+    def _emptied(self, consumer: PartitionConsumer, by_itself: bool) -> None:  # noqa: FBT001 - see `BrokerConsumer`
+        """A broker had nothing of it again and again, although its log has reached the end that it is read to.
+
+        `by_itself`: it was asked for nothing else.
+        """
         place = self.place_of(consumer.key)
         if place is None or consumer.end is None or self.consumers.get(consumer.key) is not consumer:
             return
@@ -395,26 +398,30 @@ class Placement:
             consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._place(consumer)
             return
-        self._ends.ask(consumer, place.leader)
+        self._ends.ask(consumer, place.leader, by_itself=by_itself)
 
     def _end_checked(self, check: EndCheck, error: IngestdError | None) -> None:
         consumer = check.consumer
         if self.consumers.get(consumer.key) is not consumer:
             return
         if error is None and not check.outdated:
-            if check.at_hand and consumer.end is not None:
+            at = check.position.offset, check.leader.leader_epoch
+            if check.at_hand and check.by_itself and consumer.end is not None:
                 consumer.move(consumer.end)
                 return
-            if check.at_hand is None:
+            if check.at_hand:
+                consumer.standing.at_hand = at
+            elif check.at_hand is None:
                 consumer.standing.silent = check.leader.leader_epoch
             else:
-                consumer.standing.remote = (check.position.offset, check.leader.leader_epoch)
-        if consumer.key in self._placed:
-            return
-        if error is not None:
-            self._refused(consumer, Refusal(error))
-            return
-        self._place(consumer)
+                consumer.standing.remote = at
+        if consumer.key not in self._placed:
+            if error is not None:
+                self._refused(consumer, Refusal(error))
+                return
+            self._place(consumer)
+        if check.at_hand and (place := self.place_of(consumer.key)) is not None:
+            self._brokers[place.node].ask_by_itself(consumer)
 
     # Who is told
 

@@ -35,6 +35,8 @@ class Standing:
         """Answers in a row that had nothing of it, although its log reached the end that it is read to."""
         self.remote: tuple[int, int] | None = None
         """A position that is in remote storage, as the leader of that epoch says: empty answers mean nothing there."""
+        self.at_hand: tuple[int, int] | None = None
+        """A position from which on all that there is is on the leader's own disks, as the leader of that epoch says."""
         self.silent: int | None = None
         """The epoch of a leader that does not tell what lies in remote storage: it is asked for longer."""
         self._leader_only_until = 0.0

@@ -292,8 +292,32 @@ async def test_partitions_that_end_together_are_asked_about_in_one_request():
         ]
         (await cluster.asked()).answer(*(part(number, high_watermark=9) for number in range(5)))
         (await cluster.asked()).answer()
+        for _ in range(5):
+            (await cluster.asked()).answer(session_id=0)
         assert await asyncio.gather(*readings) == [[]] * 5
         assert [sorted(question) for question in leader.questions] == [[0, 1, 2, 3, 4]]
+
+
+async def test_a_batch_that_was_left_out_beside_a_slow_read_of_remote_storage_is_read(make_batch):
+    # From Kafka 4.2 on a batch above the limits is left out where another partition is read from remote storage, also
+    # where nothing comes of that: the whole answer is empty, and what is on the leader's disk is not in it.
+    cluster = Cluster([1, 1])
+    leader = Leader(cluster, first_local=5)
+    async with cluster.consumer() as consumer:
+        remote = await consumer.consume_partition("t", 1, 0)
+        waiting = asyncio.create_task(drain(remote))
+        reading = asyncio.create_task(drain(await consumer.consume_partition("t", 0, 5, 6)))
+        (await cluster.asked()).answer(part(0, high_watermark=6), part(1, high_watermark=6))
+        (await cluster.asked()).answer()
+        while (asked := await cluster.asked()).session != OUTSIDE_SESSION:
+            asked.answer()
+        assert asked.offsets == {0: 5}
+        assert not asked.request.max_wait
+        assert leader.questions == [[0]]
+        asked.answer(part(0, make_batch(5, [b"large"]), high_watermark=6), session_id=0)
+        assert await reading == [b"large"]
+        remote.close()
+        await waiting
 
 
 async def test_an_error_in_answer_to_where_the_local_log_begins_is_tried_again_and_ends_nothing(make_batch):
