@@ -163,6 +163,7 @@ class ClassicSession(MemberSession):
             self._rebalancing = False
             self._join_ended.set()
         self._start_heartbeats()
+        self._metadata_changed(self._client.metadata.snapshot)  # there may have been news since it was led
         await self._take(joined, assignment, topics.names, time.monotonic() - started)
 
     async def _look(self, topics: SubscribedTopics) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["PollInterval"]
 
+_STOOD_STILL: Final = 0.1
+"""A look that comes so much of the interval late tells that the whole process stood still, not that work did."""
+_TO_SAY_SO: Final = 0.5
+"""So much of the interval is left then to whoever says that processing goes on: more than it takes to look once."""
+
 
 class PollInterval:
-    """Calls `exceeded` once, when `progressed` was not called for `seconds`. Not running before `start`."""
+    """Calls `exceeded` once, when `progressed` was not called for `seconds`. Not running before `start`.
+
+    A process that was suspended, or whose loop was blocked, is given time to say that processing goes on.
+    """
 
     def __init__(self, seconds: float, exceeded: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -40,8 +48,12 @@ class PollInterval:
         self._timer = asyncio.get_running_loop().call_at(self._last + self._seconds, self._check)
 
     def _check(self) -> None:
-        if asyncio.get_running_loop().time() - self._last < self._seconds:
-            self._arm()
+        now = asyncio.get_running_loop().time()
+        beyond = now - self._last - self._seconds
+        if beyond > self._seconds * _STOOD_STILL:
+            self._last = now - self._seconds * (1 - _TO_SAY_SO)
+        elif beyond >= 0:
+            self._timer = None
+            self._exceeded()
             return
-        self._timer = None
-        self._exceeded()
+        self._arm()

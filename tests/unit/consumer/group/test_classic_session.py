@@ -18,6 +18,7 @@ from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription
 from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.coordinator import GroupCoordinator
 from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupSettings
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
@@ -98,6 +99,7 @@ class Started:
     """A session, its owner and what it reported."""
 
     def __init__(self, client: Client, topics: Any, settings: GroupSettings) -> None:
+        self.client = client
         self.owner = Owner()
         self.events = Events()
         self.session = ClassicSession(client, "g", settings, self.owner, events=self.events)
@@ -324,6 +326,29 @@ async def test_the_leader_notices_partitions_that_are_added(groups: Groups, join
     await member.owner.until(("assigned", ALL))
     groups.topics["t"] = 5
     await member.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
+
+
+async def test_partitions_that_are_added_while_the_leader_joins_are_noticed_as_soon_as_it_has(
+    groups: Groups, join: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The news came between the leader's look at the topics and the answer to its sync; the next is minutes away."""
+    held, go_on = asyncio.Event(), asyncio.Event()
+    original = GroupCoordinator.request_held
+
+    async def request_held(coordinator: GroupCoordinator, build: Any, timeout: float) -> Any:
+        answer = await original(coordinator, build, timeout)
+        if groups.counts["SyncGroup"]:
+            held.set()
+            await go_on.wait()
+        return answer
+
+    monkeypatch.setattr(GroupCoordinator, "request_held", request_held)
+    member = join()
+    await held.wait()
+    groups.topics["t"] = 5
+    await member.client.metadata.refresh(["t"], 5.0)
+    go_on.set()
+    await member.owner.until(("assigned", ALL), ("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
 
 
 async def test_a_topic_that_is_made_after_its_readers_is_soon_shared(
@@ -798,6 +823,23 @@ async def test_a_member_that_makes_no_progress_leaves_with_a_clear_error(
     assert "0.3 s" in str(end.error)
     assert member.owner.told == [("lost", ALL)]
     assert groups.left == [("m1", None)]
+
+
+async def test_a_process_that_stood_still_is_given_time_to_say_that_it_goes_on(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    """A suspended machine, a debugger: nobody was stuck, but the timer is due before anybody can say so."""
+    member = join(max_poll_interval=10.0)
+    await member.owner.until(("assigned", ALL))
+    stopped = asyncio.get_running_loop()
+    for _ in range(3):
+        stopped.now += 60.0  # type: ignore[attr-defined]  # simulated
+        await asyncio.sleep(1.0)
+        member.session.progressed()
+    await asyncio.sleep(9.0)
+    assert member.session.end is None
+    stopped.now += 60.0  # type: ignore[attr-defined]
+    assert (await member.ended()).reason is EndReason.poll_interval
 
 
 async def test_an_owner_that_does_not_return_keeps_the_member_no_longer_than_the_rebalance_timeout(
