@@ -23,27 +23,20 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion
-from ingestd.wire.apis import Api
 from ingestd.wire.requests import OffsetAt, list_offsets
+from ingestd.wire.requests.offsets import EARLIEST_LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kio.static.protocol import RequestPayload
+    from collections.abc import Callable
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import PartitionMetadata
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.position import Position
     from ingestd.tasks import TaskOwner
-    from ingestd.wire.requests import Build
-    from ingestd.wire.versions import ApiVersions
 
 __all__ = ["EndCheck", "EndChecks"]
 
-_EARLIEST_LOCAL: Final = -4
-_FIRST_WITH_EARLIEST_LOCAL: Final = 8
-_HIGHEST: Final = 10
 _REQUEST_TIMEOUT: Final = 10.0
 """Seconds; a leader that hangs is then asked again, or its successor."""
 
@@ -109,8 +102,8 @@ class EndChecks:
         self, node_id: int, checks: dict[TopicPartition, EndCheck]
     ) -> dict[TopicPartition, IngestdError]:
         """Fill in what the leader says of each; the errors of those of which it says nothing."""
-        asked = [OffsetAt(*key, _EARLIEST_LOCAL, check.leader.leader_epoch) for key, check in checks.items()]
-        answer = await self._client.broker(node_id).request(_first_local_offsets(asked), _REQUEST_TIMEOUT)
+        asked = [OffsetAt(*key, EARLIEST_LOCAL, check.leader.leader_epoch) for key, check in checks.items()]
+        answer = await self._client.broker(node_id).request(list_offsets(asked), _REQUEST_TIMEOUT)
         errors: dict[TopicPartition, IngestdError] = {
             key: KafkaError(ErrorCode.unknown_server_error, f"{key}: broker {node_id} left it out of its answer")
             for key in checks
@@ -127,14 +120,3 @@ class EndChecks:
                 else:
                     errors[key] = KafkaError(part.error_code, f"{key}, its first local offset")
         return errors
-
-
-def _first_local_offsets(partitions: Sequence[OffsetAt]) -> Build:
-    build = list_offsets(partitions)
-
-    def known(versions: ApiVersions) -> RequestPayload:
-        # A broker that knows no such question takes it for a point in time.
-        versions.pick(Api.list_offsets, _FIRST_WITH_EARLIEST_LOCAL, _HIGHEST)
-        return build(versions)
-
-    return known

@@ -17,19 +17,31 @@ if TYPE_CHECKING:
     from ingestd.wire.requests.build import Build
     from ingestd.wire.versions import ApiVersions
 
-__all__ = ["EARLIEST", "LATEST", "EpochEndOf", "OffsetAt", "list_offsets", "offsets_for_leader_epochs"]
+__all__ = [
+    "EARLIEST",
+    "EARLIEST_LOCAL",
+    "LATEST",
+    "EpochEndOf",
+    "OffsetAt",
+    "list_offsets",
+    "offsets_for_leader_epochs",
+]
 
 LATEST: Final = -1
 """`OffsetAt.timestamp_ms`: the offset behind the last record, or the last stable offset where `read_committed`."""
 EARLIEST: Final = -2
 """`OffsetAt.timestamp_ms`: the first offset there still is."""
 _MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+"""`OffsetAt.timestamp_ms`: the first offset on the leader's own disks; before it, remote storage (KIP-405)."""
+_FIRST_WITH: Final = {_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
+"""Versions before take such a question for a point in time."""
 _NO_REPLICA: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAt:
-    """Asks for one partition's offset: EARLIEST, LATEST, or the first at or after a time in milliseconds."""
+    """Asks for a partition's offset: EARLIEST, EARLIEST_LOCAL, LATEST, or the first from a time in milliseconds on."""
 
     topic: str
     partition: int
@@ -79,8 +91,7 @@ def list_offsets(partitions: Sequence[OffsetAt], *, read_committed: bool = False
 
     def build(versions: ApiVersions) -> RequestPayload:
         lowest = 2 if read_committed else 1
-        if any(partition.timestamp_ms == _MAX_TIMESTAMP for partition in partitions):
-            lowest = 7
+        lowest = max((_FIRST_WITH.get(partition.timestamp_ms, lowest) for partition in partitions), default=lowest)
         version = versions.pick(Api.list_offsets, lowest, 10)
         module = request_module("list_offsets", version)
         topics = []
