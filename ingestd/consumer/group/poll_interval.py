@@ -26,6 +26,7 @@ class PollInterval:
         self._seconds = seconds
         self._exceeded = exceeded
         self._last = 0.0
+        self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -45,15 +46,16 @@ class PollInterval:
 
     def _arm(self) -> None:
         self.stop()
-        self._timer = asyncio.get_running_loop().call_at(self._last + self._seconds, self._check)
+        self._due = self._last + self._seconds
+        self._timer = asyncio.get_running_loop().call_at(self._due, self._check)
 
     def _check(self) -> None:
         now = asyncio.get_running_loop().time()
-        beyond = now - self._last - self._seconds
-        if beyond > self._seconds * _STOOD_STILL:
+        if self._last + self._seconds > self._due:
+            self._arm()
+        elif now - self._due > self._seconds * _STOOD_STILL:
             self._last = now - self._seconds * (1 - _TO_SAY_SO)
-        elif beyond >= 0:
+            self._arm()
+        else:
             self._timer = None
             self._exceeded()
-            return
-        self._arm()

@@ -315,7 +315,8 @@ class KafkaCluster:
 
         def in_sync() -> bool:
             views = [view(node) for node in self.nodes.values() if node.running]
-            settled = all(leader in self.nodes and whole for leader, whole in views[0].values())
+            heard = bool(views[0]) or topic is None  # a topic that was just made is nowhere at first
+            settled = heard and all(leader in self.nodes and whole for leader, whole in views[0].values())
             return settled and all(other == views[0] for other in views[1:])
 
         self._until(in_sync, f"all replicas of {topic or 'all topics'} are in sync")

@@ -145,10 +145,13 @@ class Daemon:
             self._process.wait(30)
 
     def status(self) -> dict[str, Any]:
-        """What /status answers."""
-        body = self.page("/status")
-        if body is None:
-            raise RuntimeError(f"/status does not answer:\n{last_lines(self.log)}")
+        """What /status answers, however late. Raises `RuntimeError` if the daemon ended or is silent for long."""
+        assert self._process is not None, "not started"
+        deadline = time.monotonic() + START_SECONDS
+        while (body := self.page("/status")) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"/status does not answer:\n{last_lines(self.log)}")
+            time.sleep(POLL_SECONDS)
         answer: dict[str, Any] = json.loads(body)
         return answer
 
