@@ -63,7 +63,7 @@ class _Reading:
     """A partition consumer that nobody asks anything."""
 
     key = TopicPartition("events", 0)
-    next_offset = 0
+    next_offset = position = 0
 
     async def take(self) -> None:
         raise AssertionError("asked in the child")
