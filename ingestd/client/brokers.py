@@ -80,8 +80,10 @@ class Brokers:
         """Whom to ask what any broker can answer.
 
         Connected nodes first, the least busy before others, then the other nodes in random order, then the seeds.
-        Evaluated as it goes: what fails meanwhile is passed over.
+        Evaluated as it goes: what fails meanwhile is passed over. Where all have failed, all get another chance.
         """
+        if self._failed.issuperset(node.id for node in (*self._nodes.values(), *self._seed_nodes)):
+            self._failed.clear()
         nodes = [node for node in self._nodes.values() if node.id not in self._failed]
         random.shuffle(nodes)
         nodes.sort(key=self._preference)
@@ -91,15 +93,13 @@ class Brokers:
         for node in self._seed_nodes:
             if node.id not in self._failed:
                 yield self._of(node, CONTROL)
-        self._failed.clear()  # nobody answered: next time everybody gets another chance
 
     def any(self, purpose: str) -> Broker:
         """The first of `candidates`, for this purpose. Raises `KafkaError` (BROKER_NOT_AVAILABLE): there is none."""
-        for _ in range(2):  # a look that finds nobody gives everybody another chance
-            broker = next(self.candidates(), None)
-            if broker is not None:
-                return self._of(broker.node, purpose)
-        raise KafkaError(ErrorCode.broker_not_available, "no broker is known yet")
+        broker = next(self.candidates(), None)
+        if broker is None:
+            raise KafkaError(ErrorCode.broker_not_available, "no broker is known yet")
+        return self._of(broker.node, purpose)
 
     def register(self, node: Node) -> None:
         """Know a node that an answer other than metadata named (a coordinator, a new leader)."""

@@ -270,9 +270,6 @@ class RefreshedMetadata:
         try:
             while True:
                 broker = next(candidates, None)
-                if broker is None and not asked and not failures:  # all had failed before this: everybody's next chance
-                    candidates = self._brokers.candidates()
-                    broker = next(candidates, None)
                 if broker is not None:
                     name = f"ask {broker.node.host}:{broker.node.port} for metadata"
                     asked[self._tasks.start(self._outcome(broker, build), name)] = broker
