@@ -199,7 +199,8 @@ class Supervisor:
             await self._until_stop(self._all_ended.wait())
 
     async def _scan(self) -> None:
-        await asyncio.gather(*(intake.scan() for intake in self._intakes.values()))
+        for intake in self._intakes.values():  # In turn: what two routes could take is the first one's.
+            await intake.scan()
 
     async def _until_stop(self, work: Coroutine[Any, Any, object]) -> None:
         working = asyncio.create_task(work)

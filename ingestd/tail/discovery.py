@@ -103,6 +103,7 @@ class TailFinder:
         self._once = once
         self._claims = claims
         self._globs = route.globs
+        claims.enter(route.name, self._globs)
         self._stored = {position.source: position for position in stored or ()}
         self._first_run = stored is None
         self._first_pass = True
@@ -144,7 +145,7 @@ class TailFinder:
                     await asyncio.sleep(rest)
         finally:
             self._wanted = None
-            self._claims.release_all(self._route.name)
+            self._claims.leave(self._route.name)
             if inotify is not None:
                 inotify.close()
 
@@ -283,7 +284,7 @@ class TailFinder:
 
     def _examine(self, path: str, status: os.stat_result) -> Candidate | None:
         """Open a file that is not known, if it is one to take. What it is not is trouble; that it is empty is none."""
-        reason = self._untakeable(status)
+        reason = self._untakeable(path, status)
         if reason is not None:
             self._trouble(path, reason)
         if reason is None and status.st_size == 0:
@@ -310,7 +311,7 @@ class TailFinder:
             self._trouble(path, reason)
         return Candidate(path, status, head, begin) if wrong is None and begin < status.st_size else None
 
-    def _untakeable(self, status: os.stat_result) -> str | None:
+    def _untakeable(self, path: str, status: os.stat_result) -> str | None:
         """Why a file is not to be opened. One that is not empty is claimed here."""
         file = (status.st_dev, status.st_ino)
         if not stat.S_ISREG(status.st_mode):
@@ -318,10 +319,10 @@ class TailFinder:
         modified, reason = self._refused.get(file, (-1, ""))
         if modified == status.st_mtime_ns:
             return reason
-        owner = self._claims.claim(file, self._route.name) if status.st_size else self._route.name
+        owner = self._claims.claim(file, path, self._route.name) if status.st_size else self._route.name
         if status.st_size and owner == self._route.name:
             self._claimed.add(file)
-        return None if owner == self._route.name else f"taken by the tail {owner!r} already; a file belongs to one tail"
+        return None if owner == self._route.name else f"taken by the tail {owner!r}; a file belongs to one tail"
 
     # What is stored.
 
@@ -454,7 +455,7 @@ class TailFinder:
         self._known[file] = self._by_path[identity.path] = _Known(source, identity, identity.path)
         self._by_origin.setdefault(identity.origin, {})[file] = self._known[file]
         self._by_source[source] = file
-        self._claims.claim(file, self._route.name)
+        self._claims.keep(file, self._route.name)
         self._claimed.discard(file)
         until = None
         if self._once:

@@ -47,7 +47,8 @@ _CHOICES: Final = {
 class TailRoute:
     """`[tails.NAME]`: files, line by line, into a topic.
 
-    A file that several globs match, or several links lead to, is taken once; a file that two tails match, by the first.
+    A file that several globs match, or several links lead to, is taken once; a file that two tails match, by the
+    first of them.
     """
 
     name: str

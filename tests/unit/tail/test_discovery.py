@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _no_claims_left() -> Iterator[None]:
     yield
-    CLAIMS.release_all("access")
-    CLAIMS.release_all("other")
+    CLAIMS.leave("access")
+    CLAIMS.leave("other")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -595,11 +595,43 @@ async def test_a_file_that_two_tails_claim_goes_to_the_first_and_is_named_by_the
     await first.wait()
     await route.finder([], once=False).scan(second)
     assert second.found == []
-    assert second.troubles == [(f"{tmp_path}/a.log", "taken by the tail 'other' already; a file belongs to one tail")]
+    assert second.troubles == [(f"{tmp_path}/a.log", "taken by the tail 'other'; a file belongs to one tail")]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await route.finder([], once=False).scan(second)
     assert len(second.found) == 1, "a finder that is cancelled gives its claims up"
+
+
+async def test_a_file_is_the_first_tails_though_another_sees_it_earlier(
+    make_route: Callable[..., Any], tmp_path: Path
+) -> None:
+    told, others = Told(), Told()
+    first = TailFinder(make_route("a.log"), [], once=False)
+    other = TailFinder(replace(make_route("*.log"), name="other"), [], once=False)
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_text(f"{name}\n")
+    await other.scan(others)
+    assert names(others.found) == ["b.log"]
+    assert others.troubles == [(f"{tmp_path}/a.log", "taken by the tail 'access'; a file belongs to one tail")]
+    await first.scan(told)
+    assert names(told.found) == ["a.log"]
+
+
+async def test_what_a_tail_reads_stays_its_own_where_it_is_renamed_to(
+    make_route: Callable[..., Any], tmp_path: Path
+) -> None:
+    told, others = Told(), Told()
+    first = TailFinder(make_route("a.log"), [], once=False)
+    other = TailFinder(replace(make_route("*.log"), name="other"), [], once=False)
+    (tmp_path / "b.log").write_text("b\n")
+    await other.scan(others)
+    (tmp_path / "b.log").rename(tmp_path / "a.log")
+    await first.scan(told)
+    await other.scan(others)
+    assert told.found == []
+    assert told.troubles == [(f"{tmp_path}/a.log", "taken by the tail 'other'; a file belongs to one tail")]
+    assert names(others.found) == ["b.log"]
+    assert others.troubles == []
 
 
 async def test_a_file_that_its_tail_did_not_take_may_go_to_another(
