@@ -3,7 +3,10 @@
 KIP-54's two promises, for any subscriptions. *Even*: no partition can be passed on, from member to member, so that one
 with at least two more than another loses one and that other gains one; where all subscribe to the same, numbers differ
 by at most one. *Sticky*: of the even outcomes one is sought that takes few partitions from whoever has them. In
-between stands the rack (KIP-881): partitions are held by members near a replica as far as evenness allows.
+between stands the rack (KIP-881): no other outcome as even has more partitions held by members near a replica.
+
+Both are sought first among what nobody held, then with everything. So when members gave up what an outcome took from
+them, sharing that anew moves nothing else: with it alone, the same evenness and nearness can be had.
 
 Partitions of one topic with replicas in the same racks are alike and only counted here. Members are numbered; a set of
 members is an integer with their bits set, which makes the search for somebody to pass a partition to one operation.
@@ -12,17 +15,21 @@ members is an integer with their bits set, which makes the search for somebody t
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Balance", "Kind"]
 
 Members: TypeAlias = int
 """A set of members: bit n stands for member n."""
+
+_Roads: TypeAlias = tuple[Members, Members, Members]
+"""To whom a member could give something: so that one less is held from afar, as many, one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +71,16 @@ class Balance:
             self._at_load[load] = self._at_load.get(load, 0) | 1 << member
 
     def settle(self) -> None:
-        """Place what nobody holds, make it even, bring it near. Settling the outcome once more changes nothing."""
+        """Place what nobody holds, make it even, bring it near. Settling that again, or a part of it, moves nothing."""
         self._place()
         everybody = [kind.subscribers for kind in self.kinds]
         near = [kind.near for kind in self.kinds]
         if near != everybody:
             self._even_out(near, self._new)
-            self._even_out(near, self.held)
-        self._even_out(everybody, self._new)
-        self._even_out(everybody, self.held)
-        if near != everybody:
-            self._bring_near()
+        for givable in (self._new, self.held):
+            self._even_out(everybody, givable)
+            if near != everybody:
+                self._bring_near(givable)
 
     # Single steps
 
@@ -216,62 +222,120 @@ class Balance:
     def _kind_to_give(
         self, giver: int, taker: int, allowed: Sequence[Members], givable: Sequence[Mapping[int, int]]
     ) -> int | None:
-        """Best what the taker owned before, then what the giver did not."""
-        if self._lacking[taker]:
-            for kind in self._lacking[taker].keys() & givable[giver].keys():
-                if allowed[kind] >> taker & 1:
-                    return kind
-        for kinds in (self._new[giver], givable[giver]):
-            for kind in kinds:
-                if allowed[kind] >> taker & 1:
-                    return kind
+        for kind in self._in_order(giver, taker, givable):
+            if allowed[kind] >> taker & 1:
+                return kind
         return None
+
+    def _in_order(self, giver: int, taker: int, givable: Sequence[Mapping[int, int]]) -> Iterator[int]:
+        """What to give: best what the taker owned before, then what the giver did not."""
+        if self._lacking[taker]:
+            yield from self._lacking[taker].keys() & givable[giver].keys()
+        yield from self._new[giver]
+        yield from givable[giver]
 
     # Nearness
 
-    def _bring_near(self) -> None:
-        """Move, or exchange, what its holder is not near, as long as fewer are held from afar and evenness stays."""
+    def _bring_near(self, givable: Sequence[Mapping[int, int]]) -> None:
+        """Pass partitions on as long as fewer are held from afar by it and evenness stays.
+
+        They go round in a ring of members; or along a chain, the last of whom has one partition less than the first.
+        """
+        roads: dict[int, _Roads] = {}
         helped = True
-        while helped:
+        while helped:  # What one brought near may have opened a way for another.
             helped = False
-            partners = self._partners()
             for member in range(len(self.held)):
-                for kind in [kind for kind in self.held[member] if not self.kinds[kind].near >> member & 1]:
-                    while kind in self.held[member] and self._bring_one_near(member, kind, partners):
-                        helped = True
+                helped |= self._bring_near_from(member, givable, roads)
 
-    def _partners(self) -> list[Members]:
-        """For each member those who may hold what can go to it without being held from afar more than before."""
-        partners = [0] * len(self.held)
-        for holder, kinds in enumerate(self.held):
-            exchangeable: Members = 0
-            for kind in kinds:
-                exchangeable |= self._exchangeable_to(holder, kind)
-            for member in _members_of(exchangeable & ~(1 << holder)):
-                partners[member] |= 1 << holder
-        return partners
+    def _bring_near_from(self, start: int, givable: Sequence[Mapping[int, int]], roads: dict[int, _Roads]) -> bool:
+        helped = False
+        while ring := self._ring(start, givable, roads):
+            helped = True
+            passed = [(*link, self._kind_to_pass(*link, change, givable)) for link, change in ring.items()]
+            for giver, taker, kind in passed:
+                self._give(giver, kind)
+                self._take(taker, kind)
+                roads.pop(giver, None)
+                roads.pop(taker, None)
+        return helped
 
-    def _exchangeable_to(self, holder: int, kind: int) -> Members:
-        near = self.kinds[kind].near
-        return near if near >> holder & 1 else self.kinds[kind].subscribers
+    def _ring(
+        self, start: int, givable: Sequence[Mapping[int, int]], roads: dict[int, _Roads]
+    ) -> dict[tuple[int, int], int]:
+        """The links of a ring that brings something near, each with its change in how many are held from afar.
 
-    def _bring_one_near(self, member: int, kind: int, partners: list[Members]) -> bool:
-        near = self.kinds[kind].near
-        taker = self._least_loaded(near, self.load[member] - 1)
-        if taker is not None:
-            self._give(member, kind)
-            self._take(taker, kind)
-            return True
-        for partner in _members_of(near & partners[member]):
-            for other in self.held[partner]:
-                if self._exchangeable_to(partner, other) >> member & 1:
-                    self._give(member, kind)
-                    self._take(partner, kind)
-                    self._give(partner, other)
-                    self._take(member, other)
-                    return True
-            partners[member] &= ~(1 << partner)
-        return False
+        A ring whose changes add up to less than 0 has a member from whom on every part of it does: looking from each
+        member, and only as long as the sum is below 0, finds one if there is any (Bellman and Ford's way). So where
+        none is found, no other way to share as evenly has more partitions near.
+        """
+        came_from: dict[int, tuple[int, int | None]] = {}
+        within: defaultdict[int, Members] = defaultdict(int)  # Those reached with a sum of -n or less, by n.
+        waiting: deque[tuple[Members, int, int, int | None]] = deque([(1 << start, 0, start, None)])
+        while waiting:
+            reached, sum_, giver, by = waiting.popleft()
+            for member in _members_of(reached & ~within[1 - sum_]):
+                if member in came_from and (links := _ring_back(member, giver, by, came_from)):
+                    return links
+                if member != start:
+                    came_from[member] = giver, by
+                for change, others in self._links(member, givable, roads):
+                    total = sum_ + (change or 0)
+                    if total >= 0:
+                        continue
+                    if others >> start & 1:
+                        return _ring_back(start, member, change, came_from)
+                    if found := others & ~within[-total]:
+                        waiting.append((found, total, member, change))
+                        for level in range(1, 1 - total):
+                            within[level] |= found
+        return {}
+
+    def _links(
+        self, member: int, givable: Sequence[Mapping[int, int]], roads: dict[int, _Roads]
+    ) -> Iterator[tuple[int | None, Members]]:
+        """Who could follow a member in a ring, by the change. None: a chain ends with it, and began with the other."""
+        yield None, self._at_load.get(self.load[member] + 1, 0)
+        if member not in roads:
+            roads[member] = self._roads(member, givable[member])
+        yield from zip((-1, 0, 1), roads[member], strict=True)
+
+    def _roads(self, member: int, kinds: Iterable[int]) -> _Roads:
+        nearer = level = farther = 0
+        for number in kinds:
+            kind = self.kinds[number]
+            if kind.near >> member & 1:
+                level |= kind.near
+                farther |= kind.subscribers
+            else:
+                nearer |= kind.near
+                level |= kind.subscribers
+        others = ~(1 << member)
+        return nearer & others, level & others, farther & others
+
+    def _kind_to_pass(self, giver: int, taker: int, change: int, givable: Sequence[Mapping[int, int]]) -> int:
+        for number in self._in_order(giver, taker, givable):
+            kind = self.kinds[number]
+            if kind.subscribers >> taker & 1 and (kind.near >> giver & 1) - (kind.near >> taker & 1) <= change:
+                return number
+        raise AssertionError(f"member {giver} has nothing for {taker}")
+
+
+def _ring_back(
+    other: int, member: int, by: int | None, came_from: Mapping[int, tuple[int, int | None]]
+) -> dict[tuple[int, int], int]:
+    """The links from `other` to `member`, and on to `other`; none where `member` was not reached over `other`."""
+    links: dict[tuple[int, int], int] = {}
+    giver, taker, change = member, other, by
+    while True:
+        if change is not None:
+            links[giver, taker] = change
+        if giver == other:
+            return links
+        if giver not in came_from:
+            return {}
+        taker = giver
+        giver, change = came_from[giver]
 
 
 def _subtract(counts: dict[int, int], kind: int) -> None:
