@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_clock import simulate
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch
@@ -242,15 +244,15 @@ def lines(name: str, count: int, width: int) -> bytes:
     return b"".join(f"{name} {number} {'x' * width}\n".encode() for number in range(count))
 
 
-async def drive(made, random, until):
+async def drive(made, source, until):
     """Encoders and brokers finish something at random until nothing is left."""
     for _ in range(3000):
         await asyncio.sleep(0)
         made.collect()
-        if made.encoding.jobs and random.random() < 0.6:
-            made.encoding.finish(random.randrange(len(made.encoding.jobs)))
+        if made.encoding.jobs and source.random() < 0.6:
+            made.encoding.finish(source.randrange(len(made.encoding.jobs)))
         elif made.broker.waiting:
-            made.broker.acknowledge(random.randrange(len(made.broker.waiting)))
+            made.broker.acknowledge(source.randrange(len(made.broker.waiting)))
         elif until():
             return
         else:
@@ -263,12 +265,11 @@ async def drive(made, random, until):
     counts=st.lists(st.integers(0, 4000), min_size=1, max_size=6),
     most=st.integers(PAGE_BYTES // 2, SLAB),
     pages=st.integers(10, 40),
-    random=st.randoms(use_true_random=False),
+    seed=st.integers(0, 2**32),
     fixed=st.booleans(),
 )
-def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_moves(
-    counts, most, pages, random, fixed
-):
+def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_moves(counts, most, pages, seed, fixed):
+    # Hypothesis draws nothing while the pipeline works: how often it is asked must not depend on how a run goes.
     texts = {f"s{number}": lines(f"s{number}", count, 150) for number, count in enumerate(counts)}
     lanes = {name: Lane(number % 2, b"k%d" % number) for number, name in enumerate(texts)} if fixed else {}
     route = TextRoute(texts, most, lanes=lanes)
@@ -277,7 +278,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
         with bench(route, pages) as made:
             for name, text in texts.items():
                 made.assign(name, until=len(text))
-            await drive(made, random, lambda: len(made.news.events) == len(texts))
+            await drive(made, random.Random(seed), lambda: len(made.news.events) == len(texts))
             assert {event[:2] for event in made.news.events} == {("ended", name) for name in texts}
             assert made.arena.used_pages == 0
             for name, text in texts.items():
@@ -290,7 +291,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
                     assert numbers == sorted(numbers)
             assert made.counters.bytes_acknowledged == sum(map(len, texts.values()))
 
-    asyncio.run(check())
+    simulate(check)
 
 
 async def test_a_position_waits_for_a_batch_that_is_not_acknowledged():
