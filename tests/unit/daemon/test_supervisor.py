@@ -117,6 +117,12 @@ async def ends(running):
         return await running
 
 
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("once", [False, True])
 async def test_a_signal_ends_a_start_that_waits_for_a_cluster(make, monkeypatch, once):
     monkeypatch.setattr(FakeSession, "starts", False)
@@ -172,7 +178,7 @@ async def test_a_run_with_an_end_ends_when_all_sources_have(make, found):
     made = make(route, once=True)
     running = asyncio.create_task(made.run())
     route.looked.set()
-    await asyncio.sleep(0.01)
+    await until(lambda: len(made._workers.told) == len(found))
     for assigned in made._workers.told:
         for assignment in assigned.assignments:
             made._received(0, SourceEnded("r", assignment.found.source, assignment.generation, "taken"))
@@ -186,7 +192,7 @@ async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again
     made = make(route, once=True)
     running = asyncio.create_task(made.run())
     route.looked.set()
-    await asyncio.sleep(0.01)
+    await until(lambda: made._workers.told)
     for _ in range(2):
         made._received(0, SourceTroubled("r", "a", 1, "Input/output error"))
     await asyncio.sleep(0.01)
@@ -233,9 +239,7 @@ async def test_a_start_and_an_end_while_another_program_has_the_positions_locked
     made = make(route)
     began = time.monotonic()
     running = asyncio.create_task(made.run())
-    async with asyncio.timeout(5):
-        while not made._workers.told:
-            await asyncio.sleep(0.001)
+    await until(lambda: made._workers.told)
     await asyncio.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0.01)
@@ -259,11 +263,9 @@ async def test_the_end_waits_for_locked_positions_no_longer_than_a_drain_may_tak
     route.looked.set()
     made = make(route, drain_timeout=0.2 if end == "the drain's deadline" else 30.0)
     running = asyncio.create_task(made.run())
-    async with asyncio.timeout(5):
-        while not made._workers.told:
-            await asyncio.sleep(0.001)
+    await until(lambda: made._workers.told)
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.01)
+    await until(lambda: made._draining)
     if end == "a second signal":
         os.kill(os.getpid(), signal.SIGTERM)
     summary = await ends(running)
@@ -278,9 +280,7 @@ async def test_a_source_that_can_not_be_read_is_logged_with_the_path_of_its_file
     route.looked.set()
     made = make(route)
     running = asyncio.create_task(made.run())
-    async with asyncio.timeout(5):
-        while not made._workers.told:
-            await asyncio.sleep(0.001)
+    await until(lambda: made._workers.told)
     with structlog.testing.capture_logs() as logs:
         made._received(0, SourceTroubled("r", "8-2a-1f", 1, "[Errno 5] Input/output error"))
     os.kill(os.getpid(), signal.SIGTERM)
