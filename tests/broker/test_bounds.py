@@ -274,12 +274,13 @@ async def test_a_running_broker_removes_what_is_beyond_retention(tmp_path: Path)
         for _ in range(100):
             assert client.produce("t", 0, batch_of([b"x" * 1000])).error is ErrorCode.none
         deadline = time.monotonic() + 20
-        while not (start := earliest(client)):
-            assert time.monotonic() < deadline
+        # Retention that came amid the batches has left those that were not too many yet.
+        while (start := earliest(client)) < 30:
+            assert time.monotonic() < deadline, f"the log starts at {start}"
         return start
 
     async with BrokerServer(settings) as server:
-        assert 30 <= await in_thread(server.port, work) <= 60
+        assert await in_thread(server.port, work) <= 60
 
 
 @pytest.mark.parametrize(

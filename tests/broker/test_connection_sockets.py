@@ -107,7 +107,7 @@ def test_a_refused_connection_fails_at_once_and_names_the_address(on_loop: Any) 
         port, began = free_port(), time.monotonic()
         with pytest.raises(ConnectionLost, match=rf"127\.0\.0\.1:{port}.*refused"):
             await Connection.open("127.0.0.1", port, settings=SETTINGS, timeout=10)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
 
     on_loop(work())
 
@@ -139,9 +139,12 @@ def test_a_listener_of_another_protocol_is_named_as_such(
 
 
 def test_an_unknown_host_is_a_lost_connection_that_names_it(on_loop: Any) -> None:
+    # Too long for a name: the resolver says so without a name server, which might take longer than the deadline.
+    host = "no-such-host." * 20 + "invalid"
+
     async def work() -> None:
-        with pytest.raises(ConnectionLost, match=r"no-such-host\.invalid"):
-            await Connection.open("no-such-host.invalid", 9092, settings=SETTINGS, timeout=10)
+        with pytest.raises(ConnectionLost, match=rf"^{host}: "):
+            await Connection.open(host, 9092, settings=SETTINGS, timeout=10)
 
     on_loop(work())
 
