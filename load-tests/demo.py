@@ -231,15 +231,17 @@ def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
     caught_up_by = float("inf")
     while True:
         daemon.check()
+        status = daemon.status()
+        written = not writer.is_alive()
+        # Told only now: while the daemon was asked, the rest may have been written, and more rotated.
         while told < len(log.events):
             screen.say(f"  {log.events[told]}")
             told += 1
-        status = daemon.status()
         if status is not None:
             route = status["routes"][0]
             elapsed = time.monotonic() - started
             screen.progress(_progress(route, log, elapsed))
-            if not writer.is_alive() and route["records"] >= log.lines and not _lag(route):
+            if written and route["records"] >= log.lines and not _lag(route):
                 screen.progress("")
                 return elapsed
         if log.error is not None:
