@@ -125,7 +125,7 @@ async def test_committed_transactions_are_read_whole_and_aborted_ones_never(kafk
 
 @EVERY_PROTOCOL
 async def test_ready_batches_belong_to_the_transaction_too(kafka_of_release: KafkaCluster) -> None:
-    topic = kafka_of_release.create_topic()
+    topic = kafka_of_release.create_topic(retention_ms="-1")  # the records are old
     builder = BatchBuilder(1 << 20)
     for number in range(100):
         builder.append(None, b"%d" % number, (), 1_700_000_000_000)
