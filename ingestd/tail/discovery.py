@@ -164,8 +164,7 @@ class TailFinder:
             del self._by_origin[known.identity.origin]
         self._keep_done(file, known, reason)
         self._claims.release(file, self._route.name)
-        if self._wanted is not None:
-            self._wanted.set()
+        self._look_again()
 
     def _leave_path(self, known: _Known) -> None:
         if self._by_path.get(known.path) is known:
@@ -203,8 +202,7 @@ class TailFinder:
             return None
 
     def _directory_changed(self, _key: Hashable, _events: int) -> None:
-        if self._wanted is not None:
-            self._wanted.set()
+        self._look_again()
 
     def _watch(self, inotify: Inotify) -> None:
         wanted: dict[Hashable, tuple[str, int]] = {path: (path, DIRECTORY_EVENTS) for path in self._directories}
@@ -221,14 +219,13 @@ class TailFinder:
                 return
             except OSError:
                 continue  # gone since the pass: the next one says so
-            if events == WRITTEN:
-                self._look_again_unless_empty(path)
+            # What happened between the look and the watch gives no event.
+            if events != WRITTEN or _has_bytes(path):
+                self._look_again()
 
-    def _look_again_unless_empty(self, path: str) -> None:
-        """What was written before the watch was there gives no event."""
-        with suppress(OSError):
-            if os.stat(path).st_size and self._wanted is not None:
-                self._wanted.set()
+    def _look_again(self) -> None:
+        if self._wanted is not None:
+            self._wanted.set()
 
     def _warn_watch(self, error: OSError) -> None:
         _log.warning(
@@ -506,4 +503,11 @@ class TailFinder:
                     since = time.monotonic()
                     self._copies[candidate.file] = (candidate.status.st_size, since)
                 return time.monotonic() - since < COPY_PATIENCE
+        return False
+
+
+def _has_bytes(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
         return False

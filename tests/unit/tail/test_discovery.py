@@ -114,6 +114,27 @@ async def test_a_new_file_is_found_while_the_finder_runs_without_waiting_for_the
     assert names(told.found) == ["a.log", "b.log", "c.log"]
 
 
+async def test_a_file_that_comes_between_the_look_at_its_directory_and_the_watch_is_found_at_once(
+    make_route: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A watch tells of what comes after it, a look of what was there before: who is made between the two is in neither.
+    watch_it = watch.Inotify.add
+
+    def late(inotify: watch.Inotify, key: Any, path: str, events: int) -> None:
+        if events == watch.DIRECTORY_EVENTS:
+            (Path(path) / "between.log").write_text(f"{path}\n")
+        watch_it(inotify, key, path, events)
+
+    monkeypatch.setattr(watch.Inotify, "add", late)
+    (tmp_path / "sub").mkdir()
+    told = Told()
+    task = asyncio.ensure_future(make_route("**/*.log", rescan_interval=3600.0).finder([], once=False).run(told))
+    while len(told.found) < 2:
+        await told.wait()
+    task.cancel()
+    assert names(told.found) == ["between.log", "between.log"]
+
+
 async def test_without_a_watch_files_are_found_by_the_clock(
     make_route: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
