@@ -72,7 +72,7 @@ class TopicAdmin(Administration):
         }
         there = [name for name in outcomes.unsure if _is(created[name].error, ErrorCode.topic_already_exists)]
         if there and not validate_only:
-            for name, topic in (await self._looked_at(there, deadline)).items():
+            for name, topic in (await self._looked_at(dict.fromkeys(there, 1), deadline)).items():
                 if isinstance(topic, IngestdError):
                     created[name] = CreatedTopic(name, error=topic)
                 elif _is_as_wanted(topic, wanted[name]):
@@ -147,7 +147,8 @@ class TopicAdmin(Administration):
         errors = {name: outcomes.error(name) for name in outcomes.found}
         refused = {name for name in outcomes.unsure if _is(errors[name], ErrorCode.invalid_partitions)}
         if refused and not validate_only:
-            for name, topic in (await self._looked_at(refused, deadline)).items():
+            totals = {name: wanted[name].total for name in refused}
+            for name, topic in (await self._looked_at(totals, deadline)).items():
                 if isinstance(topic, IngestdError):
                     errors[name] = topic
                 elif len(topic.partitions) == wanted[name].total:
@@ -164,13 +165,24 @@ class TopicAdmin(Administration):
         return dict(await self._topics(tuple(require_several("topics", topics)), timeout))
 
     async def _looked_at(
-        self, topics: Collection[str], deadline: Deadline
+        self, topics: Mapping[str, int], deadline: Deadline
     ) -> Mapping[str, TopicMetadata | IngestdError]:
-        """What became of topics that an attempt without an answer may have changed, or why nobody says."""
-        try:
-            return await self._topics(tuple(topics), deadline.remaining)
-        except IngestdError as error:
-            return dict.fromkeys(topics, error)
+        """What became of topics that an attempt without an answer may have changed, or why nobody says.
+
+        Brokers hear of what the controller did a moment later: while a topic has fewer partitions than `topics` says,
+        it is looked at again, a few times.
+        """
+        settings = self._client.settings
+        looked: Mapping[str, TopicMetadata] = {}
+        async for attempt in settings.retry_backoff().attempts_until(deadline):
+            try:
+                looked = await self._topics(tuple(topics), deadline.remaining)
+            except IngestdError as error:
+                return looked or dict.fromkeys(topics, error)
+            heard = all(len(looked[name].partitions) >= least for name, least in topics.items() if name in looked)
+            if heard or attempt + 1 >= settings.metadata_attempts:
+                break
+        return looked
 
     async def _topics(self, topics: Collection[str] | None, timeout: float) -> Mapping[str, TopicMetadata]:
         return await self._one(

@@ -145,6 +145,23 @@ async def test_a_topic_that_not_every_broker_knows_after_a_lost_answer_is_not_ta
     assert code(outcome.error) is ErrorCode.topic_already_exists
 
 
+async def test_a_broker_that_hears_of_a_change_after_its_lost_answer_is_asked_again(
+    cluster: Any, settings: Any
+) -> None:
+    """The controller has made the topic, and its answer is lost; then the broker says twice that there is none."""
+    Script(cluster, "CreateTopics", created, ConnectionLost, {"t": ErrorCode.topic_already_exists})
+    Script(cluster, "CreatePartitions", grown, ConnectionLost, ErrorCode.invalid_partitions)
+    async with Client(["one:1"], settings()) as client:
+        admin = ClusterAdmin(client)
+        cluster.errors["t"] = [ErrorCode.unknown_topic_or_partition] * 2
+        (topic,) = await admin.create_topics([NewTopic("t", 3, 3)], timeout=5)
+        assert (topic.error, topic.partitions) == (None, 3)
+        cluster.errors["t"] = [ErrorCode.unknown_topic_or_partition] * 2
+        (partitions,) = await admin.create_partitions([NewPartitions("t", 3)], timeout=5)
+        assert partitions.error is None
+    assert cluster.errors["t"] == []
+
+
 async def test_a_broker_that_waited_in_vain_for_the_controller_is_asked_again(cluster: Any, settings: Any) -> None:
     late = {"t": ErrorCode.request_timed_out}
     Script(cluster, "CreateTopics", created, late, {"t": ErrorCode.topic_already_exists})
