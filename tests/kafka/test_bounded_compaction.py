@@ -37,8 +37,15 @@ def compact(cluster: KafkaCluster, topic: str) -> None:
 
 
 def begin_transaction(cluster: KafkaCluster, topic: str) -> Producer:
-    """With one record: what is before it, and no more, is stable."""
-    producer = Producer({"bootstrap.servers": cluster.servers, "transactional.id": topic, "log_level": 2})
+    """With one record: what is before it, and no more, is stable. It lasts longer than compaction may take."""
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.servers,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 300_000,
+            "log_level": 2,
+        }
+    )
     producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(topic, b"undecided", key=b"k", partition=0)
@@ -55,9 +62,9 @@ async def first_offset(client: Client, topic: str) -> int:
 
 
 async def read_round_and_round(partition: PartitionConsumer, count: int) -> None:
-    """There is always more to fetch."""
+    """There is always more to fetch. Closed, it may still have something at hand, and seeks no more."""
     async for batch in partition.batches():
-        if batch.next_offset >= count // 2:
+        if batch.next_offset >= count // 2 and not partition.closed:
             await partition.seek(0)
 
 

@@ -57,6 +57,7 @@ async def test_a_topic_made_anew_is_noticed_and_producers_go_on(
     async with Client(kafka.bootstrap) as client, AsyncProducer(client) as producer:
         admin = ClusterAdmin(client)
         (first,) = await admin.create_topics([NewTopic(name, 1, 1)])
+        await partitions_of_new(client, name)
         await deliver(producer, name, b"into the first")
         assert client.metadata.snapshot.topics[name].topic_id == first.topic_id
         (deleted,) = await admin.delete_topics([name])

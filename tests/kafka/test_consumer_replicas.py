@@ -51,9 +51,9 @@ async def consumer(cluster: KafkaCluster, client_id: str = "reader", **settings:
         yield made
 
 
-async def take(partition: PartitionConsumer, count: int) -> list[int]:
+async def take(partition: PartitionConsumer, count: int, patience: float = PATIENCE) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience):
         async for record in partition:
             found.append(int(record.value or b"-1"))
             if len(found) == count:
@@ -132,7 +132,7 @@ async def test_leaders_that_move_by_reassignment_cost_a_reader_no_record(racks: 
     topic = await asyncio.to_thread(racks.create_topic, "moving", replicas=[[1, 2]])
     async with consumer(racks, "moving") as reader:
         partition = await reader.consume_partition(topic, 0, Edge.oldest)
-        reading = asyncio.create_task(take(partition, 600))
+        reading = asyncio.create_task(take(partition, 600, 4 * PATIENCE))  # while the leader moves six times
         async with Client(racks.bootstrap) as client:
             for turn, replicas in enumerate([[2, 3], [3, 1], [1, 2], [2, 1], [1, 3], [3, 2]]):
                 await asyncio.to_thread(produce, racks, topic, 100 * turn, 100)

@@ -11,8 +11,8 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from harness import reading
@@ -21,7 +21,7 @@ from harness.node import JAVA_FOR_TESTS, Node, NodeDiedError, Ports, free_ports,
 from harness.request_log import read_request_log, requests_by_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["KafkaCluster", "java_tool", "live_clusters"]
@@ -343,7 +343,7 @@ class KafkaCluster:
         replicas: int | Sequence[Sequence[int]] | None = None,
         **configs: str,
     ) -> str:
-        """Create a topic (named uniquely unless named), wait for its leaders. `_` in config names stands for `.`.
+        """Create a topic (named uniquely unless named); its leaders lead. `_` in config names stands for `.`.
 
         `replicas`: how many, or for each partition on which nodes, its leader first.
         """
@@ -355,15 +355,27 @@ class KafkaCluster:
             wanted = NewTopic(topic, len(replicas), replica_assignment=[*map(list, replicas)], config=settings)
         self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
         self.wait_in_sync(topic)
+        # Metadata names a leader a moment before that node has made the log and knows that it leads.
+        numbers = range(partitions if replicas is None or isinstance(replicas, int) else len(replicas))
+        self._until(lambda: self._lead(topic, numbers), f"the leaders of {topic} lead")
         return topic
+
+    def _lead(self, topic: str, partitions: Iterable[int]) -> bool:
+        """Whether each partition's leader answers as one. Raises `KafkaException` where one does not."""
+        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        for told in self.admin.list_offsets(asked, request_timeout=5).values():
+            told.result(timeout=ADMIN_SECONDS)
+        return True
 
     def wait_for_end_offsets(self, topic: str, offsets: dict[int, int]) -> None:
         """Until the high watermarks are these: a transaction's end is answered before its marker is written."""
         self._until(lambda: self.end_offsets(topic) == offsets, f"{topic} ends at {offsets}")
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its data."""
+        """Delete a topic and its data, wait until no node names it any more: one made anew is not taken for it."""
         self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
+        running = [node for node in self.nodes.values() if node.running]
+        self._until(lambda: all(topic not in self._metadata_of(node).topics for node in running), f"{topic} is gone")
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node id of a partition's leader; waits until there is one that runs (or is frozen)."""
