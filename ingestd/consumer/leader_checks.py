@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion
@@ -42,7 +43,7 @@ class LeaderCheck:
 Check = TypeVar("Check", bound=LeaderCheck)
 
 
-class LeaderChecks(Generic[Check]):
+class LeaderChecks(ABC, Generic[Check]):
     """Asks each leader about all partitions that came to it together. A subclass has the question, and reads answers.
 
     Each check ends in one call of `done`, with None or with the error that left it without an answer, unless another
@@ -56,19 +57,21 @@ class LeaderChecks(Generic[Check]):
         self._waiting: dict[int, list[Check]] = {}
         self._under_way: dict[TopicPartition, Check] = {}
 
+    @abstractmethod
     def _question(self, checks: Mapping[TopicPartition, Check]) -> Build:
-        raise NotImplementedError
+        """The request that asks about all of them."""
 
+    @abstractmethod
     def _parts(self, answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
         """Each partition's part of an answer; its `error_code` says whether `_read` can take it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, check: Check, part: Any) -> None:
-        raise NotImplementedError
+        """Note in the check what its part says."""
 
+    @abstractmethod
     def _subject(self, check: Check) -> str:
         """What is asked, for errors."""
-        raise NotImplementedError
 
     def _begin(self, check: Check) -> None:
         """Have a check's leader asked."""

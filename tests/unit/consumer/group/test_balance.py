@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -12,10 +13,12 @@ from ingestd.consumer.group.assignors.balance import Balance, Kind
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    Counts: TypeAlias = Sequence[Mapping[int, int]]
 
 RANDOM = st.randoms(use_true_random=False)
-Counts = list[dict[int, int]]
 
 
 def bits(members: int) -> list[int]:
@@ -36,11 +39,10 @@ def kinds_at_random(rng: random.Random, members: int, kinds: int, partitions: in
 
 
 def owned_at_random(rng: random.Random, kinds: Sequence[Kind], members: int) -> Counts:
-    owned: Counts = [{} for _ in range(members)]
+    owned: list[Counter[int]] = [Counter() for _ in range(members)]
     for number, kind in enumerate(kinds):
         for _ in range(rng.randint(0, kind.partitions)):
-            counts = owned[rng.choice(bits(kind.subscribers))]
-            counts[number] = counts.get(number, 0) + 1
+            owned[rng.choice(bits(kind.subscribers))][number] += 1
     return owned
 
 
@@ -66,10 +68,10 @@ def all_ways(kinds: Sequence[Kind], members: int) -> Iterator[Counts]:
     """Each way to share the partitions among those who subscribe to them."""
     each = [itertools.combinations_with_replacement(bits(kind.subscribers), kind.partitions) for kind in kinds]
     for holders in itertools.product(*each):
-        held: Counts = [{} for _ in range(members)]
+        held: list[Counter[int]] = [Counter() for _ in range(members)]
         for kind, who in enumerate(holders):
             for member in who:
-                held[member][kind] = held[member].get(kind, 0) + 1
+                held[member][kind] += 1
         yield held
 
 
