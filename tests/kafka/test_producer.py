@@ -120,8 +120,6 @@ async def test_weaker_acknowledgements_deliver_too(
     kafka: KafkaCluster, topic: Callable[..., str], read_back: Callable[[str], dict[int, list[bytes]]], acks: int
 ) -> None:
     name = topic(partitions=1)
-    # A node says that it leads a moment before it does; without acknowledgement nobody hears that it did not yet.
-    await asyncio.to_thread(kafka.wait_for_end_offsets, name, {0: 0})
     async with Client(kafka.bootstrap) as client, AsyncProducer(client, ProducerSettings(acks=acks)) as producer:
         load = Load(producer, name, 1)
         await load.send(20)

@@ -30,10 +30,7 @@ TEXT = b"".join(
 
 
 async def produce(kafka: KafkaCluster, topic: str, batch: memoryview) -> int:
-    """Send one batch as it is; its base offset. Nobody sends it again: the leader must have told its end before.
-
-    A node says that it leads a new partition a moment before it does.
-    """
+    """Send one batch as it is; its base offset."""
     node = kafka.node_of(kafka.leader(topic))
     host, port = node.address.split(":")
     connection = await Connection.open(host, int(port), settings=ConnectionSettings(), timeout=30)
@@ -58,7 +55,6 @@ async def test_a_broker_takes_the_line_encoders_batches_as_they_are_and_java_rea
     codec: Codec, kafka: KafkaCluster, topic: Callable[..., str], java_tool: Callable[..., str]
 ) -> None:
     name = topic(retention_ms="-1")  # the records are old
-    kafka.wait_for_end_offsets(name, {0: 0})
     out = memoryview(bytearray(2 * len(TEXT)))
     consumed, batches = LineEncoder(Compression(codec), 300_000).encode(TEXT, out, timestamp_ms=1_700_000_000_000)
     assert consumed == len(TEXT)
@@ -88,7 +84,6 @@ async def test_a_broker_takes_the_builders_batches(
     codec: Codec, kafka: KafkaCluster, topic: Callable[..., str], java_tool: Callable[..., str]
 ) -> None:
     name = topic(retention_ms="-1")  # the records are old
-    kafka.wait_for_end_offsets(name, {0: 0})
     builder = BatchBuilder(1 << 20)
     for number in range(500):
         builder.append(b"k%d" % number, b"v" * number, [("trace", b"%d" % number)], 1_700_000_000_000 + number)
