@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 
 from ingestd.daemon.configuration import parse_address
+from ingestd.daemon.metrics import Metrics
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ async def serve(address: str, view: DaemonView) -> HttpServer:
 
 
 def _application(view: DaemonView) -> web.Application:
+    shown = Metrics(view.totals)
+
     async def metrics(request: web.Request) -> web.Response:
-        content_type, body = view.metrics.exposition(request.headers.get("Accept", ""))
+        content_type, body = shown.exposition(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def health(_request: web.Request) -> web.Response:

@@ -1,17 +1,11 @@
-"""What workers counted, as Prometheus reads it: one collector, in the supervisor, fed by `WorkerStatistics`.
-
-Invariants
-    A counter never falls: what a dead incarnation of a worker counted is kept, and its successor's counts are added.
-    A source that no worker reports any more has no series.
+"""What workers counted, as Prometheus reads it: one collector, in the supervisor, over its `Totals`.
 
 Names and units follow https://prometheus.io/docs/practices/naming/: seconds and bytes, totals end in `_total`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import platform
-import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -26,13 +20,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ingestd import __version__
-from ingestd.daemon.arena import PAGE_BYTES
-from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
+from ingestd.daemon.statistics import LATENCY_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client.core import Metric
+
+    from ingestd.daemon.statistics import RouteCounters
+    from ingestd.daemon.totals import Totals
 
 __all__ = ["Metrics"]
 
@@ -51,86 +47,12 @@ _BUCKET_NAMES: Final = (*(str(bound) for bound in LATENCY_BOUNDS), "+Inf")
 
 
 class Metrics(Collector):
-    """The totals of all workers, dead and alive. Belongs to the supervisor's event loop; not thread-safe."""
+    """The metric families of one daemon's totals. Belongs to the supervisor's event loop; not thread-safe."""
 
-    def __init__(self, *, page_bytes: int = PAGE_BYTES) -> None:
-        self._page_bytes = page_bytes
-        self._started = time.time()
-        self._ready = False
-        self._current: dict[int, WorkerStatistics] = {}
-        self._ended_routes: dict[str, RouteCounters] = {}
-        self._ended_cpu_seconds: dict[int, float] = {}
-        self._ended_incarnation: dict[int, int] = {}
-        self._restarts: dict[int, int] = {}
-        self._alive: set[int] = set()
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-
-    def take(self, statistics: WorkerStatistics) -> None:
-        """Take a worker's newest report in place of its last one. A report older than its successor's is dropped."""
-        current = self._current.get(statistics.slot)
-        if current is not None and statistics.incarnation < current.incarnation:
-            return
-        if current is not None and statistics.incarnation > current.incarnation:
-            self._keep(current)
-            current = None
-        if statistics.sources is None:
-            unchanged = {} if current is None else current.sources
-            statistics = dataclasses.replace(statistics, sources=unchanged)
-        ended = statistics.incarnation <= self._ended_incarnation.get(statistics.slot, -1)
-        self._current[statistics.slot] = _without_gauges(statistics) if ended else statistics
-
-    def worker_started(self, slot: int) -> None:
-        """The worker of a slot runs."""
-        self._alive.add(slot)
-        self._restarts.setdefault(slot, 0)
-
-    def worker_ended(self, slot: int) -> None:
-        """The worker of a slot is gone: its counts stay, its sources and its arena have no series any more."""
-        self._alive.discard(slot)
-        current = self._current.get(slot)
-        if current is not None:
-            self._ended_incarnation[slot] = current.incarnation
-            self._current[slot] = _without_gauges(current)
-
-    def worker_restarted(self, slot: int) -> None:
-        """The worker of a slot died and was started again."""
-        self._restarts[slot] = self._restarts.get(slot, 0) + 1
-        self.worker_started(slot)
-
-    def error(self, route: str, kind: str) -> None:
-        """Count an error that the supervisor itself met (a source that can not be taken, a topic that is not there)."""
-        errors = self._ended_routes.setdefault(route, RouteCounters()).errors
-        errors[kind] = errors.get(kind, 0) + 1
-
-    def set_ready(self, *, ready: bool) -> None:
-        """Whether the first assignment of sources to workers is done."""
-        self._ready = ready
-
-    def totals(self) -> dict[str, RouteCounters]:
-        """Each route's totals since the daemon's start, over all workers, dead and alive."""
-        totals: dict[str, RouteCounters] = {}
-        for name, counters in self._all_counters():
-            _add(totals.setdefault(name, RouteCounters()), counters)
-        return totals
-
-    def sources(self) -> dict[str, SourceGauges]:
-        """Every source that a live worker reports, by name."""
-        return {name: gauges for report in self._current.values() for name, gauges in (report.sources or {}).items()}
-
-    def cpu_seconds(self) -> dict[int, float]:
-        """CPU seconds of each worker slot, over all its incarnations."""
-        seconds = dict(self._ended_cpu_seconds)
-        for slot, report in self._current.items():
-            seconds[slot] = seconds.get(slot, 0.0) + report.cpu_seconds
-        return seconds
-
-    def arena(self, slot: int) -> tuple[int, int]:
-        """Shared memory of the slot's worker, and how much of it is in use, in bytes; 0 until it reports."""
-        report = self._current.get(slot)
-        if report is None:
-            return 0, 0
-        return report.arena_pages * self._page_bytes, report.arena_pages_used * self._page_bytes
 
     def exposition(self, accept: str = "") -> tuple[str, bytes]:
         """Content type and text of a scrape: OpenMetrics where the `Accept` header takes it, else plain text."""
@@ -142,42 +64,33 @@ class Metrics(Collector):
         """Every metric family, as prometheus-client wants it."""
         yield from self._daemon_families()
         yield from self._worker_families()
-        yield from self._route_families(self.totals())
+        yield from self._route_families(self._totals.routes())
         yield from self._source_families()
-
-    def _keep(self, ended: WorkerStatistics) -> None:
-        for name, counters in ended.routes.items():
-            _add(self._ended_routes.setdefault(name, RouteCounters()), counters)
-        kept = self._ended_cpu_seconds.get(ended.slot, 0.0)
-        self._ended_cpu_seconds[ended.slot] = kept + ended.cpu_seconds
-
-    def _all_counters(self) -> Iterable[tuple[str, RouteCounters]]:
-        yield from self._ended_routes.items()
-        for report in self._current.values():
-            yield from report.routes.items()
 
     def _daemon_families(self) -> Iterator[Metric]:
         build = {"version": __version__, "python": platform.python_version()}
         yield InfoMetricFamily("ingestd_build", "The program that runs.", value=build)
-        yield _gauge("ingestd_start_time_seconds", "Start of the supervisor, as a Unix time.", self._started)
-        yield _gauge("ingestd_ready", "1 once every source found at start is given to a worker.", float(self._ready))
-        yield _gauge("ingestd_workers_alive", "Worker processes that run now.", len(self._alive))
+        yield _gauge("ingestd_start_time_seconds", "Start of the supervisor, as a Unix time.", self._totals.started)
+        yield _gauge(
+            "ingestd_ready", "1 once every source found at start is given to a worker.", float(self._totals.ready)
+        )
+        yield _gauge("ingestd_workers_alive", "Worker processes that run now.", len(self._totals.alive))
 
     def _worker_families(self) -> Iterator[Metric]:
         restarts = CounterMetricFamily(
             "ingestd_worker_restarts", "Workers that died and were restarted.", labels=["worker"]
         )
-        for slot, count in sorted(self._restarts.items()):
+        for slot, count in sorted(self._totals.restarts.items()):
             restarts.add_metric([str(slot)], count)
         cpu = CounterMetricFamily("ingestd_worker_cpu_seconds", "CPU time of a worker, in seconds.", labels=["worker"])
-        for slot, seconds in sorted(self.cpu_seconds().items()):
+        for slot, seconds in sorted(self._totals.cpu_seconds().items()):
             cpu.add_metric([str(slot)], seconds)
         size = GaugeMetricFamily("ingestd_arena_size_bytes", "Shared memory of a worker.", labels=["worker"])
         used = GaugeMetricFamily(
             "ingestd_arena_used_bytes", "Shared memory of a worker that holds unacknowledged data.", labels=["worker"]
         )
-        for slot in sorted(self._current):
-            arena_bytes, used_bytes = self.arena(slot)
+        for slot in sorted(self._totals.reporting):
+            arena_bytes, used_bytes = self._totals.arena(slot)
             size.add_metric([str(slot)], arena_bytes)
             used.add_metric([str(slot)], used_bytes)
         yield from (restarts, cpu, size, used)
@@ -217,8 +130,8 @@ class Metrics(Collector):
         """Sources by what a person calls them: two that go by one name (a path rotated this second) are one series."""
         unread: dict[tuple[str, ...], int] = {}
         position: dict[tuple[str, ...], int] = {}
-        count: dict[str, int] = dict.fromkeys(self.totals(), 0)
-        for gauges in self.sources().values():
+        count: dict[str, int] = dict.fromkeys(self._totals.routes(), 0)
+        for gauges in self._totals.sources().values():
             key = (gauges.route, gauges.label)
             unread[key] = unread.get(key, 0) + gauges.unread
             position[key] = max(position.get(key, 0), gauges.position)
@@ -245,20 +158,3 @@ def _family(name: str, text: str, labels: list[str], values: Mapping[tuple[str, 
 
 def _one_label(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
     return {(key,): value for key, value in values.items()}
-
-
-def _without_gauges(report: WorkerStatistics) -> WorkerStatistics:
-    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, sources={})
-
-
-def _add(total: RouteCounters, counters: RouteCounters) -> None:
-    """Add `counters` to `total`, field by field, so that a field added later is not forgotten here."""
-    for field in dataclasses.fields(RouteCounters):
-        ours, theirs = getattr(total, field.name), getattr(counters, field.name)
-        if isinstance(ours, dict):
-            for key, value in theirs.items():
-                ours[key] = ours.get(key, 0) + value
-        elif isinstance(ours, list):
-            ours[:] = [a + b for a, b in zip(ours, theirs, strict=True)]
-        else:
-            setattr(total, field.name, ours + theirs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ingestd.daemon.metrics import Metrics
+    from ingestd.daemon.totals import Totals
 
 __all__ = ["ClusterStatus", "DaemonStatus", "DaemonView", "RouteStatus", "SourceStatus", "WorkerStatus"]
 
@@ -77,8 +77,8 @@ class DaemonView(Protocol):
     """What the endpoint sees of the supervisor. No call waits."""
 
     @property
-    def metrics(self) -> Metrics:
-        """The collector."""
+    def totals(self) -> Totals:
+        """What all workers counted."""
         ...
 
     def unhealthy(self) -> str | None:

@@ -11,35 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ingestd.daemon.clusters import ClusterSession
-    from ingestd.daemon.metrics import Metrics
     from ingestd.daemon.source import Route
+    from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
 
 __all__ = ["cluster_status", "route_statuses", "worker_status"]
 
 
-def worker_status(slot: int, workers: Workers, metrics: Metrics) -> WorkerStatus:
+def worker_status(slot: int, workers: Workers, totals: Totals) -> WorkerStatus:
     """One slot: its living process, if there is one, and what was last heard of it."""
     worker = workers.get(slot)
-    size, used = metrics.arena(slot)
+    size, used = totals.arena(slot)
     return WorkerStatus(
         slot=slot,
         pid=None if worker is None else worker.process.pid,
         incarnation=0 if worker is None else worker.incarnation,
         restarts=workers.restarts[slot],
-        cpu_seconds=metrics.cpu_seconds().get(slot, 0.0),
+        cpu_seconds=totals.cpu_seconds().get(slot, 0.0),
         arena_bytes=size,
         arena_used_bytes=used,
     )
 
 
-def route_statuses(routes: Mapping[str, Route], metrics: Metrics) -> list[RouteStatus]:
+def route_statuses(routes: Mapping[str, Route], totals: Totals) -> list[RouteStatus]:
     """Every route: totals since the daemon's start, and the sources that workers have open."""
-    totals = metrics.totals()
+    counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
-    for name, gauges in metrics.sources().items():
+    for name, gauges in totals.sources().items():
         sources[gauges.route].append(SourceStatus(name, gauges.label, gauges.unread, gauges.position))
-    return [_route_status(route, totals.get(name, RouteCounters()), sources[name]) for name, route in routes.items()]
+    return [_route_status(route, counted.get(name, RouteCounters()), sources[name]) for name, route in routes.items()]
 
 
 def _route_status(route: Route, counters: RouteCounters, sources: list[SourceStatus]) -> RouteStatus:

@@ -32,7 +32,6 @@ from ingestd.daemon.control import (
     StatisticsReported,
 )
 from ingestd.daemon.intake import Intake
-from ingestd.daemon.metrics import Metrics
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore, PositionsUnavailable
 from ingestd.daemon.shards import Shards
@@ -40,6 +39,7 @@ from ingestd.daemon.statistics import RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
+from ingestd.daemon.totals import Totals
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
@@ -114,7 +114,7 @@ class Supervisor:
         self._route_failures: dict[str, str] = {}
         self._troubles: Counter[tuple[str, str]] = Counter()
         self._drain_deadline: Deadline | None = None
-        self.metrics = Metrics()
+        self.totals = Totals()
         self._notifier = Notifier.from_environment()
         self._routes = {route.name: route for route in configuration.routes}
         self._intakes: dict[str, Intake] = {}
@@ -122,7 +122,7 @@ class Supervisor:
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
-        self._checkpoint = Checkpoint(self._positions, lambda route: self.metrics.error(route, "positions"))
+        self._checkpoint = Checkpoint(self._positions, lambda route: self.totals.error(route, "positions"))
         self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
@@ -187,7 +187,7 @@ class Supervisor:
         self._scanned = True
         self._checkpoint.note_run(self._routes)
         self._forget_absent()
-        self.metrics.set_ready(ready=True)
+        self.totals.ready = True
         self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
         if not self._once:
             for intake in self._intakes.values():
@@ -228,7 +228,7 @@ class Supervisor:
         self._stop.set()
 
     def _acknowledged(self) -> int:
-        return sum(route.bytes_acknowledged for route in self.metrics.totals().values())
+        return sum(route.bytes_acknowledged for route in self.totals.routes().values())
 
     async def _drain(self) -> None:
         deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)
@@ -274,7 +274,7 @@ class Supervisor:
         self._stop.set()
 
     def _summary(self) -> Summary:
-        totals = self.metrics.totals()
+        totals = self.totals.routes()
         routes = tuple(
             RouteSummary(
                 name,
@@ -287,7 +287,7 @@ class Supervisor:
             )
             for name in self._routes
         )
-        cpu = time.process_time() + sum(self.metrics.cpu_seconds().values())
+        cpu = time.process_time() + sum(self.totals.cpu_seconds().values())
         seconds = time.monotonic() - self._began
         return Summary(routes, seconds, cpu, self._unacknowledged, tuple(self._failures))
 
@@ -310,7 +310,7 @@ class Supervisor:
 
     def untakeable(self, route: Route, thing: str, reason: str) -> None:
         """See `IntakeNews`."""
-        self.metrics.error(route.name, "source")
+        self.totals.error(route.name, "source")
         if self._once:
             self._failures.append(f"{route.name}: {thing}: {reason}")
 
@@ -318,9 +318,9 @@ class Supervisor:
 
     def _worker_started(self, slot: int) -> None:
         if self._workers.restarts[slot]:
-            self.metrics.worker_restarted(slot)
+            self.totals.worker_restarted(slot)
         else:
-            self.metrics.worker_started(slot)
+            self.totals.worker_started(slot)
         for name, session in self._clusters.items():
             snapshot = session.metadata
             if snapshot is not None and snapshot.version:
@@ -330,7 +330,7 @@ class Supervisor:
             self._workers.tell(slot, Assign([shard.assignment for shard in shards]))
 
     def _worker_died(self, slot: int) -> None:
-        self.metrics.worker_ended(slot)
+        self.totals.worker_ended(slot)
         self._shards.renew(slot)
 
     def _push(self, pushed: MetadataPushed) -> None:
@@ -344,7 +344,7 @@ class Supervisor:
                     if shard is not None:
                         self._checkpoint.remember(move.route, shard.stored)
             case StatisticsReported(statistics):
-                self.metrics.take(statistics)
+                self.totals.take(statistics)
             case SourceEnded():
                 self._source_ended(message)
             case SourceTroubled():
@@ -445,8 +445,8 @@ class Supervisor:
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._began,
             ready=self.not_ready() is None,
-            workers=[worker_status(slot, self._workers, self.metrics) for slot in range(self._workers.count)],
-            routes=route_statuses(self._routes, self.metrics),
+            workers=[worker_status(slot, self._workers, self.totals) for slot in range(self._workers.count)],
+            routes=route_statuses(self._routes, self.totals),
             clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
         )
 

@@ -9,14 +9,14 @@ import orjson
 import pytest
 
 from ingestd.daemon.http import serve
-from ingestd.daemon.metrics import Metrics
 from ingestd.daemon.status import DaemonStatus, RouteStatus, SourceStatus, WorkerStatus
+from ingestd.daemon.totals import Totals
 from ingestd.errors import ConfigurationError
 
 
 class ToyDaemon:
     def __init__(self) -> None:
-        self.metrics = Metrics()
+        self.totals = Totals()
         self.trouble: str | None = None
         self.waiting: str | None = "3 of 4 sources have no worker yet"
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from ingestd.daemon.metrics import Metrics
 from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
+from ingestd.daemon.totals import Totals
 
 
 def report(slot: int = 0, incarnation: int = 0, *, records: int = 0, sources: dict | None = None) -> WorkerStatistics:
@@ -44,8 +45,8 @@ def gauges(label: str, unread: int = 7, position: int = 100) -> SourceGauges:
     return SourceGauges(route="access", label=label, unread=unread, position=position)
 
 
-def samples(metrics: Metrics) -> dict[tuple, float]:
-    _, body = metrics.exposition()
+def samples(totals: Totals) -> dict[tuple, float]:
+    _, body = Metrics(totals).exposition()
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in parse_text(body.decode())
@@ -54,10 +55,10 @@ def samples(metrics: Metrics) -> dict[tuple, float]:
 
 
 def test_totals_add_up_over_workers() -> None:
-    metrics = Metrics()
-    metrics.take(report(0, records=10))
-    metrics.take(report(1, records=5))
-    shown = samples(metrics)
+    totals = Totals()
+    totals.take(report(0, records=10))
+    totals.take(report(1, records=5))
+    shown = samples(totals)
     assert shown["ingestd_records_total", "access"] == 15
     assert shown["ingestd_read_bytes_total", "access"] == 3000
     assert shown["ingestd_produce_retries_total", "access", "not_leader_or_follower"] == 4
@@ -65,36 +66,36 @@ def test_totals_add_up_over_workers() -> None:
     assert shown["ingestd_worker_cpu_seconds_total", "1"] == 0.005
     assert shown["ingestd_arena_size_bytes", "0"] == 64 * 1024 * 1024
     assert shown["ingestd_arena_used_bytes", "0"] == 3 * 64 * 1024
-    assert metrics.totals()["access"].bytes_acknowledged == 3000
-    assert metrics.arena(0) == (64 * 1024 * 1024, 3 * 64 * 1024)
-    assert metrics.arena(7) == (0, 0)
+    assert totals.routes()["access"].bytes_acknowledged == 3000
+    assert totals.arena(0) == (64 * 1024 * 1024, 3 * 64 * 1024)
+    assert totals.arena(7) == (0, 0)
 
 
 def test_a_newer_report_stands_in_place_of_the_last() -> None:
-    metrics = Metrics()
-    metrics.take(report(records=10))
-    metrics.take(report(records=12))
-    assert samples(metrics)["ingestd_records_total", "access"] == 12
+    totals = Totals()
+    totals.take(report(records=10))
+    totals.take(report(records=12))
+    assert samples(totals)["ingestd_records_total", "access"] == 12
 
 
 def test_no_counter_falls_when_a_worker_is_killed_and_restarted() -> None:
-    metrics = Metrics()
-    metrics.worker_started(0)
+    totals = Totals()
+    totals.worker_started(0)
     steps = [
-        lambda: metrics.take(report(0, 0, records=10)),
-        lambda: metrics.worker_ended(0),
-        lambda: metrics.worker_restarted(0),
-        lambda: metrics.take(WorkerStatistics(slot=0, incarnation=1)),
-        lambda: metrics.take(report(0, 1, records=3)),
-        lambda: metrics.worker_ended(0),
-        lambda: metrics.worker_restarted(0),
-        lambda: metrics.take(report(0, 2, records=1)),
-        lambda: metrics.take(report(0, 1, records=2)),
+        lambda: totals.take(report(0, 0, records=10)),
+        lambda: totals.worker_ended(0),
+        lambda: totals.worker_restarted(0),
+        lambda: totals.take(WorkerStatistics(slot=0, incarnation=1)),
+        lambda: totals.take(report(0, 1, records=3)),
+        lambda: totals.worker_ended(0),
+        lambda: totals.worker_restarted(0),
+        lambda: totals.take(report(0, 2, records=1)),
+        lambda: totals.take(report(0, 1, records=2)),
     ]
     before: dict[tuple, float] = {}
     for step in steps:
         step()
-        after = samples(metrics)
+        after = samples(totals)
         for key, value in before.items():
             if key[0].endswith(("_total", "_bucket", "_count", "_sum")):
                 assert after[key] >= value, key
@@ -105,41 +106,41 @@ def test_no_counter_falls_when_a_worker_is_killed_and_restarted() -> None:
 
 
 def test_a_file_that_is_gone_has_no_series() -> None:
-    metrics = Metrics()
-    metrics.take(report(sources={"a": gauges("/a"), "b": gauges("/b")}))
-    assert samples(metrics)["ingestd_source_unread_bytes", "/b", "access"] == 7
-    metrics.take(report(sources={"a": gauges("/a")}))
-    shown = samples(metrics)
+    totals = Totals()
+    totals.take(report(sources={"a": gauges("/a"), "b": gauges("/b")}))
+    assert samples(totals)["ingestd_source_unread_bytes", "/b", "access"] == 7
+    totals.take(report(sources={"a": gauges("/a")}))
+    shown = samples(totals)
     assert ("ingestd_source_unread_bytes", "/a", "access") in shown
     assert not any("/b" in key for key in shown)
 
 
 def test_the_files_of_a_dead_worker_have_no_series_even_if_its_last_report_comes_late() -> None:
-    metrics = Metrics()
-    metrics.worker_started(0)
-    metrics.take(report(sources={"a": gauges("/a")}))
-    metrics.worker_ended(0)
-    assert not any("/a" in key for key in samples(metrics))
-    metrics.take(report(records=20, sources={"a": gauges("/a")}))
-    shown = samples(metrics)
+    totals = Totals()
+    totals.worker_started(0)
+    totals.take(report(sources={"a": gauges("/a")}))
+    totals.worker_ended(0)
+    assert not any("/a" in key for key in samples(totals))
+    totals.take(report(records=20, sources={"a": gauges("/a")}))
+    shown = samples(totals)
     assert not any("/a" in key for key in shown)
     assert shown["ingestd_records_total", "access"] == 20
     assert shown["ingestd_arena_used_bytes", "0"] == 0
 
 
 def test_two_sources_of_one_path_are_one_series() -> None:
-    metrics = Metrics()
-    metrics.take(report(sources={"old": gauges("/a", 5, 100), "new": gauges("/a", 3, 10)}))
-    shown = samples(metrics)
+    totals = Totals()
+    totals.take(report(sources={"old": gauges("/a", 5, 100), "new": gauges("/a", 3, 10)}))
+    shown = samples(totals)
     assert shown["ingestd_source_unread_bytes", "/a", "access"] == 8
     assert shown["ingestd_source_position_bytes", "/a", "access"] == 100
     assert shown["ingestd_sources", "access"] == 2
 
 
 def test_latency_buckets_are_cumulative() -> None:
-    metrics = Metrics()
-    metrics.take(report(records=10))
-    shown = samples(metrics)
+    totals = Totals()
+    totals.take(report(records=10))
+    shown = samples(totals)
     assert shown["ingestd_produce_latency_seconds_bucket", "0.001", "access"] == 10
     assert shown["ingestd_produce_latency_seconds_bucket", "30.0", "access"] == 10
     assert shown["ingestd_produce_latency_seconds_bucket", "+Inf", "access"] == 11
@@ -148,30 +149,30 @@ def test_latency_buckets_are_cumulative() -> None:
 
 
 def test_errors_of_the_supervisor_count_too() -> None:
-    metrics = Metrics()
-    metrics.take(report())
-    metrics.error("access", "unreadable")
-    metrics.error("access", "unreadable")
-    shown = samples(metrics)
+    totals = Totals()
+    totals.take(report())
+    totals.error("access", "unreadable")
+    totals.error("access", "unreadable")
+    shown = samples(totals)
     assert shown["ingestd_errors_total", "access", "unreadable"] == 2
     assert shown["ingestd_errors_total", "access", "vanished"] == 1
 
 
 def test_ready_and_alive_are_shown() -> None:
-    metrics = Metrics()
-    assert samples(metrics)[("ingestd_ready",)] == 0
-    metrics.set_ready(ready=True)
-    metrics.worker_started(0)
-    shown = samples(metrics)
+    totals = Totals()
+    assert samples(totals)[("ingestd_ready",)] == 0
+    totals.ready = True
+    totals.worker_started(0)
+    shown = samples(totals)
     assert shown[("ingestd_ready",)] == 1
     assert shown[("ingestd_workers_alive",)] == 1
     assert shown["ingestd_worker_restarts_total", "0"] == 0
 
 
 def test_openmetrics_is_spoken_to_whom_asks_for_it() -> None:
-    metrics = Metrics()
-    metrics.take(report(records=10, sources={"a": gauges('/odd "name"\n')}))
-    content_type, body = metrics.exposition("application/openmetrics-text; version=1.0.0")
+    totals = Totals()
+    totals.take(report(records=10, sources={"a": gauges('/odd "name"\n')}))
+    content_type, body = Metrics(totals).exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert {family.name for family in parse_openmetrics(body.decode())} >= {"ingestd_records", "ingestd_build"}
 
@@ -180,24 +181,24 @@ def test_openmetrics_is_spoken_to_whom_asks_for_it() -> None:
 def test_promtool_is_content() -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None, "promtool is in Debian's package `prometheus`"
-    metrics = Metrics()
-    metrics.worker_started(0)
-    metrics.take(report(records=10, sources={"a": gauges("/a")}))
-    _, body = metrics.exposition()
+    totals = Totals()
+    totals.worker_started(0)
+    totals.take(report(records=10, sources={"a": gauges("/a")}))
+    _, body = Metrics(totals).exposition()
     answer = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"")
 
 
 def test_a_report_without_sources_leaves_them_as_they_were() -> None:
-    metrics = Metrics()
-    metrics.take(report(records=1, sources={"a": gauges("/a", unread=5)}))
+    totals = Totals()
+    totals.take(report(records=1, sources={"a": gauges("/a", unread=5)}))
     quiet = report(records=2)
     quiet.sources = None
-    metrics.take(quiet)
-    shown = samples(metrics)
+    totals.take(quiet)
+    shown = samples(totals)
     assert shown["ingestd_source_unread_bytes", "/a", "access"] == 5
     assert shown["ingestd_records_total", "access"] == 2
     successor = report(incarnation=1)
     successor.sources = None
-    metrics.take(successor)
-    assert not any("/a" in key for key in samples(metrics))
+    totals.take(successor)
+    assert not any("/a" in key for key in samples(totals))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, KafkaError, ProtocolError
 from ingestd.retry import Deadline
 from ingestd.wire.codec import encode_entity
 from ingestd.wire.negotiation import negotiate
+from ingestd.wire.versions import ApiVersions
 
 
 def listing(version: int, error: ErrorCode = ErrorCode.none, **ranges: tuple[int, int]) -> bytes:
@@ -93,6 +98,16 @@ async def test_a_refusal_names_the_broker_and_the_error(wire: Any, framed: Any) 
 async def test_an_answer_that_is_none_is_a_protocol_error(wire: Any, framed: Any, body: bytes) -> None:
     with pytest.raises(ProtocolError):
         await exchange(wire(), framed, body)
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", b"\0\0", b"\0\x23", listing(4, k3=(0, 13), k18=(0, 4))]))
+def test_no_bytes_are_more_than_an_answer_or_a_clear_error(tail: bytes, start: bytes) -> None:
+    async def answer(api: int, version: int, parts: Any, *, timeout: float) -> memoryview:
+        return memoryview(start + tail)
+
+    connection: Any = SimpleNamespace(host="broker", port=9092, send=answer)
+    with contextlib.suppress(KafkaError, ProtocolError):
+        assert isinstance(asyncio.run(negotiate(connection, Deadline.after(5))), ApiVersions)
 
 
 async def test_a_silent_broker_meets_the_deadline_and_a_closing_one_fails_at_once(wire: Any) -> None:

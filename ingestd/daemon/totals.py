@@ -1,0 +1,141 @@
+"""What all workers counted, dead and alive, and what they hold now: fed by `WorkerStatistics`, read by who shows it.
+
+Invariants
+    A count never falls: what a dead incarnation of a worker counted is kept, and its successor's counts are added.
+    A source that no worker reports any more is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from ingestd.daemon.arena import PAGE_BYTES
+from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+__all__ = ["Totals"]
+
+
+class Totals:
+    """The totals of all workers, dead and alive. Belongs to the supervisor's event loop; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        """When the daemon started, as a Unix time in seconds."""
+        self.ready = False
+        """Whether the first assignment of sources to workers is done."""
+        self._current: dict[int, WorkerStatistics] = {}
+        self._ended_routes: dict[str, RouteCounters] = {}
+        self._ended_cpu_seconds: dict[int, float] = {}
+        self._ended_incarnation: dict[int, int] = {}
+        self._restarts: dict[int, int] = {}
+        self._alive: set[int] = set()
+
+    def take(self, statistics: WorkerStatistics) -> None:
+        """Take a worker's newest report in place of its last one. A report older than its successor's is dropped."""
+        current = self._current.get(statistics.slot)
+        if current is not None and statistics.incarnation < current.incarnation:
+            return
+        if current is not None and statistics.incarnation > current.incarnation:
+            self._keep(current)
+            current = None
+        if statistics.sources is None:
+            unchanged = {} if current is None else current.sources
+            statistics = dataclasses.replace(statistics, sources=unchanged)
+        ended = statistics.incarnation <= self._ended_incarnation.get(statistics.slot, -1)
+        self._current[statistics.slot] = _without_gauges(statistics) if ended else statistics
+
+    def worker_started(self, slot: int) -> None:
+        """The worker of a slot runs."""
+        self._alive.add(slot)
+        self._restarts.setdefault(slot, 0)
+
+    def worker_ended(self, slot: int) -> None:
+        """The worker of a slot is gone: its counts stay, its sources and its arena have no series any more."""
+        self._alive.discard(slot)
+        current = self._current.get(slot)
+        if current is not None:
+            self._ended_incarnation[slot] = current.incarnation
+            self._current[slot] = _without_gauges(current)
+
+    def worker_restarted(self, slot: int) -> None:
+        """The worker of a slot died and was started again."""
+        self._restarts[slot] = self._restarts.get(slot, 0) + 1
+        self.worker_started(slot)
+
+    def error(self, route: str, kind: str) -> None:
+        """Count an error that the supervisor itself met (a source that can not be taken, a topic that is not there)."""
+        errors = self._ended_routes.setdefault(route, RouteCounters()).errors
+        errors[kind] = errors.get(kind, 0) + 1
+
+    @property
+    def alive(self) -> Collection[int]:
+        """The slots whose workers run now."""
+        return self._alive
+
+    @property
+    def reporting(self) -> Collection[int]:
+        """The slots whose workers have ever reported."""
+        return self._current.keys()
+
+    @property
+    def restarts(self) -> Mapping[int, int]:
+        """How often each slot's worker was restarted."""
+        return self._restarts
+
+    def routes(self) -> dict[str, RouteCounters]:
+        """Each route's totals since the daemon's start, over all workers, dead and alive."""
+        totals: dict[str, RouteCounters] = {}
+        for name, counters in self._all_counters():
+            _add(totals.setdefault(name, RouteCounters()), counters)
+        return totals
+
+    def sources(self) -> dict[str, SourceGauges]:
+        """Every source that a live worker reports, by name."""
+        return {name: gauges for report in self._current.values() for name, gauges in (report.sources or {}).items()}
+
+    def cpu_seconds(self) -> dict[int, float]:
+        """CPU seconds of each worker slot, over all its incarnations."""
+        seconds = dict(self._ended_cpu_seconds)
+        for slot, report in self._current.items():
+            seconds[slot] = seconds.get(slot, 0.0) + report.cpu_seconds
+        return seconds
+
+    def arena(self, slot: int) -> tuple[int, int]:
+        """Shared memory of the slot's worker, and how much of it is in use, in bytes; 0 until it reports."""
+        report = self._current.get(slot)
+        if report is None:
+            return 0, 0
+        return report.arena_pages * PAGE_BYTES, report.arena_pages_used * PAGE_BYTES
+
+    def _keep(self, ended: WorkerStatistics) -> None:
+        for name, counters in ended.routes.items():
+            _add(self._ended_routes.setdefault(name, RouteCounters()), counters)
+        kept = self._ended_cpu_seconds.get(ended.slot, 0.0)
+        self._ended_cpu_seconds[ended.slot] = kept + ended.cpu_seconds
+
+    def _all_counters(self) -> Iterable[tuple[str, RouteCounters]]:
+        yield from self._ended_routes.items()
+        for report in self._current.values():
+            yield from report.routes.items()
+
+
+def _without_gauges(report: WorkerStatistics) -> WorkerStatistics:
+    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, sources={})
+
+
+def _add(total: RouteCounters, counters: RouteCounters) -> None:
+    """Add `counters` to `total`, field by field, so that a field added later is not forgotten here."""
+    for field in dataclasses.fields(RouteCounters):
+        ours, theirs = getattr(total, field.name), getattr(counters, field.name)
+        if isinstance(ours, dict):
+            for key, value in theirs.items():
+                ours[key] = ours.get(key, 0) + value
+        elif isinstance(ours, list):
+            ours[:] = [a + b for a, b in zip(ours, theirs, strict=True)]
+        else:
+            setattr(total, field.name, ours + theirs)
