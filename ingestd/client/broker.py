@@ -6,7 +6,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from ingestd.errors import AuthenticationFailed, Closed, ConfigurationError, ConnectionLost, IngestdError
+from ingestd.errors import (
+    AuthenticationFailed,
+    Closed,
+    ConfigurationError,
+    ConnectionLost,
+    DeadlineExceeded,
+    IngestdError,
+)
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 from ingestd.wire.connection import Connection
@@ -54,6 +61,11 @@ class Broker:
     def failing(self) -> bool:
         """Whether the last attempt to connect failed."""
         return self._backoff.attempts > 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether the last request, or attempt to connect, ran out of time: the node may be there, and not answer."""
+        return not self.connected and isinstance(self.last_error, DeadlineExceeded)
 
     @property
     def in_flight(self) -> int:

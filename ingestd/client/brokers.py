@@ -79,14 +79,16 @@ class Brokers:
     def candidates(self) -> Iterator[Broker]:
         """Whom to ask what any broker can answer.
 
-        Connected nodes first, the least busy before others, then the other nodes in random order, then the seeds.
+        Connected nodes first, the least busy before others, then the other nodes in random order, then those that were
+        silent when they were last asked anything, then the seeds.
         Evaluated as it goes: what fails meanwhile is passed over. Where all have failed, all get another chance.
         """
         if self._failed.issuperset(node.id for node in (*self._nodes.values(), *self._seed_nodes)):
             self._failed.clear()
         nodes = [node for node in self._nodes.values() if node.id not in self._failed]
         random.shuffle(nodes)
-        nodes.sort(key=self._preference)
+        silent = {node_id for (node_id, _), broker in self._brokers.items() if broker.silent}
+        nodes.sort(key=lambda node: (node.id in silent, *self._preference(node)))
         for node in nodes:
             if node.id not in self._failed and self._nodes.get(node.id) is node:
                 yield self._of(node, CONTROL)

@@ -55,6 +55,8 @@ _NO_VERDICT: Final = frozenset(
 
 Its other errors are its verdict.
 """
+_CONTROLLERS_TRIED: Final = 4
+"""How many answers are asked for, one after the other, while the controller that they name is silent."""
 
 
 def _lost(error: IngestdError) -> bool:
@@ -77,9 +79,12 @@ class ToController:
         return _lost(error) or (isinstance(error, KafkaError) and error.code in _NO_VERDICT)
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Route`."""
+        """See `Route`. With KRaft each answer names some node that is up: if it can be, one that is not silent."""
         del keys
-        await self._client.metadata.refresh((), deadline.remaining)
+        for _ in range(_CONTROLLERS_TRIED):
+            await self._client.metadata.refresh((), deadline.remaining)
+            if not (await self._client.controller(deadline.remaining, purpose=PURPOSE)).silent:
+                break
 
 
 class ToAny:

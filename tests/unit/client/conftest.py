@@ -15,7 +15,7 @@ from simulated_clock import SimulatedClockLoop
 
 from ingestd.client import broker as broker_module
 from ingestd.client.settings import ClientSettings
-from ingestd.errors import ConnectionLost, ErrorCode
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
 from ingestd.wire.versions import ApiVersions
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ScriptedConnection:
             async with asyncio.timeout(timeout):
                 await asyncio.wait([answering, self.ended], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            self.abort(ConnectionLost(f"{self.address}: deadline"))
+            self.abort(DeadlineExceeded(f"{self.address}: not answered within {timeout:g} s"))
         finally:
             self.in_flight -= 1
             if not answering.done():
@@ -86,6 +86,8 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.nodes: dict[int, str] = {1: "one:1", 2: "two:2", 3: "three:3"}
         self.controller = 1
+        self.controllers: list[int] = []
+        """Whom the next answers name in its stead, as KRaft's brokers name one or another of them."""
         self.topics: dict[str, dict[int, tuple[int, int]]] = {"t": {0: (1, 5), 1: (2, 5), 2: (3, 5)}}
         self.errors: dict[str, list[ErrorCode]] = {}
         self.down: set[str] = set()
@@ -148,7 +150,7 @@ class ScriptedCluster:
                 for node, at in self.nodes.items()
             ),
             cluster_id="cluster",
-            controller_id=self.controller,
+            controller_id=self.controllers.pop(0) if self.controllers else self.controller,
             topics=tuple(self._topic(module, topic.name) for topic in request.topics or ()),
         )
 

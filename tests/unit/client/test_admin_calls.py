@@ -360,6 +360,20 @@ async def test_a_controller_that_is_silent_and_gone_is_given_up_before_its_time(
     assert outcome.error is None
 
 
+async def test_a_node_that_was_silent_is_not_asked_in_the_controllers_stead_again(
+    cluster: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_PATIENCE", 600)  # else the metadata is asked for meanwhile, which uses its answers up
+    script = Script(cluster, "CreateTopics", created, {})
+    async with Client(["two:2"], settings()) as client:
+        cluster.controllers = [1, 1, 1, 3]
+        cluster.hanging = {"one:1"}
+        (outcome,) = await ClusterAdmin(client).create_topics([NewTopic("n", 1, 1)], timeout=60)
+    assert outcome.error is None
+    assert len(cluster.asked_of("CreateTopics")) == 2
+    assert [node for node, _ in script.asked] == [3]
+
+
 # Groups and their coordinators
 
 

@@ -53,7 +53,7 @@ async def test_an_only_broker_that_is_silent_is_asked_in_every_round_and_named_a
     cluster.hanging = {"one:1"}
     async with Client(["one:1"], settings(metadata_hedge=0.02, metadata_request_timeout=1)) as client:
         for seconds in (1.5, 2.5, 3.5):
-            with pytest.raises(DeadlineExceeded, match="one:1: deadline"):
+            with pytest.raises(DeadlineExceeded, match="one:1: not answered within 1 s"):
                 await client.metadata.refresh(["t"], seconds)
         assert len(cluster.metadata_requests()) == len(cluster.connects) > 5
 
