@@ -1,84 +1,64 @@
 """The verbs of the `ingestd` command: options in, one call, an exit code out."""
 # ruff: noqa: PLC0415 - each verb imports what it needs, so that all of them start fast
 
-import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
-import typer
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.exceptions import Exit
 
 from ingestd import __version__
 from ingestd.cli.group_verbs import groups
-from ingestd.cli.options import Brokers, ConfigurationFile, OfCluster, OfConfiguration
+from ingestd.cli.options import configuration_file, of_cluster
 from ingestd.cli.topic_verbs import topics
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-app = typer.Typer(
-    name="ingestd",
-    help="Moves records into Apache Kafka clusters as fast as the machine allows, and loses none.",
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
-pipeline = typer.Typer(help="Run pipelines on Spark.", no_args_is_help=True)
-app.add_typer(topics, name="topics")
-app.add_typer(groups, name="groups")
-app.add_typer(pipeline, name="pipeline")
+    from ingestd.cli.configured import ClusterAccess
 
-OfTopic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC")]
+__all__ = ["ingestd"]
 
 
-class Output(StrEnum):
-    """How records are written."""
-
-    raw = "raw"
-    json = "json"
-
-
-class Acks(StrEnum):
-    """Who must have a record before it counts as delivered."""
-
-    all = "all"
-    leader = "1"
-    none = "0"
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"ingestd {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def ingestd(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 120})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def ingestd() -> None:
     """Moves records into Apache Kafka clusters as fast as the machine allows, and loses none."""
 
 
-@app.command()
-def run(
-    config: ConfigurationFile,
-    once: Annotated[bool, typer.Option("--once", help="Take every file to its present end, then exit.")] = False,
-) -> None:
-    """Run the daemon in the foreground. SIGTERM and SIGINT drain it."""
+ingestd.add_command(topics)
+ingestd.add_command(groups)
+
+of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
+
+
+@ingestd.command()
+@configuration_file
+@click.option("--once", is_flag=True, help="Take every file to its present end, then exit.")
+def run(config: Path, once: bool) -> None:
+    """Run the daemon in the foreground. SIGTERM and SIGINT drain it.
+
+    CONFIG is the configuration file (TOML).
+    """
     from ingestd.cli.configured import load_configuration
     from ingestd.cli.run import print_summary, ran_well, run_configuration
 
     summary = run_configuration(load_configuration(config), once=once)
     print_summary(summary)
     if not ran_well(summary, once=once):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command()
-def check(config: ConfigurationFile) -> None:
-    """Validate a configuration without starting anything."""
+@ingestd.command()
+@configuration_file
+def check(config: Path) -> None:
+    """Validate a configuration without starting anything.
+
+    CONFIG is the configuration file (TOML).
+    """
     from ingestd.cli.configured import load_configuration
 
     configuration = load_configuration(config)
@@ -91,13 +71,14 @@ def check(config: ConfigurationFile) -> None:
     print(f"{config}: good ({found})")
 
 
-@app.command()
-def broker(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the broker's logs.")],
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:9092",
-    partitions: Annotated[int, typer.Option(help="Partitions of topics created on demand.")] = 1,
-    create_topics: Annotated[bool, typer.Option(help="Create topics on demand.")] = True,
-) -> None:
+@ingestd.command()
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Directory of the broker's logs."
+)
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
+@click.option("--partitions", default=1, help="Partitions of topics created on demand.")
+@click.option("--create-topics/--no-create-topics", default=True, help="Create topics on demand.")
+def broker(data: Path, listen: str, partitions: int, create_topics: bool) -> None:
     """Run the embedded broker alone, until SIGTERM or SIGINT."""
     from ingestd.cli.broker import broker_settings, run_broker
 
@@ -105,26 +86,36 @@ def broker(
     run_broker(settings, lambda host, port: print(f"listening at {host}:{port}", flush=True))
 
 
-@app.command()
+@ingestd.command()
+@of_topic
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@of_cluster
+@click.option("--partition", "-p", type=int, help="Send to this partition only.")
+@click.option("--key-delimiter", "-K", metavar="TEXT", help="Each line is key, TEXT, value.")
+@click.option("--delimiter", "-D", metavar="TEXT", default=r"\n", help="What ends a line.")
+@click.option("--compression", "-z", metavar="CODEC[:LEVEL]", default="none", help="none, gzip, snappy, lz4 or zstd.")
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    help="all in-sync replicas, the leader alone (1), or nobody (0).",
+)
+@click.option("--linger", metavar="SECONDS", default=0.005, help="How long a record may wait for company.")
 def produce(
-    topic: OfTopic,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Lines to send; standard input if none.")] = None,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Send to this partition only.")] = None,
-    key_delimiter: Annotated[
-        str | None, typer.Option("--key-delimiter", "-K", metavar="TEXT", help="Each line is key, TEXT, value.")
-    ] = None,
-    delimiter: Annotated[str, typer.Option("--delimiter", "-D", metavar="TEXT", help="What ends a line.")] = "\\n",
-    compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC[:LEVEL]", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
-    acks: Annotated[Acks, typer.Option(help="all in-sync replicas, the leader alone (1), or nobody (0).")] = Acks.all,
-    linger: Annotated[float, typer.Option(metavar="SECONDS", help="How long a record may wait for company.")] = 0.005,
+    topic: str,
+    file: Path | None,
+    access: ClusterAccess,
+    partition: int | None,
+    key_delimiter: str | None,
+    delimiter: str,
+    compression: str,
+    acks: str,
+    linger: float,
 ) -> None:
-    """Send lines to a topic."""
-    from ingestd.cli.configured import cluster_access
+    """Send lines to a topic.
+
+    FILE has the lines to send; standard input if none.
+    """
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.produce import Production, open_input, producer_settings
     from ingestd.cli.produce import produce as produce_lines
@@ -132,8 +123,7 @@ def produce(
 
     separator = None if key_delimiter is None else unescape(key_delimiter)
     production = Production(topic, partition, unescape(delimiter), separator)
-    settings = producer_settings(compression, -1 if acks is Acks.all else int(acks.value), linger)
-    access = cluster_access(brokers or [], config, cluster)
+    settings = producer_settings(compression, -1 if acks == "all" else int(acks), linger)
     with open_input(file) as source:
         produced = run_async(produce_lines(access, production, source, settings))
     if produced.error is not None:
@@ -141,36 +131,35 @@ def produce(
         print(
             f"ingestd: {topic}: {lost} of {produced.accepted} records not delivered: {produced.error}", file=sys.stderr
         )
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command()
+@ingestd.command()
+@of_topic
+@of_cluster
+@click.option("--partition", "-p", multiple=True, metavar="N", help="As in 3, 0,2 or 4-7; all if not given.")
+@click.option(
+    "--offset", "-o", default="beginning", help="beginning, end, N, -N (the last N of each partition), or @TIME."
+)
+@click.option("--count", "-n", type=click.IntRange(min=0), help="Exit after so many records.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="Exit at the present end.")
+@click.option("--output", type=click.Choice(["raw", "json"]), default="raw", help="Values, or a JSON object a record.")
+@click.option("--format", "-f", "form", help=r"As kcat's: %t %p %o %T %k %s %h %K %S, and \n: '%p %o %k: %s\n'.")
+@click.option("--delimiter", "-D", default=r"\n", help="What follows each raw value.")
+@click.option("--committed", is_flag=True, help="Without records of open or aborted transactions.")
 def consume(
-    topic: OfTopic,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option("--partition", "-p", metavar="N", help="As in 3, 0,2 or 4-7; all if not given."),
-    ] = None,
-    offset: Annotated[
-        str, typer.Option("--offset", "-o", help="beginning, end, N, -N (the last N of each partition), or @TIME.")
-    ] = "beginning",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="Exit after so many records.")] = None,
-    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="Exit at the present end.")] = False,
-    output: Annotated[Output, typer.Option(help="Values, or a JSON object a record.")] = Output.raw,
-    form: Annotated[
-        str | None,
-        typer.Option("--format", "-f", help=r"As kcat's: %t %p %o %T %k %s %h %K %S, and \n: '%p %o %k: %s\n'."),
-    ] = None,
-    delimiter: Annotated[str, typer.Option("--delimiter", "-D", help="What follows each raw value.")] = "\\n",
-    committed: Annotated[
-        bool, typer.Option("--committed", help="Without records of open or aborted transactions.")
-    ] = False,
+    topic: str,
+    access: ClusterAccess,
+    partition: Sequence[str],
+    offset: str,
+    count: int | None,
+    exit_at_end: bool,
+    output: str,
+    form: str | None,
+    delimiter: str,
+    committed: bool,
 ) -> None:
     """Write a topic's records to standard output."""
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.consume import Consumption, consumer_settings
     from ingestd.cli.consume import consume as consume_topic
     from ingestd.cli.event_loop import run_async
@@ -180,19 +169,26 @@ def consume(
     rendering: RawValues | JsonRecords | FormattedRecords = RawValues(unescape(delimiter))
     if form is not None:
         rendering = FormattedRecords(form)
-    elif output is Output.json:
+    elif output == "json":
         rendering = JsonRecords()
-    consumption = Consumption(topic, parse_partitions(partition or []), parse_start(offset), count, exit_at_end)
-    access = cluster_access(brokers or [], config, cluster)
+    consumption = Consumption(topic, parse_partitions(partition), parse_start(offset), count, exit_at_end)
     settings = consumer_settings(committed=committed)
     run_async(consume_topic(access, consumption, sys.stdout.buffer, rendering, settings))
 
 
+@ingestd.group()
+def pipeline() -> None:
+    """Run pipelines on Spark."""
+
+
 @pipeline.command("run")
-def run_pipeline(
-    config: ConfigurationFile, name: Annotated[str, typer.Argument(metavar="NAME", help=r"Which \[pipelines.NAME].")]
-) -> None:
-    """Run a pipeline once, on the Spark that its settings name, over what its topics hold now."""
+@configuration_file
+@click.argument("name")
+def run_pipeline(config: Path, name: str) -> None:
+    """Run a pipeline once, on the Spark that its settings name, over what its topics hold now.
+
+    CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it.
+    """
     from ingestd.cli.configured import load_configuration
     from ingestd.cli.pipeline import run_configured
 

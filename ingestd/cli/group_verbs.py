@@ -1,78 +1,75 @@
 """The verbs of `ingestd groups`: options in, one call, what it found out."""
 # ruff: noqa: PLC0415 - each verb imports what it needs, so that all of them start fast
 
-from typing import TYPE_CHECKING, Annotated
+from __future__ import annotations
 
-import typer
+import sys
+from typing import TYPE_CHECKING
 
-from ingestd.cli.options import Brokers, OfCluster, OfConfiguration, ShownAs, show
+import click
+from click.exceptions import Exit
+
+from ingestd.cli.options import of_cluster, show, shown_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from ingestd.cli.configured import ClusterAccess
     from ingestd.cli.groups import ResetTo
+    from ingestd.cli.options import Shape
     from ingestd.client.admin import GroupDescription
 
 __all__ = ["groups"]
 
-groups = typer.Typer(help="List and describe groups, show their lag, reset their offsets.", no_args_is_help=True)
 
-GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP")]
+@click.group()
+def groups() -> None:
+    """List and describe groups, show their lag, reset their offsets."""
+
+
+of_groups = click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 
 
 @groups.command("list")
-def list_groups(
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    state: Annotated[list[str] | None, typer.Option(help="Only in this state: Stable, Empty, …")] = None,
-    kind: Annotated[list[str] | None, typer.Option("--type", help="Only of this type: classic, consumer, …")] = None,
-    output: ShownAs = None,
-) -> None:
+@of_cluster
+@click.option("--state", multiple=True, help="Only in this state: Stable, Empty, …")
+@click.option("--type", "kind", multiple=True, help="Only of this type: classic, consumer, …")
+@shown_as
+def list_groups(access: ClusterAccess, state: Sequence[str], kind: Sequence[str], output: Shape | None) -> None:
     """Name every group, with its state, type and protocol."""
     from ingestd.cli import groups as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.tables import table
 
-    access = cluster_access(brokers or [], config, cluster)
-    found = run_async(verbs.list_groups(access, states=state or (), types=kind or ()))
+    found = run_async(verbs.list_groups(access, states=state, types=kind))
     rows = ((one.group_id, one.state or None, one.type or None, one.protocol_type or None) for one in found)
     show(found, table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows), output)
 
 
 @groups.command("describe")
-def describe_groups(
-    names: GroupNames,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    output: ShownAs = None,
-) -> None:
+@of_groups
+@of_cluster
+@shown_as
+def describe_groups(names: Sequence[str], access: ClusterAccess, output: Shape | None) -> None:
     """Show groups' state and members, and what each of them reads."""
     from ingestd.cli import groups as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    found = run_async(verbs.describe_groups(cluster_access(brokers or [], config, cluster), names))
+    found = run_async(verbs.describe_groups(access, names))
     show([_plain(group) for group in found], (line for group in found for line in _lines(group)), output)
 
 
 @groups.command("lag")
-def group_lag(
-    names: GroupNames,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    output: ShownAs = None,
-) -> None:
+@of_groups
+@of_cluster
+@shown_as
+def group_lag(names: Sequence[str], access: ClusterAccess, output: Shape | None) -> None:
     """Show how far groups are behind, partition by partition, and who reads it."""
     from ingestd.cli import groups as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.tables import table
 
-    found = run_async(verbs.group_lag(cluster_access(brokers or [], config, cluster), names))
+    found = run_async(verbs.group_lag(access, names))
     header = ("GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "HOST")
     rows = (
         (one.group, one.topic, one.partition, one.committed, one.end, one.lag, one.member_id, one.client_host)
@@ -82,65 +79,67 @@ def group_lag(
 
 
 @groups.command("reset-offsets")
+@click.argument("group")
+@of_cluster
+@click.option(
+    "--topic",
+    "-t",
+    multiple=True,
+    metavar="TOPIC[:0,2,5]",
+    help="What to reset; all that it has committed if none.",
+)
+@click.option("--to-earliest", is_flag=True, help="To the first offset there is.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To an offset.")
+@click.option("--to-datetime", metavar="TIME", help="To the first record at or after a time (ISO 8601).")
+@click.option("--shift-by", type=int, metavar="N", help="Further on by N; back if negative.")
+@click.option("--execute/--dry-run", default=False, help="Do it. Without it nothing is changed, only shown.")
+@shown_as
 def reset_offsets(
-    name: Annotated[str, typer.Argument(metavar="GROUP")],
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC[:0,2,5]", help="What to reset; all that it has committed if none."
-        ),
-    ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first offset there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To an offset.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first record at or after a time (ISO 8601).")
-    ] = None,
-    shift_by: Annotated[int | None, typer.Option(metavar="N", help="Further on by N; back if negative.")] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it. Without it nothing is changed, only shown.")
-    ] = False,
-    output: ShownAs = None,
+    group: str,
+    access: ClusterAccess,
+    topic: Sequence[str],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str | None,
+    shift_by: int | None,
+    execute: bool,
+    output: Shape | None,
 ) -> None:
     """Set where a group without members goes on. Shows what it would do, unless told to --execute."""
     from ingestd.cli import groups as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.tables import table
 
     to = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
-    access = cluster_access(brokers or [], config, cluster)
     scope = verbs.parse_scope(topic) if topic else None
-    resets = run_async(verbs.plan_resets(access, name, to, scope))
+    resets = run_async(verbs.plan_resets(access, group, to, scope))
     if execute:
-        resets = run_async(verbs.apply_resets(access, name, resets))
+        resets = run_async(verbs.apply_resets(access, group, resets))
     header = ("GROUP", "TOPIC", "PARTITION", "BEFORE", "AFTER", "ERROR")
     rows = ((one.group, one.topic, one.partition, one.before, one.after, one.error) for one in resets)
     show(resets, table(header, rows), output)
     if not execute:
-        typer.echo("nothing is changed; --execute does it", err=True)
+        print("nothing is changed; --execute does it", file=sys.stderr)
     if any(one.error for one in resets):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 @groups.command("delete")
-def delete_groups(
-    names: GroupNames, brokers: Brokers = None, config: OfConfiguration = None, cluster: OfCluster = None
-) -> None:
+@of_groups
+@of_cluster
+def delete_groups(names: Sequence[str], access: ClusterAccess) -> None:
     """Delete groups without members, and their offsets."""
     from ingestd.cli import groups as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    run_async(verbs.delete_groups(cluster_access(brokers or [], config, cluster), names))
+    run_async(verbs.delete_groups(access, names))
 
 
 def _target(
     to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None, shift_by: int | None
-) -> "ResetTo":
+) -> ResetTo:
     from ingestd.cli.groups import ResetTo, Target, parse_time
     from ingestd.errors import ConfigurationError
 
@@ -162,7 +161,7 @@ def _target(
     return asked[0]
 
 
-def _plain(group: "GroupDescription") -> dict[str, object]:
+def _plain(group: GroupDescription) -> dict[str, object]:
     """A description for JSON: without bytes, partitions by topic."""
     from ingestd.wire.requests.build import by_topic
 
@@ -181,7 +180,7 @@ def _plain(group: "GroupDescription") -> dict[str, object]:
     return {**plain, "coordinator": group.coordinator, "members": members}
 
 
-def _lines(group: "GroupDescription") -> "Iterator[str]":
+def _lines(group: GroupDescription) -> Iterator[str]:
     from ingestd.cli.tables import table
     from ingestd.wire.requests.build import by_topic
 

@@ -26,15 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (None: this process's); the exit code."""
     # Importing makes some 100,000 objects that stay: looking through them again and again is a tenth of a verb's start.
     gc.set_threshold(100_000)
-    from ingestd.cli.app import app  # noqa: PLC0415 - a process that only imports this module does without typer
+    # A process that only imports this module does without the verbs and click.
+    from click.exceptions import ClickException, Exit  # noqa: PLC0415
+
+    from ingestd.cli.app import ingestd  # noqa: PLC0415
 
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="ingestd")
+        # As click's own `main` does it, but without its answers to Ctrl-C and to a reader that went away.
+        with ingestd.make_context("ingestd", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            ingestd.invoke(context)
         code = 0
-    except SystemExit as ending:
-        if isinstance(ending.__context__, BrokenPipeError):  # typer's own answer to it
-            return _reader_gone()
-        code = ending.code if isinstance(ending.code, int) else FAILED
+    except Exit as ending:
+        code = ending.exit_code
+    except ClickException as misuse:
+        misuse.show()
+        code = misuse.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (IngestdError, OSError, ExceptionGroup) as error:

@@ -1,48 +1,61 @@
 """Options that verbs share, and how what they found is written: a table for people, JSON for programs."""
 # ruff: noqa: PLC0415 - each verb imports what it needs, so that all of them start fast
 
+from __future__ import annotations
+
+import functools
 import sys
-from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Literal, get_args
 
-import typer
+import click
 
-__all__ = ["Brokers", "ConfigurationFile", "OfCluster", "OfConfiguration", "Shape", "ShownAs", "TopicNames", "show"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
-ConfigurationFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration file (TOML).")]
-TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC")]
-Brokers = Annotated[
-    list[str] | None,
-    typer.Option("--brokers", "-b", metavar="HOST:PORT[,…]", envvar="INGESTD_BROKERS", help="Brokers to ask first."),
-]
-OfConfiguration = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="CONFIG", help="Take brokers and security from a configuration."),
-]
-OfCluster = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="NAME", help=r"Which \[clusters.NAME] of --config; needed if several."),
-]
+__all__ = ["Shape", "configuration_file", "of_cluster", "show", "shown_as"]
+
+Shape = Literal["table", "json"]
+"""How what was found is written."""
+
+configuration_file = click.argument("config", type=click.Path(path_type=Path))
+shown_as = click.option(
+    "--output", type=click.Choice(get_args(Shape)), help="Default: a table on a terminal, else JSON."
+)
 
 
-class Shape(StrEnum):
-    """How what was found is written."""
+def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options that say which cluster it talks to; it gets the cluster as `access`."""
 
-    table = "table"
-    json = "json"
+    @click.option(
+        "--brokers",
+        "-b",
+        multiple=True,
+        metavar="HOST:PORT[,…]",
+        envvar="INGESTD_BROKERS",
+        show_envvar=True,
+        help="Brokers to ask first.",
+    )
+    @click.option(
+        "--config",
+        "-c",
+        metavar="CONFIG",
+        type=click.Path(path_type=Path),
+        help="Take brokers and security from a configuration.",
+    )
+    @click.option("--cluster", metavar="NAME", help="Which [clusters.NAME] of --config; needed if several.")
+    @functools.wraps(verb)
+    def with_access(*, brokers: Sequence[str], config: Path | None, cluster: str | None, **others: object) -> None:
+        from ingestd.cli.configured import cluster_access
 
+        verb(access=cluster_access(brokers, config, cluster), **others)
 
-ShownAs = Annotated[
-    Shape | None,
-    typer.Option("--output", help="Default: a table on a terminal, else JSON."),
-]
+    return with_access
 
 
 def show(found: object, lines: Iterable[str], shape: Shape | None) -> None:
     """Write `found` as JSON, or `lines` for people; None: whichever fits where standard output goes."""
-    if shape is Shape.table or (shape is None and sys.stdout.isatty()):
+    if shape == "table" or (shape is None and sys.stdout.isatty()):
         for line in lines:
             print(line)
         return

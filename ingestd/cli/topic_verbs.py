@@ -1,121 +1,111 @@
 """The verbs of `ingestd topics`: options in, one call, what it found out."""
 # ruff: noqa: PLC0415 - each verb imports what it needs, so that all of them start fast
 
-from typing import Annotated
+from __future__ import annotations
 
-import typer
+from typing import TYPE_CHECKING
 
-from ingestd.cli.options import Brokers, OfCluster, OfConfiguration, ShownAs, TopicNames, show
+import click
+
+from ingestd.cli.options import of_cluster, show, shown_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.cli.configured import ClusterAccess
+    from ingestd.cli.options import Shape
 
 __all__ = ["topics"]
 
-topics = typer.Typer(help="List, describe, create, change and delete topics.", no_args_is_help=True)
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
-ConfigEntries = Annotated[
-    list[str] | None, typer.Option("--config-entry", metavar="NAME=VALUE", help="As in retention.ms=3600000.")
-]
+@click.group()
+def topics() -> None:
+    """List, describe, create, change and delete topics."""
+
+
+of_topic = click.argument("topic")
+of_topics = click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+config_entry = click.option("--config-entry", multiple=True, metavar="NAME=VALUE", help="As in retention.ms=3600000.")
 
 
 @topics.command("list")
-def list_topics(
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics as well.")] = False,
-    output: ShownAs = None,
-) -> None:
+@of_cluster
+@click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
+@shown_as
+def list_topics(access: ClusterAccess, internal: bool, output: Shape | None) -> None:
     """Name every topic, with its number of partitions."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.tables import table
 
-    found = run_async(verbs.list_topics(cluster_access(brokers or [], config, cluster), internal=internal))
+    found = run_async(verbs.list_topics(access, internal=internal))
     show(found, table(("TOPIC", "PARTITIONS"), found.items()), output)
 
 
 @topics.command("describe")
-def describe_topics(
-    names: TopicNames,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    output: ShownAs = None,
-) -> None:
+@of_topics
+@of_cluster
+@shown_as
+def describe_topics(names: Sequence[str], access: ClusterAccess, output: Shape | None) -> None:
     """Show topics' partitions: leader, replicas, offsets; and what is configured for them."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    described = run_async(verbs.describe_topics(cluster_access(brokers or [], config, cluster), names))
+    described = run_async(verbs.describe_topics(access, names))
     show(described, (line for topic in described for line in topic.lines()), output)
 
 
 @topics.command("create")
+@of_topic
+@of_cluster
+@click.option("--partitions", "-p", default=-1, help="-1: the broker's default.")
+@click.option("--replication-factor", default=-1, help="-1: the broker's default.")
+@config_entry
 def create_topic(
-    name: TopicName,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's default.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
-    config_entry: ConfigEntries = None,
+    topic: str, access: ClusterAccess, partitions: int, replication_factor: int, config_entry: Sequence[str]
 ) -> None:
     """Create a topic."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    entries = verbs.parse_configs(config_entry or [])
-    access = cluster_access(brokers or [], config, cluster)
-    run_async(verbs.create_topic(access, name, partitions, replication_factor, entries))
+    entries = verbs.parse_configs(config_entry)
+    run_async(verbs.create_topic(access, topic, partitions, replication_factor, entries))
 
 
 @topics.command("alter")
-def alter_topic(
-    name: TopicName,
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-    config_entry: ConfigEntries = None,
-    default: Annotated[
-        list[str] | None, typer.Option("--default", metavar="NAME", help="Take back to its default.")
-    ] = None,
-) -> None:
+@of_topic
+@of_cluster
+@config_entry
+@click.option("--default", multiple=True, metavar="NAME", help="Take back to its default.")
+def alter_topic(topic: str, access: ClusterAccess, config_entry: Sequence[str], default: Sequence[str]) -> None:
     """Change a topic's configuration; what is not named stays as it is."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    entries = verbs.parse_configs(config_entry or [])
-    access = cluster_access(brokers or [], config, cluster)
-    run_async(verbs.alter_topic(access, name, {**entries, **dict.fromkeys(default or ())}))
+    run_async(verbs.alter_topic(access, topic, {**verbs.parse_configs(config_entry), **dict.fromkeys(default)}))
 
 
 @topics.command("add-partitions")
-def add_partitions(
-    name: TopicName,
-    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many there are to be altogether.")],
-    brokers: Brokers = None,
-    config: OfConfiguration = None,
-    cluster: OfCluster = None,
-) -> None:
-    """Give a topic more partitions. Keys may be in other partitions from then on."""
+@of_topic
+@click.argument("total", type=click.IntRange(min=1))
+@of_cluster
+def add_partitions(topic: str, total: int, access: ClusterAccess) -> None:
+    """Give a topic more partitions. Keys may be in other partitions from then on.
+
+    TOTAL is how many there are to be altogether.
+    """
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    run_async(verbs.add_partitions(cluster_access(brokers or [], config, cluster), name, total))
+    run_async(verbs.add_partitions(access, topic, total))
 
 
 @topics.command("delete")
-def delete_topics(
-    names: TopicNames, brokers: Brokers = None, config: OfConfiguration = None, cluster: OfCluster = None
-) -> None:
+@of_topics
+@of_cluster
+def delete_topics(names: Sequence[str], access: ClusterAccess) -> None:
     """Delete topics and all that is in them."""
     from ingestd.cli import topics as verbs
-    from ingestd.cli.configured import cluster_access
     from ingestd.cli.event_loop import run_async
 
-    run_async(verbs.delete_topics(cluster_access(brokers or [], config, cluster), names))
+    run_async(verbs.delete_topics(access, names))

@@ -11,7 +11,7 @@ import pytest
 from ingestd.cli import groups as cli_groups
 from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_scope, parse_time, plan_resets
 from ingestd.cli.main import main
-from ingestd.cli.options import Shape, show
+from ingestd.cli.options import show
 from ingestd.cli.tables import table
 from ingestd.client.admin import EARLIEST, LATEST, ListedOffset, OffsetAt
 from ingestd.client.admin.group_offsets import GroupOffsets
@@ -125,5 +125,5 @@ def test_programs_get_json_and_people_a_table(
     assert json.loads(capfdbinary.readouterr().out) == [
         {"group": "g", "topic": "t", "partition": 0, "before": None, "after": 5, "error": None}
     ]
-    show(found, ["line"], Shape.table)
+    show(found, ["line"], "table")
     assert capfdbinary.readouterr().out == b"line\n"

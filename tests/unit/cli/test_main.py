@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ingestd import __version__
+from ingestd.cli import configured
 from ingestd.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOOD = """
 [clusters.local]
@@ -55,7 +60,6 @@ def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_is_short_too_and_shows_the_names_of_tables(
     verb: list[str], table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Square brackets are markup to what prints the help: `Which  of --config`.
     assert main([*verb, "-h"]) == 0
     assert table in capsys.readouterr().out
 
@@ -90,6 +94,52 @@ def test_output_that_can_not_be_written_is_one_line(config) -> None:
 def test_an_unknown_verb_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rnu"]) == 2
     assert "rnu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "verb"), [([], "consume"), (["topics"], "describe")])
+def test_no_verb_is_misuse_and_shows_those_there_are(
+    arguments: list[str], verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert verb in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["produce", "-t", "x", "--acks", "5"], "'--acks': '5' is not one of 'all', '1', '0'"),
+        (["produce", "-t", "x", "-p", "x"], "'--partition' / '-p': 'x' is not a valid integer"),
+        (["consume", "-t", "x", "-n", "-3"], "'--count' / '-n': -3 is not in the range x>=0"),
+        (["consume"], "Missing option '--topic' / '-t'"),
+        (["topics", "create"], "Missing argument 'TOPIC'"),
+    ],
+)
+def test_misuse_names_option_value_and_what_was_expected(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_brokers_come_from_the_environment_unless_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGESTD_BROKERS", "a:1,b:1 nowhere")
+    assert main(["topics", "list"]) == 2
+    assert "--brokers: 'nowhere' is not HOST:PORT" in capsys.readouterr().err
+    assert main(["topics", "list", "-b", "a:1", "--brokers", "elsewhere"]) == 2
+    assert "--brokers: 'elsewhere' is not HOST:PORT" in capsys.readouterr().err
+
+
+def test_an_interrupted_verb_says_nothing(
+    config: Callable[[], str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(configured, "load_configuration", interrupted)
+    assert main(["check", config()]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_check_says_what_is_configured(config, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +203,7 @@ def test_input_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) ->
 
 def test_an_entry_that_is_only_imported_brings_nothing_in() -> None:
     program = (
-        "import sys, ingestd.cli.main; print([n for n in ('typer', 'rich', 'aiohttp', 'pydantic') if n in sys.modules])"
+        "import sys, ingestd.cli.main; print([n for n in ('click', 'rich', 'aiohttp', 'pydantic') if n in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
