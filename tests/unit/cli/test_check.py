@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ingestd.cli.main import main
+from ingestd.daemon.configuration import (
+    ClusterSettings,
+    DaemonSettings,
+    PipelineSettings,
+    PipelineSink,
+    PipelineSource,
+)
+from ingestd.daemon.security import SaslSettings
+from ingestd.tail.route import TailRoute
+from ingestd.wire.secret import Secret
+from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +37,7 @@ GOOD = {
 }
 
 FAULTS = {
-    # What pydantic says of a table's types came first, and no check of its values then.
+    # A value of a wrong type hid what a table's own checks say.
     "daemon": {
         "workers": "'2'",
         "wrokers": "1",
@@ -99,6 +111,28 @@ def test_all_faults_of_a_file_are_said_as_each_is_by_itself(check: Check) -> Non
             assert said, (table, key)
             alone |= said
     assert check(with_faults(FAULTS)) == alone
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "kind"),
+    [
+        ("daemon", "", DaemonSettings),
+        ("clusters.far", "", ClusterSettings),
+        ("clusters.far", "tls", TlsSettings),
+        ("clusters.far", "sasl", SaslSettings),
+        ("clusters.far", "tls.key_password", Secret),
+        ("tails.a", "", TailRoute),
+        ("pipelines.p", "", PipelineSettings),
+        ("pipelines.p", "source", PipelineSource),
+        ("pipelines.p", "sink", PipelineSink),
+    ],
+)
+def test_every_key_is_held_to_its_type(check: Check, table: str, key: str, kind: Any) -> None:
+    keys = [f"{key}.{field.name}" if key else field.name for field in fields(kind) if field.name != "name"]
+    kept = {each: value for each, value in GOOD[table].items() if not key.startswith(each)}
+    said = check({**GOOD, table: {**kept, **dict.fromkeys(keys, "2020-01-01")}})
+    assert all(": expected " in fault for fault in said)
+    assert {fault.partition(" = ")[0] for fault in said} == {f"{table}.{each}" for each in keys}
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,13 @@ def test_a_configuration_pickles(read) -> None:
     assert pickle.loads(pickle.dumps(configuration)) == configuration
 
 
-def test_the_values_are_unpickled_without_pydantic(read, tmp_path: Path) -> None:
+def test_the_values_are_unpickled_without_msgspec(read, tmp_path: Path) -> None:
     configuration = read(GOOD)
     pickled = tmp_path / "pickled"
     pickled.write_bytes(pickle.dumps((configuration.daemon, configuration.clusters, configuration.pipelines)))
     program = (
         "import pickle, sys; pickle.load(open(sys.argv[1], 'rb')); "
-        "print([name for name in ('pydantic', 'tomllib', 'aiohttp') if name in sys.modules])"
+        "print([name for name in ('msgspec', 'tomllib', 'aiohttp') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program, pickled], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
@@ -167,15 +167,17 @@ def test_the_values_are_unpickled_without_pydantic(read, tmp_path: Path) -> None
             'compression = "zst"',
             "tails.access.compression = \"zst\": expected 'none', 'lz4' or 'zstd'; did you mean 'zstd'?",
         ),
-        ('linger = "1"', 'tails.access.linger = "1": expected a valid number'),
-        ("linger = true", "tails.access.linger = true: expected a valid number"),
+        ('linger = "1"', 'tails.access.linger = "1": expected a number'),
+        ("linger = true", "tails.access.linger = true: expected a number"),
         ("linger = nan", "tails.access.linger = NaN: expected a finite number"),
+        ("linger = -1e999", "tails.access.linger = -Infinity: expected a finite number"),
+        ("exclude = [nan]", "tails.access.exclude[0] = NaN: expected a string"),
         ("linger = -1", "tails.access.linger = -1: expected seconds, 0 or more"),
-        ("exclude = ['a', 7]", "tails.access.exclude[1] = 7: expected a valid string"),
-        ("exclude = 'a'", 'tails.access.exclude = "a": expected a valid array, as in ["a"]'),
-        ("exclude = [2020-01-01]", 'tails.access.exclude[0] = "2020-01-01": expected a valid string'),
-        ("level = 1.5", "tails.access.level = 1.5: expected a valid integer"),
-        ("start = 'now'", "tails.access.start = \"now\": expected 'beginning' or 'end' or a valid integer"),
+        ("exclude = ['a', 7]", "tails.access.exclude[1] = 7: expected a string"),
+        ("exclude = 'a'", 'tails.access.exclude = "a": expected an array of strings, as in ["a"]'),
+        ("exclude = [2020-01-01]", "tails.access.exclude[0] = 2020-01-01: expected a string"),
+        ("level = 1.5", "tails.access.level = 1.5: expected a whole number"),
+        ("start = 'now'", "tails.access.start = \"now\": expected 'beginning' or 'end' or a whole number"),
         ("compresion = 'lz4'", "tails.access.compresion = \"lz4\": unknown key; did you mean 'compression'?"),
         ("rotation = {patern = 'x'}", "tails.access.rotation.patern = \"x\": unknown key; did you mean 'pattern'?"),
         ("rotation = {}", "tails.access.rotation.pattern: missing, and has no default"),
@@ -239,7 +241,12 @@ def test_at_least_once_may_be_said(read) -> None:
             with_tail("[tails.b]\npaths=['/b', '/a']\ncluster='local'\ntopic='u'"),
             'tails.b.paths = ["/b", "/a"]: [tails.access] takes "/a" too; a file belongs to one route',
         ),
+        (with_tail("[tails.b]\npaths=[['/a']]"), 'tails.b.paths[0] = ["/a"]: expected a string'),
+        ("[daemon]\nstate='~no such user/x'", "expected a path; its ~ stands for no user that has a home directory"),
+        ("pipelines.p = {source=2020-01-01, sink=1}", "pipelines.p.source = 2020-01-01: expected a table"),
         ("a = ", "is not TOML"),
+        (f"a = {'1' * 5000}", "is not TOML"),
+        (f"a = {'[' * 5000}", "is not TOML"),
     ],
 )
 def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None:

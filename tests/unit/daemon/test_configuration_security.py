@@ -129,7 +129,7 @@ did you mean 'SCRAM-SHA-512'?""",
         ),
         (
             "sasl = {mechanism='SCRAM-SHA-512', username='me', password=7}",
-            "sasl.password = (hidden): expected a table or a valid string",
+            "sasl.password = (hidden): expected a table or a string",
         ),
         (
             "sasl = {mechanism='SCRAM-SHA-512', username='me', password={}}",
@@ -141,7 +141,7 @@ did you mean 'SCRAM-SHA-512'?""",
         ),
         (
             "sasl = {mechanism='SCRAM-SHA-512', username='me', password={file=3}}",
-            "sasl.password.file = 3: expected a valid string",
+            "sasl.password.file = 3: expected a path",
         ),
         (
             "sasl = {mechanism='SCRAM-SHA-512', username='me', password={passwd='hunter2'}}",
@@ -165,7 +165,7 @@ did you mean 'SCRAM-SHA-512'?""",
         ),
         (
             f"tls = {{}}\nsasl = {{{BEARER}, extensions={{a=1}}}}",
-            "sasl.extensions.a = (hidden): expected a valid string",
+            "sasl.extensions.a = (hidden): expected a string",
         ),
     ],
 )
