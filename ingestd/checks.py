@@ -22,6 +22,7 @@ __all__ = [
     "Checks",
     "as_path",
     "check_kinds",
+    "is_of",
     "is_text",
     "require_all_of",
     "require_at_least",
@@ -79,7 +80,7 @@ def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None, *, or_no
         if kind is None and each.default not in (MISSING, None):
             kind = type(each.default)
         value = getattr(settings, each.name)
-        if kind is None or (value is None and (each.default is None or each.name in or_none)) or _is_of(value, kind):
+        if kind is None or (value is None and (each.default is None or each.name in or_none)) or is_of(value, kind):
             continue
         raise ConfigurationError(f"{each.name}: {_shown(value)}; expected {_words(kind)}")
 
@@ -146,9 +147,10 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_of(value: object, kind: type) -> bool:
+def is_of(value: object, kind: type) -> bool:
+    """Whether a value is of a class, as settings go: a whole number is a number too, True is not 1, NaN no number."""
     if kind is float:
-        return _is_of(value, int) or (isinstance(value, float) and not math.isnan(value))
+        return is_of(value, int) or (isinstance(value, float) and not math.isnan(value))
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if issubclass(kind, IntEnum):

@@ -1,7 +1,7 @@
 """Configuration: frozen values that pickle, and `load`, which makes them from a TOML file or says all that is wrong.
 
-Values only, so that a worker process, which gets them from the supervisor, imports neither msgspec nor a TOML reader;
-both come with `configuration_file`, which only `load` imports.
+Values only, so that a worker process, which gets them from the supervisor, imports no TOML reader; that comes with
+`configuration_file`, which only `load` imports.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
     class is a dataclass; its fields but `name` are the table's keys, and are checked strictly by their types. It may
     raise `WrongSetting` from `__post_init__`. Nothing outside the file is looked at. Raises `FaultyConfiguration`.
     """
-    from ingestd.daemon.configuration_file import read_configuration  # noqa: PLC0415 - brings msgspec in
+    from ingestd.daemon.configuration_file import read_configuration  # noqa: PLC0415 - brings a TOML reader in
 
     return read_configuration(Path(path), kinds)
 

@@ -11,15 +11,14 @@ import datetime as dt
 import difflib
 import functools
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import msgspec
-
+from ingestd.checks import is_of
 from ingestd.daemon.configuration import Fault
 from ingestd.daemon.security import SaslSettings
 from ingestd.errors import IngestdError, WrongSetting
@@ -48,7 +47,7 @@ _LONGEST_VALUE: Final = 120
 _TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
     bool: ("true or false", False),
     int: ("a whole number", 1),
-    float: ("a number", 1.0),
+    float: ("a finite number", 1.0),
     str: ("a string", "/x"),
     Path: ("a path", Path("/x")),
     tuple[str, ...]: ("an array of strings", ("/x",)),
@@ -147,15 +146,9 @@ class Document:
             if isinstance(value, dict) and get_origin(each) is Mapping:
                 entries = {name: self._convert(get_args(each)[1], item, (*key, name)) for name, item in value.items()}
                 return None if None in entries.values() else entries
-        try:
-            # It knows all types but paths, and takes a `TypeError` from its hook as a wrong value.
-            converted = msgspec.convert(value, kind, dec_hook=lambda path, given: path(given))
-            if not isinstance(converted, float) or math.isfinite(converted):
-                return converted
-            expected = "a finite number"
-        except msgspec.ValidationError:
-            expected = " or ".join(map(_words, kinds)) + _hint(kinds, key, value)
-        self.fault(key, f"expected {expected}")
+            if (setting := _leaf(each, value)) is not None:
+                return setting
+        self.fault(key, "expected " + " or ".join(map(_words, kinds)) + _hint(kinds, key, value))
         return None
 
     def look_up(self, key: Key) -> tuple[bool, Any]:
@@ -191,6 +184,17 @@ def _alternatives(kind: Any) -> Sequence[Any]:
     """The types of a union, or the one; without None, which nothing in TOML is."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [each for each in kinds if each is not NoneType]
+
+
+def _leaf(kind: Any, value: Any) -> Any:
+    """A `value` that is neither array nor table as one of type `kind`; None if it is none."""
+    if get_origin(kind) is Literal:
+        return value if value in get_args(kind) else None
+    if kind is Path:
+        return Path(value) if isinstance(value, str) else None
+    if kind is float:
+        return float(value) if is_of(value, float) and abs(value) <= sys.float_info.max else None
+    return value if isinstance(kind, type) and is_of(value, kind) else None
 
 
 def _stand_ins(kind: Any) -> dict[str, Any]:
