@@ -202,8 +202,6 @@ def test_input_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_entry_that_is_only_imported_brings_nothing_in() -> None:
-    program = (
-        "import sys, ingestd.cli.main; print([n for n in ('click', 'rich', 'aiohttp') if n in sys.modules])"
-    )
+    program = "import sys, ingestd.cli.main; print([n for n in ('click', 'rich', 'aiohttp') if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
