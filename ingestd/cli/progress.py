@@ -33,7 +33,7 @@ def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary
             progress.take(status)
             live.update(progress.table, refresh=True)
 
-        return run(configuration, once=once, progress=show)
+        return run(configuration, once=once, progress=show, fork=True)
 
 
 class Progress:

@@ -29,7 +29,7 @@ def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
 
         return run_showing_progress(configuration, once=once)
     configure_logs(settings.log_level, settings.log_format, process="supervisor")
-    return run(configuration, once=once)
+    return run(configuration, once=once, fork=True)
 
 
 def ran_well(summary: Summary, *, once: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
-from ingestd.daemon.processes import ChildProcess
+from ingestd.daemon.processes import ChildProcess, spawn
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, is_retriable
 from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
@@ -70,7 +70,7 @@ class EmbeddedBroker:
                 *([] if settings.create_topics else ["--no-auto-create-topics"]),
             ]
             try:
-                process = ChildProcess("ingestd.broker", arguments, [theirs.fileno()], died.set_result)
+                process = ChildProcess(spawn("ingestd.broker", arguments, [theirs.fileno()]), died.set_result)
             except OSError:
                 life.close()
                 raise

@@ -70,16 +70,26 @@ END_TIMEOUT: Final = 5.0
 
 
 def run(
-    configuration: Configuration, *, once: bool = False, progress: Callable[[DaemonStatus], None] | None = None
+    configuration: Configuration,
+    *,
+    once: bool = False,
+    progress: Callable[[DaemonStatus], None] | None = None,
+    fork: bool = False,
 ) -> Summary:
     """Run the daemon until a signal ends it or, with `once`, until every source is at the end it had at the start.
 
     `progress` is given the status about twice a second. Raises `ConfigurationError` (state directory, HTTP address) and
     `IngestdError` (positions, embedded broker) when it can not start.
+
+    With `fork` the first workers are copies of this process, if it has one thread: that saves their imports. It must
+    hold nothing that it would not share with them. Those started later are fresh interpreters in any case.
     """
     import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
 
-    return uvloop.run(Supervisor(configuration, once=once, progress=progress).run())
+    supervisor = Supervisor(configuration, once=once, progress=progress)
+    if fork:
+        supervisor.fork_workers()
+    return uvloop.run(supervisor.run())
 
 
 class Supervisor:
@@ -143,6 +153,10 @@ class Supervisor:
             for name, settings in self._configuration.clusters.items()
             if topics[name] or settings.embedded
         }
+
+    def fork_workers(self) -> None:
+        """Fork the first workers, where that can be done; before `run`. Raises `OSError`."""
+        self._workers.fork()
 
     async def run(self) -> Summary:
         """Start, work, drain, end. Returns what was done; raises what kept it from starting, or a defect of its own."""

@@ -1,6 +1,6 @@
 """Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces.
 
-Started by the supervisor as `python -m ingestd.daemon.worker_main CONTROL WIRING ARENA` (inherited descriptors): a
+Forked by the supervisor, or started as `python -m ingestd.daemon.worker_main CONTROL WIRING ARENA`, with descriptors: a
 control stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
 """
 
@@ -53,8 +53,6 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ingestd.daemon.source import Assignment, Route
 
 __all__ = ["Worker", "main"]
@@ -375,9 +373,8 @@ async def _serve(control: socket.socket, wiring: socket.socket, arena: int) -> N
     await Worker(Arena(arena), wiring).run(control)
 
 
-def main(arguments: Collection[str]) -> None:
+def main(control: int, wiring: int, arena: int) -> None:
     """Run a worker over the inherited descriptors."""
-    control, wiring, arena = (int(argument) for argument in arguments)
     for descriptor in (control, wiring, arena):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
     # A descriptor for each file that is followed: as many as this user may have, not the shell's cautious default.

@@ -13,4 +13,4 @@ if __name__ == "__main__":
 
     gc.freeze()
     gc.enable()
-    main(sys.argv[1:])
+    main(*map(int, sys.argv[1:]))

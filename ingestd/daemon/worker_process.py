@@ -4,23 +4,74 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
+import gc
 import os
 import pickle
+import signal
 import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import ControlChannel, Wire
-from ingestd.daemon.processes import ChildProcess
+from ingestd.daemon.processes import ChildProcess, fork, spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingestd.daemon.control import Configure
+    from ingestd.daemon.processes import Process
     from ingestd.retry import Deadline
 
-__all__ = ["WorkerProcess"]
+__all__ = ["NewWorker", "WorkerProcess", "fork_worker", "spawn_worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorker:
+    """A worker nobody talks to yet: its process, the supervisor's ends of two pairs of sockets, its arena's memfd."""
+
+    process: Process
+    control: socket.socket
+    wiring: socket.socket
+    arena: int
+
+    def discard(self) -> None:
+        """End it, though it was never talked to."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.control.close()
+        self.wiring.close()
+        os.close(self.arena)
+
+
+def spawn_worker(arena_bytes: int) -> NewWorker:
+    """A worker in a fresh interpreter. Raises `OSError`."""
+    module = "ingestd.daemon.worker_main"
+    return _new_worker(arena_bytes, lambda descriptors: spawn(module, list(map(str, descriptors)), descriptors))
+
+
+def fork_worker(arena_bytes: int) -> NewWorker:
+    """A worker in a copy of this process, see `processes.fork`. Raises `OSError`."""
+    from ingestd.daemon.worker import main  # noqa: PLC0415 - a supervisor that spawns its workers does without
+
+    gc.freeze()  # a collection in the copy would touch, and so copy, the memory of all that both have
+    return _new_worker(arena_bytes, lambda descriptors: fork(lambda: main(*descriptors), descriptors))
+
+
+def _new_worker(arena_bytes: int, start: Callable[[Sequence[int]], Process]) -> NewWorker:
+    with contextlib.ExitStack() as made:
+        arena = Arena.create(arena_bytes)
+        made.callback(os.close, arena)
+        wiring, their_wiring = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        made.enter_context(wiring)
+        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.enter_context(control)
+        with their_control, their_wiring:
+            process = start((their_control.fileno(), their_wiring.fileno(), arena))
+        made.pop_all()
+    return NewWorker(process, control, wiring, arena)
 
 
 class WorkerProcess:
@@ -29,7 +80,7 @@ class WorkerProcess:
     def __init__(
         self,
         configure: Configure,
-        arena_bytes: int,
+        new: NewWorker,
         received: Callable[[WorkerProcess, Any], None],
         exited: Callable[[WorkerProcess, str], None],
     ) -> None:
@@ -41,24 +92,11 @@ class WorkerProcess:
         self._configure = configure
         self._received = received
         self._exited = exited
-        self._arena = Arena.create(arena_bytes)
-        self._wiring, wiring = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._arena = new.arena
+        self._wiring = new.wiring
+        self._control = new.control
         self._channel: ControlChannel | None = None
-        descriptors = (control.fileno(), wiring.fileno(), self._arena)
-        with control, wiring:
-            try:
-                self.process = ChildProcess(
-                    "ingestd.daemon.worker_main",
-                    [str(descriptor) for descriptor in descriptors],
-                    descriptors,
-                    self._end,
-                )
-            except OSError:
-                self._control.close()
-                self._wiring.close()
-                os.close(self._arena)
-                raise
+        self.process = ChildProcess(new.process, self._end)
 
     async def connect(self) -> None:
         """Open the control channel and send `Configure`."""

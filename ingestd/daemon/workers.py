@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.daemon.control import Configure, Drain
-from ingestd.daemon.worker_process import WorkerProcess
+from ingestd.daemon.processes import can_fork
+from ingestd.daemon.worker_process import WorkerProcess, fork_worker, spawn_worker
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Backoff, Deadline
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
     from ingestd.daemon.source import Route
+    from ingestd.daemon.worker_process import NewWorker
 
 __all__ = ["Workers"]
 
@@ -60,6 +62,7 @@ class Workers:
         self._started = started
         self._died = died
         self._living: dict[int, WorkerProcess] = {}
+        self._forked: list[NewWorker] = []
         self._incarnations = [0] * self.count
         self._backoffs = [
             Backoff(settings.restart_backoff, settings.restart_backoff_maximum) for _ in range(self.count)
@@ -71,6 +74,16 @@ class Workers:
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(list(self._living.values()))
+
+    def fork(self) -> None:
+        """Fork the processes that slots begin with, where that can be; before there is a loop. Raises `OSError`."""
+        if not can_fork():
+            return
+        try:
+            self._forked.extend(fork_worker(self._settings.arena_bytes) for _ in range(self.count))
+        except OSError:
+            self._discard_forked()
+            raise
 
     async def start(self) -> None:
         """Start every slot."""
@@ -124,7 +137,12 @@ class Workers:
         """End all processes; kill what has not ended by the deadline."""
         self._closing = True
         await self._tasks.close()
+        self._discard_forked()
         await asyncio.gather(*(worker.end(deadline) for worker in self))
+
+    def _discard_forked(self) -> None:
+        while self._forked:
+            self._forked.pop().discard()
 
     async def _start(self, slot: int) -> None:
         self._incarnations[slot] += 1
@@ -139,7 +157,12 @@ class Workers:
             statistics_interval=STATISTICS_INTERVAL,
             position_interval=POSITION_INTERVAL,
         )
-        worker = WorkerProcess(configure, self._settings.arena_bytes, self._message, self._exited)
+        new = self._forked.pop() if self._forked else spawn_worker(self._settings.arena_bytes)
+        try:
+            worker = WorkerProcess(configure, new, self._message, self._exited)
+        except OSError:
+            new.discard()
+            raise
         try:
             await worker.connect()
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,6 @@ from harness.written import LogWriter, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from harness.cluster import KafkaCluster
     from harness.daemon import Daemon
@@ -43,6 +43,11 @@ def alive(pid: int) -> bool:
     return True
 
 
+def is_fresh(pid: int) -> bool:
+    """Whether a worker is an interpreter of its own, and no copy of the supervisor."""
+    return b"ingestd.daemon.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def replaced(daemon: Daemon, killed: int, workers: int) -> bool:
     """Whether the supervisor has seen the death, and there are as many workers as before."""
     pids = daemon.worker_pids()
@@ -62,6 +67,7 @@ def test_workers_killed_at_random_moments_lose_nothing(
     name, written = topic(partitions=3), Written()
     daemon = shipping(kafka, name, workers=3, partition="file")
     daemon.start_ready()
+    assert not any(map(is_fresh, daemon.worker_pids()))
     with ExitStack() as stack:
         write_all(stack, logs, written)
         for _ in range(KILLS):
@@ -69,6 +75,7 @@ def test_workers_killed_at_random_moments_lose_nothing(
             victim = choose.choice(daemon.worker_pids())
             os.kill(victim, 9)
             daemon.until(lambda killed=victim: replaced(daemon, killed, 3), "the killed worker is back", 60)
+    assert any(map(is_fresh, daemon.worker_pids()))
     all_there(kafka, name, written).check(duplicates=True)
     assert sum(worker["restarts"] for worker in daemon.status()["workers"]) == KILLS
     assert daemon.stop() == 0

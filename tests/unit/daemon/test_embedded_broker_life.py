@@ -18,7 +18,7 @@ class Child:
     plan: ClassVar = []
     made: ClassVar = []
 
-    def __init__(self, module, arguments, descriptors, exited):
+    def __init__(self, descriptors, exited):
         self.pid = 1000 + len(self.made)
         self.alive = True
         self._channel = os.dup(descriptors[0])
@@ -43,6 +43,7 @@ class Child:
 @pytest.fixture
 def broker(tmp_path, monkeypatch):
     Child.plan, Child.made = [], []
+    monkeypatch.setattr(clusters, "spawn", lambda module, arguments, descriptors: descriptors)
     monkeypatch.setattr(clusters, "ChildProcess", Child)
     settings = SimpleNamespace(
         name="local",

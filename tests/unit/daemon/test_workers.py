@@ -1,6 +1,7 @@
 """Workers: a slot whose worker died gets another, whatever goes wrong meanwhile, and none is left at the end."""
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 from ingestd.daemon import worker_process, workers
 from ingestd.daemon.configuration import DaemonSettings
 from ingestd.daemon.control import Drain
-from ingestd.daemon.worker_process import WorkerProcess
+from ingestd.daemon.worker_process import fork_worker, spawn_worker
 from ingestd.daemon.workers import Workers
 from ingestd.retry import Deadline
 
@@ -25,18 +26,29 @@ class Fleet:
         self.connecting = asyncio.Event()
         self.connecting.set()
 
-    def make(self, configure, arena_bytes, received, exited):
+    def make(self, configure, new, received, exited):
         if self.failures:
             raise self.failures.pop(0)
-        process = FakeProcess(self, configure, exited)
+        process = FakeProcess(self, configure, new, exited)
         self.made.append(process)
         return process
+
+
+class NewProcess:
+    """A worker nobody talks to yet."""
+
+    def __init__(self):
+        self.discarded = False
+
+    def discard(self):
+        self.discarded = True
 
 
 class FakeProcess:
     """A worker process that does nothing but live."""
 
-    def __init__(self, fleet, configure, exited):
+    def __init__(self, fleet, configure, new, exited):
+        self.new = new
         self.slot, self.incarnation = configure.slot, configure.incarnation
         self.process = SimpleNamespace(pid=100 + len(fleet.made), kill=self.die, alive=True)
         self.drained = asyncio.get_running_loop().create_future()
@@ -76,6 +88,7 @@ class FakeProcess:
 @pytest.fixture
 async def fleet(monkeypatch):
     fleet = Fleet()
+    monkeypatch.setattr(workers, "spawn_worker", lambda arena_bytes: NewProcess())
     monkeypatch.setattr(workers, "WorkerProcess", fleet.make)
     return fleet
 
@@ -193,9 +206,62 @@ async def test_a_process_that_can_not_be_made_leaves_no_descriptor(monkeypatch):
     def fail(*arguments):
         raise OSError("no memory")
 
+    monkeypatch.setattr(worker_process, "spawn", fail)
+    monkeypatch.setattr(worker_process, "fork", fail)
+    before = open_descriptors()
+    for make in (spawn_worker, fork_worker):
+        with pytest.raises(OSError, match="no memory"):
+            make(1 << 20)
+    assert open_descriptors() == before
+
+
+async def test_a_process_that_can_not_be_watched_leaves_no_descriptor_and_no_process(monkeypatch, slots):
+    def fail(*arguments):
+        raise OSError("too many open files")
+
+    made = []
+    monkeypatch.setattr(workers, "spawn_worker", lambda size: made.append(spawn_worker(size)) or made[-1])
     monkeypatch.setattr(worker_process, "ChildProcess", fail)
     before = open_descriptors()
-    for _ in range(3):
-        with pytest.raises(OSError, match="no memory"):
-            WorkerProcess(SimpleNamespace(slot=0, incarnation=1), 1 << 20, None, None)
+    with pytest.raises(OSError, match="too many open files"):
+        await slots.start()
     assert open_descriptors() == before
+    assert [new.process.returncode for new in made] == [-signal.SIGKILL]
+
+
+async def test_forked_workers_are_the_first_and_those_that_were_never_started_are_ended(fleet, slots, monkeypatch):
+    forked = []
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    monkeypatch.setattr(workers, "fork_worker", lambda size: forked.append(NewProcess()) or forked[-1])
+    slots.fork()
+    assert len(forked) == 2
+    fleet.failures = [OSError("no memory")]
+    with pytest.raises(OSError, match="no memory"):
+        await slots.start()
+    assert [new.discarded for new in forked] == [False, True]
+    await slots.start()
+    assert [process.new in forked for process in fleet.made] == [True, False]
+    slots.fork()
+    await slots.close(Deadline.after(1))
+    assert [new.discarded for new in forked] == [False, True, True, True]
+
+
+async def test_a_fork_that_fails_leaves_no_process_and_one_that_can_not_be_is_none(fleet, slots, monkeypatch):
+    forked = []
+
+    def fork(size):
+        if forked:
+            raise OSError("no memory")
+        forked.append(NewProcess())
+        return forked[-1]
+
+    monkeypatch.setattr(workers, "fork_worker", fork)
+    monkeypatch.setattr(workers, "can_fork", lambda: False)
+    slots.fork()
+    assert not forked
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    with pytest.raises(OSError, match="no memory"):
+        slots.fork()
+    assert forked[0].discarded
+    await slots.start()
+    await slots.close(Deadline.after(1))
