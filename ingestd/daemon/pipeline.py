@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingestd.daemon.arena import PAGE_BYTES, ArenaShare
+from ingestd.daemon.arena import PAGE_BYTES, ArenaShare, pages_for
 from ingestd.daemon.encode import EncodeJob, EncodingFailed
 from ingestd.daemon.lane import LaneQueue, OpenSource, Slab
 from ingestd.daemon.outbox import Outbox
@@ -33,6 +33,9 @@ __all__ = ["Pipeline", "PipelineNews"]
 
 LEAST_READ: Final = PAGE_BYTES
 """A source is never asked to read into less: a slab with less room is full."""
+
+SLABS_AT_ONCE: Final = 4
+"""So many slabs, with as much for their batches, a route has room for; if not, its slabs are the smaller ones."""
 
 SLABS_PER_PUMP: Final = 4
 """Slabs filled in one go before sockets get their turn."""
@@ -88,6 +91,8 @@ class Pipeline:
         self.route = route
         self._number = number
         self._pages = ArenaShare(arena, share)
+        plenty = share >= SLABS_AT_ONCE * 2 * pages_for(route.slab_bytes)
+        self._slab_bytes = route.slab_bytes if plenty else route.batch_bytes
         self._encoding = encoding
         self._metadata = metadata
         self._outbox = Outbox(
@@ -223,7 +228,7 @@ class Pipeline:
         if queue.due:
             return
         source = held.source
-        if source is not None and (source.unread >= self.route.batch_bytes or source.finished is not None):
+        if source is not None and (source.unread >= self._slab_bytes or source.finished is not None):
             self._make_due(queue)
         elif queue.timer is None:
             queue.timer = self._loop.call_later(self.route.linger, self._make_due, queue)
@@ -326,7 +331,7 @@ class Pipeline:
         return True
 
     def _fill(self, queue: LaneQueue, partitions: int) -> Slab | None:
-        size = self.route.batch_bytes
+        size = self._slab_bytes
         runs = self._pages.begin(size, size + LEAST_READ)
         if runs is None:
             self._starved = True

@@ -253,7 +253,12 @@ class Route(Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """Most raw bytes of one slab."""
+        """Raw bytes that are read and encoded in one go where memory is scarce: more than the longest line."""
+        ...
+
+    @property
+    def slab_bytes(self) -> int:
+        """The same where memory is plenty: as many as one batch may gather."""
         ...
 
     def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool) -> Finder:

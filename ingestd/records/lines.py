@@ -20,10 +20,16 @@ from ingestd.records.loops import SLOT_FULL, allocate, encode_lines, scatter_lin
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LARGEST_BATCH_BYTES", "LineBatch", "LineEncoder", "LineEncoding"]
+__all__ = ["GATHERED", "LARGEST_BATCH_BYTES", "LineBatch", "LineEncoder", "LineEncoding"]
 
 LARGEST_BATCH_BYTES: Final = 1 << 30
 """Most that `batch_bytes` may be."""
+
+GATHERED: Final = 2
+"""How many times `batch_bytes` the records of a compressed batch may be before compression."""
+
+_LIKELY: Final = GATHERED + 0.5
+"""How many times smaller lines must have become for the next batch to gather so many."""
 
 _RECORD_OVERHEAD: Final = 32
 """More than a record without headers takes besides its key and value."""
@@ -52,9 +58,11 @@ class LineEncoding(NamedTuple):
 
 
 class LineEncoder:
-    """Makes record batches of at most `batch_bytes` bytes of uncompressed records; a longer line gets its own batch.
+    """Makes record batches whose records take at most `batch_bytes` as they are sent; a longer line gets its own batch.
 
-    Keeps scratch memory between calls and nothing else. Not thread-safe.
+    A compressed batch holds up to `GATHERED` times as much, for as long as lines compress so well: fewer batches cost
+    less here, on the way and in the broker. Keeps scratch memory between calls, and how well the last lines compressed.
+    Not thread-safe.
     """
 
     def __init__(self, compression: Compression, batch_bytes: int) -> None:
@@ -62,6 +70,10 @@ class LineEncoder:
             raise ValueError(f"batch_bytes {batch_bytes}: expected 1 to {LARGEST_BATCH_BYTES}")
         self._compression = compression
         self._batch_bytes = batch_bytes
+        self._largest = batch_bytes if compression.codec is Codec.none else GATHERED * batch_bytes
+        """Most bytes of records before compression."""
+        self._gather = self._largest
+        """As many as are likely to compress to `batch_bytes`."""
         self._scratch = bytearray()
         self._slots: mmap | None = None
 
@@ -99,22 +111,28 @@ class LineEncoder:
         self, lines: memoryview, start: int, output: _Output, key: bytes | None, partition: int
     ) -> tuple[int, LineBatch | None]:
         """Records go to scratch memory and from there, compressed, where they stay."""
-        scratch, end, written, records = self._encode_to_scratch(lines, start, self._batch_bytes, key)
-        batch = output.compress(partition, memoryview(scratch)[:written], records)
+        scratch, end, written, records = self._encode_to_scratch(lines, start, self._gather, key)
         room = len(output.records_room())
-        if batch is None and not output.used and room:
+        most = self._batch_bytes if records > 1 else written
+        batch = output.compress(partition, memoryview(scratch)[:written], records, most)
+        if batch is not None:
+            if _LIKELY * batch.length <= written:
+                self._gather = self._largest
+        elif written > most and room >= most:
+            self._gather = self._batch_bytes
+            return self._encode_compressed(lines, start, output, key, partition)
+        elif not output.used and room:
             # The first batch, and it neither compresses nor fits: so many lines as fit in any case.
-            scratch, end, written, records = self._encode_to_scratch(lines, start, room, key)
+            scratch, end, written, records = self._encode_to_scratch(lines, start, min(room, self._batch_bytes), key)
             if written <= room:
-                batch = output.compress(partition, memoryview(scratch)[:written], records)
+                batch = output.compress(partition, memoryview(scratch)[:written], records, written)
         return end, batch
 
     def _encode_to_scratch(
         self, lines: memoryview, start: int, limit: int, key: bytes | None
     ) -> tuple[bytearray, int, int, int]:
-        limit = min(limit, self._batch_bytes)
         if not self._scratch:
-            self._scratch = allocate(self._batch_bytes)
+            self._scratch = allocate(self._largest)
         end, written, records = encode_lines(lines, start, self._scratch, limit, key)
         if records:
             return self._scratch, end, written, records
@@ -182,10 +200,13 @@ class _Output:
         """Bytes left."""
         return len(self._out) - self.used
 
-    def compress(self, partition: int, records: memoryview, count: int) -> LineBatch | None:
-        """Make a batch of `records`, stored as they are where compression gains nothing. None when it does not fit."""
+    def compress(self, partition: int, records: memoryview, count: int, most: int) -> LineBatch | None:
+        """Make a batch of `records`, stored as they are where compression gains nothing.
+
+        None when it does not fit, or its records would take more than `most` bytes.
+        """
         size = len(records)
-        room = self.records_room()
+        room = self.records_room()[:most]
         length = self._compressor.compress_into(records, room[: size - 1]) if self._codec is not Codec.none else -1
         if length >= 0:
             return self.finish(partition, self._codec, length, count, size)
@@ -243,7 +264,7 @@ class _PartitionedRun:
                 record = self._alone(start, line)
                 if len(record) + HEADER_BYTES > budget:
                     break
-                batch = output.compress(partition, record, 1)
+                batch = output.compress(partition, record, 1, len(record))
                 start = min(start + _first_line_bytes(self._lines, start) + 1, len(self._lines))
                 line += 1
             if batch is None:
@@ -261,7 +282,7 @@ class _PartitionedRun:
         """Turn what a slot holds into a batch, and empty it."""
         at = partition * self._slot_bytes
         records = self._slots[at : at + self._written[partition]]
-        batch = output.compress(partition, records, self._records[partition])
+        batch = output.compress(partition, records, self._records[partition], len(records))
         self._written[partition] = self._records[partition] = 0
         return batch
 

@@ -11,6 +11,7 @@ from ingestd.checks import Checks
 from ingestd.daemon.source import PER_RECORD, Lane
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
+from ingestd.records.lines import GATHERED
 from ingestd.tail.globs import Globs
 from ingestd.tail.identity import stored_path
 from ingestd.tail.partition import partition_of_key
@@ -70,9 +71,9 @@ class TailRoute:
     linger: float = 0.05
     """Seconds that a line may wait for company before a batch is made; a full batch never waits."""
     batch_bytes: int = 14 * 64 * 1024
-    """Most bytes of a file in one record batch. With an eighth more for what Kafka adds to each line, it must stay
-    below the topic's `max.message.bytes` even when it does not compress; the default does, below Kafka's default. And
-    `arena_bytes` of [daemon] must have room for two, and 128 KiB."""
+    """Most bytes of a record batch as it is sent. With an eighth more for what Kafka adds to each line, it must stay
+    below the topic's `max.message.bytes`; the default does, below Kafka's default. Of lines that compress to half,
+    twice that is gathered where `arena_bytes` of [daemon] leaves room; it must have room for two, and 128 KiB."""
     start: str = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
     in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Later files are always
@@ -175,6 +176,11 @@ class TailRoute:
         """`start` in seconds, where it is an age."""
         found = _AGE.fullmatch(self.start)
         return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+    @property
+    def slab_bytes(self) -> int:
+        """See `ingestd.daemon.source.Route.slab_bytes`."""
+        return self.batch_bytes if self.compression == Codec.none.name else GATHERED * self.batch_bytes
 
     @property
     def key_group(self) -> int:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulated_clock import simulate
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch
+from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch, pages_for
 from ingestd.daemon.encode import EncodingFailed
 from ingestd.daemon.pipeline import Pipeline
 from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, Found, Lane, Piece
@@ -73,8 +73,13 @@ class TextRoute:
     topic: str = "t"
     linger: float = 0.0
     batch_bytes: int = SLAB
+    gathers: int = 1
     opened: dict = field(default_factory=dict)
     lanes: dict = field(default_factory=dict)
+
+    @property
+    def slab_bytes(self):
+        return self.gathers * self.batch_bytes
 
     def opener(self, ready):
         self.ready = ready
@@ -679,6 +684,15 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
+
+
+@pytest.mark.parametrize(("pages", "gathered"), [(2 * 4 * 2 + 1, 2), (2 * 4 * 2, 1)])
+async def test_a_slab_gathers_more_where_there_is_room_for_four_of_them_and_their_batches(pages, gathered):
+    route = TextRoute({"a": lines("a", 2000, 100)}, batch_bytes=PAGE_BYTES, gathers=2)
+    with bench(route, pages=pages) as made:
+        made.assign("a")
+        await made.turn()
+        assert pages_for(made.encoding.jobs[0].length) == gathered
 
 
 @pytest.mark.parametrize("pages", [19, 20])

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.errors import BufferFull, CorruptBatch
+from ingestd.records import lines as lines_module
 from ingestd.records.batch import HEADER_BYTES, check_crc, patch_producer, read_header, seal
-from ingestd.records.codecs import Codec, Compression
+from ingestd.records.codecs import Codec, Compression, compressor
 from ingestd.records.decode import decode_records
 from ingestd.records.lines import LARGEST_BATCH_BYTES, LineEncoder
 
@@ -21,6 +22,21 @@ SPARE = 64 * 1024
 LINES = st.lists(st.binary(max_size=400).map(lambda line: line.replace(b"\n", b"")), max_size=60)
 CODECS = st.sampled_from(list(Codec))
 TEXT = b"".join(b'10.0.%d.%d "GET /page/%d HTTP/1.1" 200 %d\n' % (n % 7, n % 251, n, n * n) for n in range(4000))
+
+EVEN = b'10.0.0.1 "GET /page HTTP/1.1" 200\n' * 4000
+COMPRESSED = [codec for codec in Codec if codec is not Codec.none]
+
+
+class Watched:
+    """A compressor that notes how much it was given."""
+
+    def __init__(self, inner, tried):
+        self._inner = inner
+        self._tried = tried
+
+    def compress_into(self, data, out):
+        self._tried.append(len(data))
+        return self._inner.compress_into(data, out)
 
 
 def random_lines(size, longest, seed=1):
@@ -89,13 +105,48 @@ def test_compressible_lines_are_consumed_by_one_call(codec):
     assert (consumed, sum(batch.records for batch in batches)) == (len(TEXT), 4000)
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_batches_hold_at_most_batch_bytes_of_records(codec):
-    encoder = LineEncoder(Compression(codec), 10_000)
+def test_batches_hold_at_most_batch_bytes_of_records():
+    encoder = LineEncoder(Compression(Codec.none), 10_000)
     _, batches = encoder.encode(TEXT, memoryview(bytearray(len(TEXT) + SPARE)), timestamp_ms=0)
     sizes = [batch.uncompressed for batch in batches]
     assert max(sizes) <= 10_000
     assert min(sizes[:-1]) > 9_900
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_compressed_batch_gathers_twice_that_of_lines_that_become_less_than_half(codec):
+    encoder = LineEncoder(Compression(codec), 10_000)
+    _, batches = encoder.encode(EVEN, memoryview(bytearray(len(EVEN) + SPARE)), timestamp_ms=0)
+    sizes = [batch.uncompressed for batch in batches]
+    assert max(sizes) <= 20_000
+    assert min(sizes[:-1]) > 19_900
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_lines_that_compress_less_are_gathered_once_in_vain_and_again_when_they_compress(codec, monkeypatch):
+    tried = []
+    monkeypatch.setattr(lines_module, "compressor", lambda compression: Watched(compressor(compression), tried))
+    dense = random_lines(100_000, 500)
+    raw = dense + EVEN
+    out = memoryview(bytearray(2 * len(raw)))
+    consumed, batches = LineEncoder(Compression(codec), 10_000).encode(raw, out, timestamp_ms=1234)
+    assert consumed == len(raw)
+    assert [size > 10_000 for size in tried[:9]] == [True] + [False] * 8
+    assert tried[-2] > 19_900
+    assert len(tried) <= len(batches) + 2  # in vain: the first, and perhaps one where the lines change
+    assert values(out, batches)[0] == [(None, line) for line in raw.split(b"\n")[:-1]]
+
+
+@given(CODECS, LINES, st.integers(1, 5000), st.none() | st.binary(max_size=30))
+def test_no_batch_of_several_lines_is_sent_larger_than_it_may_be(codec, lines, batch_bytes, key):
+    raw = b"".join(line + b"\n" for line in lines)
+    out = memoryview(bytearray(2 * len(raw) + 100 * len(lines) + SPARE))
+    encoder = LineEncoder(Compression(codec), batch_bytes)
+    for _ in range(2):
+        consumed, batches = encoder.encode(raw, out, timestamp_ms=0, key=key)
+        assert consumed == len(raw)
+        assert sum(batch.records for batch in batches) == len(lines)
+        assert all(batch.records == 1 or batch.length <= batch_bytes + HEADER_BYTES for batch in batches)
 
 
 @pytest.mark.parametrize("codec", Codec)

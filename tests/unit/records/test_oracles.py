@@ -63,7 +63,7 @@ def test_aiokafka_reads_what_the_builder_builds(records, codec, offset):
 @pytest.mark.parametrize("compression", LEVELS, ids=str)
 def test_aiokafka_and_kafka_python_read_what_the_line_encoder_makes(compression):
     out = memoryview(bytearray(2 * len(TEXT)))
-    consumed, batches = LineEncoder(compression, 150_000).encode(TEXT, out, key=b"host", timestamp_ms=1234)
+    consumed, batches = LineEncoder(compression, 75_000).encode(TEXT, out, key=b"host", timestamp_ms=1234)
     assert consumed == len(TEXT)
     assert len(batches) > 2
     offset = 0
