@@ -98,7 +98,7 @@ class DaemonSettings:
     """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
     once_patience: float = 60.0
     """Seconds without any acknowledgement after which `run --once` gives up, with what is acknowledged kept."""
-    arena_bytes: int = 32 * 1024 * 1024
+    arena_bytes: int = 64 * 1024 * 1024
     """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
     restart_backoff: float = 0.2
     """Seconds before a dead worker is started again, the first time; doubles with each death in a row."""

@@ -34,7 +34,7 @@ __all__ = ["Pipeline", "PipelineNews"]
 LEAST_READ: Final = PAGE_BYTES
 """A source is never asked to read into less: a slab with less room is full."""
 
-SLABS_AT_ONCE: Final = 4
+SLABS_AT_ONCE: Final = 8
 """So many slabs, with as much for their batches, a route has room for; if not, its slabs are the smaller ones."""
 
 SLABS_PER_PUMP: Final = 4

@@ -254,7 +254,7 @@ def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None
     assert any(fault in one for one in found), found
 
 
-@pytest.mark.parametrize(("arena", "most"), [("", 16_711_680), ("[daemon]\narena_bytes = 67108864\n", 33_488_896)])
+@pytest.mark.parametrize(("arena", "most"), [("", 33_488_896), ("[daemon]\narena_bytes = 33554432\n", 16_711_680)])
 def test_a_batch_that_finds_no_room_in_an_arena_is_refused(faults, read, arena: str, most: int) -> None:
     # Such a tail was accepted, read nothing for ever, and said nothing.
     assert read(with_tail(f"batch_bytes = {most}\n{arena}")).routes[0].batch_bytes == most

@@ -686,8 +686,8 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
 
 
-@pytest.mark.parametrize(("pages", "gathered"), [(2 * 4 * 2 + 1, 2), (2 * 4 * 2, 1)])
-async def test_a_slab_gathers_more_where_there_is_room_for_four_of_them_and_their_batches(pages, gathered):
+@pytest.mark.parametrize(("pages", "gathered"), [(2 * 8 * 2 + 1, 2), (2 * 8 * 2, 1)])
+async def test_a_slab_gathers_more_where_there_is_room_for_eight_of_them_and_their_batches(pages, gathered):
     route = TextRoute({"a": lines("a", 2000, 100)}, batch_bytes=PAGE_BYTES, gathers=2)
     with bench(route, pages=pages) as made:
         made.assign("a")
