@@ -56,9 +56,9 @@ async def test_a_broker_takes_the_line_encoders_batches_as_they_are_and_java_rea
 ) -> None:
     name = topic(retention_ms="-1")  # the records are old
     out = memoryview(bytearray(2 * len(TEXT)))
-    consumed, batches = LineEncoder(Compression(codec), 300_000).encode(TEXT, out, timestamp_ms=1_700_000_000_000)
+    consumed, batches = LineEncoder(Compression(codec), 150_000).encode(TEXT, out, timestamp_ms=1_700_000_000_000)
     assert consumed == len(TEXT)
-    assert len(batches) == 3
+    assert len(batches) >= 3
     sent = 0
     for made in batches:
         batch = out[made.start : made.start + made.length]
