@@ -179,7 +179,10 @@ class Opener(Protocol):
 
 
 class Encoder(Protocol):
-    """Bytes of whole lines to record batches. Pure: no state between calls but scratch space; runs in any worker."""
+    """Bytes of whole lines to record batches, in any worker.
+
+    A call keeps scratch space, and what it learnt of how well lines compress, for the next: never any of the lines.
+    """
 
     def encode(self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> Encoding:
         """Encode lines from `raw` into record batches in `out`, in order.

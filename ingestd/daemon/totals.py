@@ -55,7 +55,7 @@ class Totals:
         self._restarts.setdefault(slot, 0)
 
     def worker_ended(self, slot: int) -> None:
-        """The worker of a slot is gone: its counts stay, its sources and its arena have no series any more."""
+        """The worker of a slot is gone: its counts stay, its sources and its arena are not shown any more."""
         self._alive.discard(slot)
         current = self._current.get(slot)
         if current is not None:

@@ -1,7 +1,7 @@
-"""A worker process's first lines: import what a worker needs, quickly, and run it.
+"""The first lines of a worker that is spawned: import what a worker needs, quickly, and run it.
 
-A worker starts with every restart and every `--once`, so its start is kept short: no garbage collection while modules
-are made, which live as long as the process.
+Who waits for it waits for a worker that died, so its start is kept short: no garbage collection while modules are
+made, which live as long as the process.
 """
 
 import gc

@@ -80,7 +80,8 @@ class Workers:
         if not can_fork():
             return
         try:
-            self._forked.extend(fork_worker(self._settings.arena_bytes) for _ in range(self.count))
+            for _ in range(self.count):
+                self._forked.append(fork_worker(self._settings.arena_bytes))
         except OSError:
             self._discard_forked()
             raise

@@ -32,7 +32,7 @@ _ROOM: Final = 65536
 
 
 class TailEncoder:
-    """Encodes the lines of one tail. Keeps scratch memory between calls and nothing else."""
+    """Encodes the lines of one tail. See `Encoder` for what it keeps between calls."""
 
     def __init__(self, route: TailRoute) -> None:
         compression = Compression.parse(route.compression, route.compression_level)
