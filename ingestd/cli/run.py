@@ -54,6 +54,9 @@ def summary_lines(summary: Summary) -> Sequence[str]:
         )
         if route.failure is not None:
             lines.append(f"{route.name:<{width}}  stopped: {route.failure}")
+        if route.unacknowledged_sources:
+            left = f"{in_bytes(route.unacknowledged_bytes)} of {in_count(route.unacknowledged_sources, 'file')}"
+            lines.append(f"{route.name:<{width}}  not acknowledged: {left}, read and sent again at the next start")
     size = sum(route.bytes for route in summary.routes)
     lines.append(
         f"{summary.seconds:.2f} s ({in_rate(size, summary.seconds)}), {summary.cpu_seconds:.2f} CPU seconds"

@@ -1,4 +1,4 @@
-"""Checkpoint: what moved, on its way to the position file. Stored at once; tried again while the file takes nothing."""
+"""Checkpoint: what changed, on its way to the position file. Stored at once; tried again while it takes nothing."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LOCK_PATIENCE: Final = 1.0
 
 
 class Checkpoint:
-    """Positions that wait to be stored: of each source the newest. Owned by the supervisor.
+    """Positions that wait to be stored or forgotten: of each source the newest word. Owned by the supervisor.
 
     Invariants
         Nothing waits for the file: while it is locked, or the disk is full, a timer tries again.
-        All that moved is stored in one write; what could not be stored stays until a later one takes it.
-        That routes have run is stored after what they found, never before.
+        All that changed is one transaction; what could not be stored stays until a later one takes it.
+        That routes have run is stored with what they found, never before.
     """
 
     def __init__(self, positions: PositionStore, failed: Callable[[str], None]) -> None:
@@ -44,21 +44,31 @@ class Checkpoint:
         self._positions = positions
         self._failed = failed
         self._log = get_logger("ingestd.supervisor")
-        self._moved: dict[tuple[str, str], StoredPosition] = {}
-        self._run: tuple[str, ...] = ()
+        self._changed: dict[tuple[str, str], StoredPosition | None] = {}
+        self._run: set[str] = set()
+        self._tried: list[Callable[[], None]] = []
         self._attempt: asyncio.Handle | None = None
         self._since: float | None = None
         self._hurried = False
 
     def remember(self, route: str, stored: StoredPosition) -> None:
-        """Store a position, together with what else moves in this turn of the loop."""
-        self._moved[route, stored.source] = stored
-        if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().call_soon(self._try)
+        """Store a position, together with what else changes in this turn of the loop."""
+        self._changed[route, stored.source] = stored
+        self._try_soon()
+
+    def forget(self, route: str, source: str) -> None:
+        """Drop a position, together with what else changes in this turn of the loop."""
+        self._changed[route, source] = None
+        self._try_soon()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call once what changed until now is stored, or could not be."""
+        self._tried.append(call)
+        self._try_soon()
 
     def note_run(self, routes: Iterable[str]) -> None:
-        """Store now what was remembered, then that these routes have found what was there."""
-        self._run = tuple(routes)
+        """Store now what changed, and that these routes have found what was there."""
+        self._run.update(routes)
         self._try()
 
     async def finish(self, deadline: Deadline) -> str | None:
@@ -71,7 +81,7 @@ class Checkpoint:
             if self._hurried or deadline.expired or not isinstance(error, PositionsLocked):
                 break
             await asyncio.sleep(min(LOCKED_INTERVAL, deadline.remaining))
-        return f"{len(self._moved)} positions could not be stored: {error}" if self._moved else None
+        return f"{len(self._changed)} positions could not be stored: {error}" if self._changed else None
 
     def hurry(self) -> None:
         """Have `finish` wait for nothing more."""
@@ -82,23 +92,31 @@ class Checkpoint:
             self._attempt.cancel()
             self._attempt = None
 
+    def _try_soon(self) -> None:
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().call_soon(self._try)
+
     def _try(self) -> None:
         self._cancel()
         if self._store() is not None:
             delay = LOCKED_INTERVAL if self.failing is None else STORE_INTERVAL
             self._attempt = asyncio.get_running_loop().call_later(delay, self._try)
+        tried, self._tried = self._tried, []
+        for call in tried:
+            call()
 
     def _store(self) -> PositionsUnavailable | None:
         try:
-            if self._moved:
-                self._positions.store((route, stored) for (route, _), stored in self._moved.items())
-                self._moved.clear()
-            if self._run:
-                self._positions.note_run(self._run)
-                self._run = ()
+            self._positions.write(
+                [(route, stored) for (route, _), stored in self._changed.items() if stored is not None],
+                forgotten=[name for name, stored in self._changed.items() if stored is None],
+                run=self._run,
+            )
         except PositionsUnavailable as error:
             self._tell(error)
             return error
+        self._changed.clear()
+        self._run.clear()
         if self.failing is not None:
             self._log.info("positions are stored again")
         self.failing = self._since = None
@@ -112,6 +130,6 @@ class Checkpoint:
             return
         if self.failing is None:
             self._log.error("positions can not be stored; lines may be sent again after a restart", error=str(error))
-        for route in {route for route, _ in self._moved}:
+        for route in {route for route, _ in self._changed}:
             self._failed(route)
         self.failing = str(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.daemon.configuration import ClusterSettings
-    from ingestd.daemon.source import Assignment, Route
+    from ingestd.daemon.source import Assignment, End, Route
     from ingestd.daemon.statistics import WorkerStatistics
     from ingestd.errors import ErrorCode
 
 __all__ = [
     "Assign",
+    "Conclude",
     "Configure",
     "ControlChannel",
     "Drain",
@@ -40,6 +41,7 @@ __all__ = [
     "SourceEnded",
     "SourceTroubled",
     "StatisticsReported",
+    "Unacknowledged",
     "Wire",
 ]
 
@@ -79,6 +81,14 @@ class Assign:
     """Open these sources."""
 
     assignments: Sequence[Assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Nothing more is expected of these sources of a route: they end once they are read to their ends and quiet."""
+
+    route: str
+    sources: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Every byte of a source before `position` is acknowledged."""
+    """Every byte of a source before `position` is acknowledged; or only its detail is another one than before."""
 
     route: str
     source: str
@@ -138,7 +148,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class PositionsReported:
-    """Positions that moved since the last report."""
+    """Positions that moved, and details that changed, since the last report."""
 
     moved: Sequence[Moved]
 
@@ -150,7 +160,7 @@ class SourceEnded:
     route: str
     source: str
     generation: int
-    reason: str
+    end: End
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +218,22 @@ class StatisticsReported:
 
 
 @dataclass(frozen=True, slots=True)
+class Unacknowledged:
+    """What was read and not acknowledged of one route: it is read and sent again at the next start."""
+
+    sources: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
-    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` sources left."""
+    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` sources left.
+
+    `routes` has those that have something left.
+    """
 
     unacknowledged: int
+    routes: Mapping[str, Unacknowledged] = field(default_factory=dict)
 
 
 class ControlChannel(asyncio.Protocol):

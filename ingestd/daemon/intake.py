@@ -1,63 +1,157 @@
-"""Intake: one route's finder at work in the supervisor, and what it finds given to shards."""
+"""Intake: one route's finder at work in the supervisor. What it says goes to the handover, the log and the counts."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ingestd.daemon.source import Found, Route, StoredPosition
+    from ingestd.daemon.handover import Handover
+    from ingestd.daemon.positions import PositionStore, StoredRoute
+    from ingestd.daemon.source import End, Finder, Found, Loss, Route, StoredPosition
 
 __all__ = ["Intake", "IntakeNews"]
+
+ABSENCE: Final = 30 * 86400.0
+"""Seconds that the position of a source that is not there any more is kept."""
+
+FORGOTTEN_AT_ONCE: Final = 200
+"""Rows of absent sources that are looked at in one turn of the loop."""
+
+FORGETTING_PAUSE: Final = 0.05
+"""Seconds between two such turns."""
 
 
 class IntakeNews(Protocol):
     """What an intake tells the supervisor."""
 
-    def appeared(self, route: Route, found: Found) -> None:
-        """A source is there."""
+    def untakeable(self, route: Route, thing: str, reason: str) -> None:
+        """Something named is not taken."""
         ...
 
-    def untakeable(self, route: Route, thing: str, reason: str) -> None:
-        """Something named can not be taken."""
+    def lost(self, route: Route, loss: Loss) -> None:
+        """Data is lost."""
         ...
 
 
 class Intake:
-    """Runs one route's finder. Owned by the supervisor's task owner through `run`."""
+    """Runs one route's finder, as the supervisor's tasks `scan` and `run`. What the finder knows as `Sources`.
 
-    def __init__(self, route: Route, stored: Sequence[StoredPosition] | None, news: IntakeNews, *, once: bool) -> None:
+    Invariants
+        What is stored already is not stored again.
+        Only rows that no complete scan has named are ever forgotten here.
+    """
+
+    def __init__(
+        self, route: Route, finder: Finder, stored: StoredRoute | None, handover: Handover, news: IntakeNews
+    ) -> None:
         self.route = route
         self.taken = 0
-        self._finder = route.finder(stored, once=once)
+        """How many sources it found."""
+        self._finder = finder
+        self._handover = handover
         self._news = news
         self._log = get_logger("ingestd.supervisor").bind(route=route.name)
+        self._rows = {} if stored is None else {row.source: row for row in stored.positions}
+        """What was stored at the start of sources that the finder has not named yet."""
+        self._missing = set() if stored is None else stored.missing
 
     async def scan(self) -> None:
-        """One complete pass."""
+        """One complete pass; returns when all that it found is with its owners."""
         await self._finder.scan(self)
+        await self._handover.done()
 
     async def run(self) -> None:
         """Go on finding until cancelled."""
         await self._finder.run(self)
 
-    def ended(self, found: Found, reason: str) -> None:
+    async def forget_absent(self, positions: PositionStore) -> None:
+        """After the scan, bit by bit: what has not been there for long is not kept for ever."""
+        forgotten = 0
+        while self._rows:
+            absent = list(islice(self._rows, FORGOTTEN_AT_ONCE))
+            try:
+                forgotten += positions.note_missing(self.route.name, absent, ABSENCE)
+            except PositionsLocked:
+                await asyncio.sleep(FORGETTING_PAUSE)
+                continue
+            except PositionsUnavailable as error:
+                self._log.warning("old positions are kept", error=str(error))
+                return
+            for source in absent:
+                del self._rows[source]
+            await asyncio.sleep(FORGETTING_PAUSE)
+        if forgotten:
+            self._log.info("old positions forgotten", sources=forgotten)
+
+    def ended(self, found: Found, end: End) -> None:
         """A source is finished: the finder looks at what stands in its place."""
-        # It may name a path that is not UTF-8, which JSON can not hold.
-        said = os.fsencode(reason).decode(errors="backslashreplace")
-        self._log.info("source finished", source=found.source, file=found.label, reason=said)
-        self._finder.ended(found.source, reason)
+        self._log.info(
+            "source finished",
+            source=found.source,
+            file=found.display_name,
+            reason=end.kind,
+            path=_printable(end.path),
+            position=end.position,
+            size=end.size,
+        )
+        self._finder.ended(found, end)
+
+    # What the finder says: see `Sources`.
 
     def appeared(self, found: Found) -> None:
         """See `Sources`."""
         self.taken += 1
-        self._news.appeared(self.route, found)
+        row = self._known(found.source)
+        stored = row is not None and (row.position, row.detail) == (found.position, found.detail)
+        self._handover.appeared(self.route.name, found, stored=stored)
+
+    def conclude(self, source: str) -> None:
+        """See `Sources`."""
+        self._handover.conclude(self.route.name, source)
+
+    def store(self, stored: StoredPosition) -> None:
+        """See `Sources`."""
+        if self._known(stored.source) != stored:
+            self._handover.store(self.route.name, stored)
+
+    def forget(self, source: str) -> None:
+        """See `Sources`."""
+        self._known(source)
+        self._handover.forget(self.route.name, source)
+
+    def latest(self, source: str) -> Found | None:
+        """See `Sources`."""
+        return self._handover.latest(self.route.name, source)
 
     def trouble(self, thing: str, reason: str) -> None:
         """See `Sources`."""
-        self._log.warning("can not be taken", thing=thing, reason=reason)
+        thing, reason = _printable(thing), _printable(reason)
+        self._log.warning("file not taken", thing=thing, reason=reason)
         self._news.untakeable(self.route, thing, reason)
+
+    def lost(self, loss: Loss) -> None:
+        """See `Sources`."""
+        thing = _printable(loss.thing)
+        fields = {"file": thing, "reason": loss.reason, "from": loss.start, "bytes": loss.length}
+        self._log.error("data lost", **fields, at_least=not loss.exact)
+        self._news.lost(self.route, replace(loss, thing=thing))
+
+    def _known(self, source: str) -> StoredPosition | None:
+        """What is in the file of a source, where this is the first word of it; None to have it stored in any case."""
+        row = self._rows.pop(source, None)
+        if source in self._missing:
+            self._missing.discard(source)
+            return None  # so that it counts as there again
+        return row
+
+
+def _printable(text: str) -> str:
+    """A name of a file may be no UTF-8, which JSON can not hold."""
+    return os.fsencode(text).decode(errors="backslashreplace")

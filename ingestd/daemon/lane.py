@@ -60,7 +60,7 @@ class Slab:
     @property
     def origin(self) -> str:
         """Whose bytes these are, for people."""
-        return ", ".join(sorted({held.assignment.found.label for held, _ in self.parts}))
+        return ", ".join(sorted({held.assignment.found.display_name for held, _ in self.parts}))
 
 
 @dataclass(slots=True, eq=False)

@@ -65,6 +65,7 @@ class Metrics(Collector):
         yield from self._daemon_families()
         yield from self._worker_families()
         yield from self._route_families(self._totals.routes())
+        yield from self._loss_families()
         yield from self._source_families()
 
     def _daemon_families(self) -> Iterator[Metric]:
@@ -125,6 +126,15 @@ class Metrics(Collector):
             buckets = list(zip(_BUCKET_NAMES, accumulate(counters.latency_counts), strict=True))
             latency.add_metric([route], buckets, counters.latency_sum)
         yield from (retries, errors, ratio, latency)
+
+    def _loss_families(self) -> Iterator[Metric]:
+        labels = ["route", "reason"]
+        events = CounterMetricFamily("ingestd_lost_events", "How often data was lost, by why.", labels=labels)
+        size = CounterMetricFamily("ingestd_lost_bytes", "Bytes that were lost, at least, by why.", labels=labels)
+        for key, count in self._totals.losses.counts.items():
+            events.add_metric(key, count.events)
+            size.add_metric(key, count.bytes)
+        yield from (events, size)
 
     def _source_families(self) -> Iterator[Metric]:
         """Sources by what a person calls them: two that go by one name (a path rotated this second) are one series."""

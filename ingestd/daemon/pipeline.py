@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.daemon.arena import PAGE_BYTES, ArenaShare, pages_for
+from ingestd.daemon.control import Unacknowledged
 from ingestd.daemon.encode import EncodeJob, EncodingFailed
 from ingestd.daemon.lane import LaneQueue, OpenSource, Slab
 from ingestd.daemon.outbox import Outbox
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.encode import EncodeStage
     from ingestd.daemon.outbox import BatchSender
     from ingestd.daemon.progress import Span
-    from ingestd.daemon.source import Assignment, EncodedAgain, Encoder, Encoding, Opener, Piece, Route
+    from ingestd.daemon.source import Assignment, EncodedAgain, Encoder, Encoding, End, Opener, Piece, Route
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
 
 __all__ = ["Pipeline", "PipelineNews"]
@@ -44,7 +46,7 @@ SLABS_PER_PUMP: Final = 4
 class PipelineNews(Protocol):
     """What a pipeline tells its worker."""
 
-    def ended(self, assignment: Assignment, reason: str) -> None:
+    def ended(self, assignment: Assignment, end: End) -> None:
         """A source is finished and all of it acknowledged."""
         ...
 
@@ -57,7 +59,7 @@ class PipelineNews(Protocol):
         ...
 
     def moved(self) -> None:
-        """A position moved, the first since `Pipeline.moved` was last asked."""
+        """A position moved or has another detail, the first since `Pipeline.moved` was last asked."""
         ...
 
     def settled(self) -> None:
@@ -106,7 +108,7 @@ class Pipeline:
         )
         self._counters = counters
         self._news = news
-        self._opener: Opener = route.opener(self._ready)
+        self._opener: Opener = route.opener(self._ready, self._changed)
         self._sources: dict[str, OpenSource] = {}
         self._unplaced: set[OpenSource] = set()
         """Opened for another number of partitions than there is: their lane may be another one."""
@@ -178,6 +180,21 @@ class Pipeline:
     def revoke(self, source: str) -> None:
         """Close a source; what is not acknowledged of it counts as not read."""
         self._give_up(source)
+
+    def conclude(self, source: str) -> None:
+        """Nothing more is expected of a source; one that is not open yet is opened with that knowledge."""
+        held = self._sources.get(source)
+        if held is None:
+            return
+        held.assignment = replace(held.assignment, found=replace(held.assignment.found, last=True))
+        if held.source is not None:
+            held.source.conclude()
+            self._ready(source)  # it may be finished at once
+
+    def _changed(self, source: str) -> None:
+        held = self._sources.get(source)
+        if held is not None:
+            self._note_move(held)
 
     def _open(self, held: OpenSource) -> None:
         held.retry = None
@@ -495,8 +512,7 @@ class Pipeline:
         if source.unread:
             self._queue(held)
             return
-        reason = source.finished
-        self._news.ended(held.assignment, reason)
+        self._news.ended(held.assignment, source.finished)
         self._give_up(held.assignment.found.source)
 
     def stop(self, reason: str) -> None:
@@ -521,15 +537,22 @@ class Pipeline:
     def drain(self) -> None:
         """Read no more; what was read goes on to its end."""
         self._draining = True
+        self._opener.drain()
         for queue in self._lanes.values():
             if queue.timer is not None:
                 queue.timer.cancel()
                 queue.timer = None
 
     @property
-    def unsettled(self) -> int:
-        """Sources of which something read is not acknowledged; 0 after `drain` means drained."""
-        return sum(not held.progress.settled for held in self._sources.values())
+    def settled(self) -> bool:
+        """Whether all that was read is acknowledged; after `drain` it means drained."""
+        return all(held.progress.settled for held in self._sources.values())
+
+    @property
+    def unacknowledged(self) -> Unacknowledged:
+        """The sources of which something read is not acknowledged, and how much that is."""
+        left = [held.progress.unacknowledged for held in self._sources.values() if not held.progress.settled]
+        return Unacknowledged(len(left), sum(left))
 
     def close(self) -> None:
         """Close all sources. After `drain`, or to give up."""
@@ -544,7 +567,7 @@ class Pipeline:
     # What there is to tell.
 
     def moved(self) -> list[Moved]:
-        """Positions that moved since the last call."""
+        """Positions that moved, and details that changed, since the last call."""
         return self._reports.moved()
 
     def gauges(self) -> dict[str, SourceGauges] | None:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from ingestd.daemon.source import StoredPosition
+from ingestd.daemon.source import StoredPosition, WrongDetail
 from ingestd.errors import IngestdError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["PositionStore", "PositionsLocked", "PositionsUnavailable"]
+__all__ = ["PositionStore", "PositionsDamaged", "PositionsLocked", "PositionsUnavailable", "StoredRoute"]
 
-_OPENING: Final = 5.0
-"""Seconds that opening waits for another program's lock."""
+FORMAT: Final = 2
+"""`PRAGMA user_version` of the file. 0: before the file had a version; it lacks `position.missing`."""
 
-_SCHEMA = """
+_PATIENCE: Final = 5.0
+"""Seconds that opening, and reading at the start, wait for another program's lock."""
+
+_COLUMNS: Final = {
+    "position": {"route", "source", "position", "detail", "updated"},
+    "run": {"route"},
+}
+"""The tables, and the columns that each of them had from the first."""
+
+_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS position (
     route    TEXT NOT NULL,
     source   TEXT NOT NULL,
@@ -31,8 +43,11 @@ CREATE TABLE IF NOT EXISTS position (
 ) WITHOUT ROWID
 """
 
-_SCHEMA_OF_RUNS = "CREATE TABLE IF NOT EXISTS run (route TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID"
+_SCHEMA_OF_RUNS: Final = "CREATE TABLE IF NOT EXISTS run (route TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID"
 """Routes that have looked once for all their sources, whether there were any or not."""
+
+_SCHEMA_OF_ABSENCE: Final = "ALTER TABLE position ADD COLUMN missing REAL"
+"""Since when the source was not there at any start, as a Unix time; NULL: it was there at the last one."""
 
 
 class PositionsUnavailable(IngestdError):
@@ -43,77 +58,161 @@ class PositionsLocked(PositionsUnavailable):
     """Another program has the position file locked now: a backup, a `sqlite3` with an open transaction."""
 
 
+class PositionsDamaged(IngestdError):
+    """The position file has something in it that this daemon did not write; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRoute:
+    """What is stored of a route that has run. `missing`: the sources that were not there at the last start."""
+
+    positions: list[StoredPosition] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+
+
 class PositionStore:
     """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never tear one.
 
     A lost move means lines sent again, never lines skipped: that is what at-least-once allows.
-    Once it is open nothing here waits for a lock: what is refused for one raises `PositionsLocked` at once.
+    Once it is open no write waits for a lock: what is refused for one raises `PositionsLocked` at once.
     """
 
     def __init__(self, path: Path) -> None:
+        """Open, or make, the file, and bring it to the present format.
+
+        Raises `PositionsUnavailable`, and `PositionsDamaged` where the file is none of ours or of a later format.
+        """
         self.path = path
         try:
             path.touch(mode=0o600, exist_ok=True)
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=_OPENING)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.execute(_SCHEMA)
-            self._database.execute(_SCHEMA_OF_RUNS)
-            self._database.execute("PRAGMA busy_timeout = 0")
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+            try:
+                self._open()
+            except BaseException:
+                self._database.close()
+                raise
         except (OSError, sqlite3.Error) as error:
+            self._check_whole(error)
             raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
 
-    def stored(self, route: str) -> list[StoredPosition]:
-        """All positions of a route."""
-        rows = self._read("SELECT source, position, detail FROM position WHERE route = ?", route)
-        return [StoredPosition(source, position, orjson.loads(detail)) for source, position, detail in rows]
+    def _open(self) -> None:
+        version = self._check_format()
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        if version < FORMAT:
+            self._database.execute("BEGIN IMMEDIATE")
+            for statement in (_SCHEMA, _SCHEMA_OF_RUNS, _SCHEMA_OF_ABSENCE, f"PRAGMA user_version = {FORMAT}"):
+                self._database.execute(statement)
+            self._database.execute("COMMIT")
+        self._database.execute("PRAGMA busy_timeout = 0")
 
-    def has_run(self, route: str) -> bool:
-        """Whether a route has looked for its sources before, be it that it found none (`note_run`)."""
-        return bool(
-            self._read(
-                "SELECT 1 FROM run WHERE route = ? UNION ALL SELECT 1 FROM position WHERE route = ? LIMIT 1",
-                route,
-                route,
+    def _check_format(self) -> int:
+        """The file's version, which is one that can be read. Raises `PositionsDamaged`."""
+        ((version,),) = self._database.execute("PRAGMA user_version")
+        if version > FORMAT:
+            raise PositionsDamaged(
+                f"{self.path}: a later ingestd wrote this file (its format is {version}; this one knows {FORMAT})\n"
+                f"run that version, or start over: {self._start_over}"
             )
-        )
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and "position" not in tables:
+            raise self._damaged(f"not ingestd's positions, but a database of {', '.join(sorted(tables))}")
+        for table in tables & _COLUMNS.keys():
+            there = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
+            expected = _COLUMNS[table] | ({"missing"} if version and table == "position" else set())
+            if lacking := expected - there:
+                raise self._damaged(f"table {table} has no column {', '.join(sorted(lacking))}")
+        if version and (lacking := _COLUMNS.keys() - tables):
+            raise self._damaged(f"it has no table {', '.join(sorted(lacking))}")
+        return int(version)
 
-    def note_run(self, routes: Iterable[str]) -> None:
-        """Note that these routes have found what was there. Raises `PositionsUnavailable`."""
-        self._write("INSERT OR IGNORE INTO run VALUES (?)", [(route,) for route in routes])
+    def read(self) -> Mapping[str, StoredRoute]:
+        """All routes that have run. Over a connection of its own: it may be called in a thread.
 
-    def _read(self, query: str, *values: object) -> list[Any]:
+        Raises `PositionsUnavailable`, and `PositionsDamaged`, which names the first row that can not be understood.
+        """
         try:
-            return self._database.execute(query, values).fetchall()
+            with closing(sqlite3.connect(self.path, isolation_level=None, timeout=_PATIENCE)) as database:
+                database.execute("PRAGMA query_only = 1")
+                database.text_factory = _text
+                routes = {str(route): StoredRoute() for (route,) in database.execute("SELECT route FROM run")}
+                for row in database.execute("SELECT route, source, position, detail, missing FROM position"):
+                    self._take(row, routes)
         except sqlite3.Error as error:
+            self._check_whole(error)
             raise self._refused("read", error) from error
+        return routes
 
-    def store(self, route_positions: Iterable[tuple[str, StoredPosition]]) -> None:
-        """Store (route, position) pairs, all or none. Raises `PositionsUnavailable` when none could be."""
+    def _take(self, row: tuple[Any, Any, Any, Any, Any], routes: dict[str, StoredRoute]) -> None:
+        """Add a row to its route's. Raises `PositionsDamaged`."""
+        route, source, position, detail, missing = row
+        for name, value in (("route", route), ("source", source)):
+            if not _is_text(value):
+                raise self._damaged_row(route, source, f"{name} is not UTF-8 text, but {_shown(value)}")
+        if not isinstance(position, int) or position < 0:
+            problem = f"position is not a whole number of 0 or more, but {_shown(position)}"
+            raise self._damaged_row(route, source, problem)
+        try:
+            value = orjson.loads(detail)
+        except (ValueError, TypeError):
+            raise self._damaged_row(route, source, f"detail is not JSON, but {_shown(detail)}") from None
+        if not isinstance(value, dict):
+            raise self._damaged_row(route, source, f"detail is not a JSON object, but {_shown(detail)}")
+        known = routes.get(route)
+        if known is None:
+            known = routes[route] = StoredRoute()
+        known.positions.append(StoredPosition(source, position, value))
+        if missing is not None:
+            known.missing.add(source)
+
+    def write(
+        self,
+        positions: Iterable[tuple[str, StoredPosition]] = (),
+        *,
+        forgotten: Iterable[tuple[str, str]] = (),
+        run: Iterable[str] = (),
+    ) -> None:
+        """Store (route, position) pairs, drop (route, source) ones, note that routes have run: all of it or nothing.
+
+        A route has run when it has looked for all its sources, be it that it found none. Raises `PositionsUnavailable`.
+        """
         now = time.time()
         rows = [
             (route, stored.source, stored.position, orjson.dumps(dict(stored.detail)), now)
-            for route, stored in route_positions
+            for route, stored in positions
         ]
-        self._write("INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?, ?)", rows)
+        store = "INSERT OR REPLACE INTO position (route, source, position, detail, updated) VALUES (?, ?, ?, ?, ?)"
+        self._transact(
+            (store, rows),
+            ("DELETE FROM position WHERE route = ? AND source = ?", list(forgotten)),
+            ("INSERT OR IGNORE INTO run VALUES (?)", [(route,) for route in run]),
+        )
 
-    def forget_absent(self, route: str, present: Container[str], seconds: float) -> None:
-        """Drop the positions of sources that are not `present` and have not moved for so many seconds.
+    def note_missing(self, route: str, sources: Iterable[str], seconds: float) -> int:
+        """Note that these sources are not there at this start. Returns how many that for so long were not are dropped.
 
-        Both, since a source may be away for a while, with a file system that is not mounted, and come back.
+        Not at once: a source may be away for a while, with a file system that is not mounted, and come back.
+        Raises `PositionsUnavailable`.
         """
-        query = "SELECT source FROM position WHERE route = ? AND updated < ?"
-        old = self._read(query, route, time.time() - seconds)
-        gone = [(route, source) for (source,) in old if source not in present]
-        self._write("DELETE FROM position WHERE route = ? AND source = ?", gone)
+        now = time.time()
+        mark = "UPDATE position SET missing = ? WHERE route = ? AND source = ? AND missing IS NULL"
+        drop = "DELETE FROM position WHERE missing < ? AND route = ? AND source = ?"
+        names = [(route, source) for source in sources]
+        return self._transact(
+            (mark, [(now, *name) for name in names]),
+            (drop, [(now - seconds, *name) for name in names]),
+        )
 
-    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        if not rows:
-            return
+    def _transact(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> int:
+        """Execute each statement with each of its rows, all or none. Returns how many rows the last one changed."""
+        if not any(rows for _, rows in statements):
+            return 0
+        changed = 0
         try:
             self._database.execute("BEGIN IMMEDIATE")
             try:
-                self._database.executemany(statement, rows)
+                for statement, rows in statements:
+                    changed = self._database.executemany(statement, rows).rowcount
                 self._database.execute("COMMIT")
             except sqlite3.Error:
                 if self._database.in_transaction:
@@ -121,14 +220,94 @@ class PositionStore:
                 raise
         except sqlite3.Error as error:
             raise self._refused("written", error) from error
+        return changed
+
+    # What goes wrong, in words.
+
+    @contextmanager
+    def naming(self, route: str) -> Iterator[None]:
+        """Raises `PositionsDamaged` where the block, which reads details of a route, raises a `ValueError`."""
+        try:
+            yield
+        except WrongDetail as error:
+            problem = f"its detail can not be understood: {error.problem}"
+            raise self._damaged_row(route, error.source, problem) from error
+        except ValueError as error:
+            raise PositionsDamaged(
+                f"{self.path}: route {_shown(route)}: a detail can not be understood: {error}\n"
+                f"drop its row from table position, or start over: {self._start_over}"
+            ) from error
 
     def _refused(self, done: str, error: sqlite3.Error) -> PositionsUnavailable:
-        # Python's own refusals have no code. The low byte is the kind, without what SQLite adds to it.
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return PositionsLocked(f"{self.path}: positions can not be {done}: another program has it locked")
         return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
+
+    def _check_whole(self, error: Exception) -> None:
+        """Raises `PositionsDamaged` where SQLite says that the file is none of its own, or torn."""
+        if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, problem: str) -> PositionsDamaged:
+        return PositionsDamaged(f"{self.path}: {problem}\nput back a copy of it, or start over: {self._start_over}")
+
+    @property
+    def _start_over(self) -> str:
+        return "move the file away; every route then begins as if it had never run, and lines are sent again"
+
+    def _damaged_row(self, route: object, source: object, problem: str) -> PositionsDamaged:
+        """What is said of a row that can not be understood: which one, what is wrong, and how it is dropped."""
+        row = f"route = {_literal(route)} AND source = {_literal(source)}"
+        statement = f"DELETE FROM position WHERE {row}"  # noqa: S608 - for a person to run
+        return PositionsDamaged(
+            f"{self.path}: route {_shown(route)}, source {_shown(source)}: {problem}\n"
+            f"drop that row: sqlite3 {shlex.quote(str(self.path))} {_quoted(statement)}\n"
+            "its file is then read again from its start, and its lines are sent again"
+        )
 
     def close(self) -> None:
         """Close the file, its log folded in."""
         self._database.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's own code. Python's own refusals have none. The low byte is the kind, without what SQLite adds to it."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    """A value for people, on one line and no longer than one."""
+    text = ascii(value) if not isinstance(value, str) or not value.isprintable() else f"'{value}'"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _literal(value: object) -> str:
+    """A value as SQL writes it."""
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if not isinstance(value, str):
+        return repr(value)
+    if value.isprintable():
+        return "'{}'".format(value.replace("'", "''"))
+    return f"CAST(x'{value.encode(errors='surrogateescape').hex()}' AS TEXT)"
+
+
+def _quoted(statement: str) -> str:
+    """A statement as one argument in a shell, as easy to read as can be."""
+    return shlex.quote(statement) if set(statement) & set('"$`\\!') else f'"{statement}"'

@@ -44,6 +44,11 @@ class Progress:
         return moved
 
     @property
+    def unacknowledged(self) -> int:
+        """Bytes, as positions count them, that were read and are not acknowledged, or only behind a hole."""
+        return self._spans[-1].end - self.position if self._spans else 0
+
+    @property
     def settled(self) -> bool:
         """Whether all that was read is acknowledged."""
         return not self._spans

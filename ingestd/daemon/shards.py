@@ -35,17 +35,27 @@ class Shard:
         return StoredPosition(self.found.source, self.found.position, self.found.detail)
 
 
+@dataclass(slots=True)
+class _Group:
+    """The slot that owns a group, and how many sources of the group it owns."""
+
+    slot: int
+    sources: int = 0
+
+
 class Shards:
     """All sources that are being followed.
 
     Invariants
         A source has one owner; only what its present generation reports counts.
-        A new source goes to the slot that owns fewest.
+        A new source goes to the slot that owns its group; without one, to the slot that owns fewest.
+        What is asked about one source costs the same however many there are.
     """
 
     def __init__(self, slots: int) -> None:
         self._owned = [0] * slots
         self._shards: dict[tuple[str, str], Shard] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
         self._generation = 0
 
     def __len__(self) -> int:
@@ -62,10 +72,25 @@ class Shards:
         """Give a new source an owner; None when it has one already."""
         if (route, found.source) in self._shards:
             return None
-        slot = min(range(len(self._owned)), key=self._owned.__getitem__)
+        slot = self._slot_for(route, found.group)
         self._owned[slot] += 1
         self._generation += 1
         shard = self._shards[route, found.source] = Shard(route, found, slot, self._generation)
+        return shard
+
+    def _slot_for(self, route: str, group: str) -> int:
+        known = self._groups.get((route, group))
+        slot = min(range(len(self._owned)), key=self._owned.__getitem__) if known is None else known.slot
+        if group:
+            self._groups.setdefault((route, group), _Group(slot)).sources += 1
+        return slot
+
+    def conclude(self, route: str, source: str) -> Shard | None:
+        """Note for its owner and whoever comes after it that a source gets no more. None when that is no news."""
+        shard = self._shards.get((route, source))
+        if shard is None or shard.found.last:
+            return None
+        shard = self._shards[route, source] = replace(shard, found=replace(shard.found, last=True))
         return shard
 
     def renew(self, slot: int) -> list[Shard]:
@@ -94,6 +119,11 @@ class Shards:
             return None
         del self._shards[route, source]
         self._owned[shard.slot] -= 1
+        group = self._groups.get((route, shard.found.group))
+        if group is not None:
+            group.sources -= 1
+            if not group.sources:
+                del self._groups[route, shard.found.group]
         return shard
 
     def drop_route(self, route: str) -> list[Shard]:

@@ -6,11 +6,12 @@ workers get it from the supervisor as it is.
 
 The way of the bytes, with who calls what:
 
-    supervisor   finder = route.finder(stored)         ── Found ──▶  shards: one owner worker per source
+    supervisor   finder = route.finder(stored, …)      ── Found ──▶  stored, then given to one owner worker
     owner        source = opener.open(assignment)
     owner        source.read(raw slab) ──▶ Piece       sources of one lane may share a slab
     any worker   encoder.encode(raw, out, …) ──▶ Encoding: ready record batches in `out`
     owner        producer.send_batch(…)                the position moves once all before is acknowledged
+    supervisor   finder.ended(found, end)              once the source is finished and all of it acknowledged
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ __all__ = [
     "EncodedAgain",
     "Encoder",
     "Encoding",
+    "End",
     "Finder",
     "Found",
     "Lane",
+    "Loss",
     "Opener",
     "Piece",
     "Route",
     "Source",
     "Sources",
     "StoredPosition",
+    "WrongDetail",
 ]
 
 PER_RECORD = -1
@@ -51,23 +55,68 @@ class StoredPosition:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
+class WrongDetail(ValueError):
+    """A route can not understand the stored detail of `source`. `problem` says what is wrong and what was expected."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(f"{source}: {problem}")
+        self.source = source
+        self.problem = problem
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A source that a finder found: its name (unique within the route, for ever), where to start, how to open it.
 
-    `until` is the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
-    `detail` is what is stored with the position, so that a later finder knows the source again (pickles and is JSON).
+    detail: what is stored with the position, so that a later finder knows the source again (pickles and is JSON).
+    until: the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
+    label: what a person calls it (a log's path), as text that can be written as UTF-8; empty: the source's name.
+    group: sources of one group go to one worker; empty: no group.
+    after: a source of the same group that is read first: as far as it held when this one was opened.
+    last: nothing more is expected: the source ends once it is read to its end and quiet (see `Source.conclude`).
     """
 
     source: str
     position: int
     detail: Mapping[str, Any]
     until: int | None = None
+    label: str = ""
+    group: str = ""
+    after: str | None = None
+    last: bool = False
 
     @property
-    def label(self) -> str:
-        """What a person calls it: its path, if `detail` has one, else its name."""
-        return str(self.detail.get("path", self.source))
+    def display_name(self) -> str:
+        """What a person calls it: its label, if it has one, else its name."""
+        return self.label or self.source
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a source ended. `kind` is the route's own word; `path` is where its bytes were last.
+
+    All before `position` was read and is acknowledged. `size` is how many bytes it is known to have had: where that is
+    more than `position`, the rest was not read.
+    """
+
+    kind: str
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Data that nobody can read any more: `length` bytes of `thing` from `start` on; at least so many if not `exact`.
+
+    reason: one of the route's `loss_reasons`.
+    """
+
+    thing: str
+    reason: str
+    start: int
+    length: int
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +202,16 @@ class Source(Protocol):
         ...
 
     @property
-    def finished(self) -> str | None:
-        """Why nothing will come again (`until` reached, rotated away and read to its end, truncated, …), or None."""
+    def finished(self) -> End | None:
+        """The end, once nothing will come again (`until` reached, concluded and read to its end, truncated, …)."""
+        ...
+
+    def conclude(self) -> None:
+        """Nothing more is expected (`Found.last`): be finished once read to the end and quiet. Safe to call twice."""
         ...
 
     def detail(self) -> Mapping[str, Any]:
-        """What to store with the position now (a fingerprint over more bytes than before, the present path)."""
+        """What to store with the position now (the bytes before it, the present path)."""
         ...
 
     def close(self) -> None:
@@ -170,7 +223,14 @@ class Opener(Protocol):
     """One per route and worker: opens sources, watches them (one inotify descriptor, not one timer a file)."""
 
     def open(self, assignment: Assignment) -> Source:
-        """Open at `found.position`. Raises `OSError`, which the owner reports, to try again with backoff."""
+        """Open at `found.position`; concluded already if `found.last`.
+
+        Raises `OSError`, which the owner reports, to try again with backoff.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Nothing is read any more: call `changed` for each source whose detail is another one than it told last."""
         ...
 
     def close(self) -> None:
@@ -204,30 +264,63 @@ class Encoder(Protocol):
 
 
 class Sources(Protocol):
-    """What a finder tells the supervisor."""
+    """What a finder tells the supervisor, from the loop's thread.
+
+    All that is said in one turn of the loop is stored in one transaction. Workers hear of it only when that is done, or
+    was tried: a full disk holds nothing up.
+
+    The first scan says of each stored row that is still good that it is, by `appeared` or by `store`. Where nothing has
+    changed that costs no write. A row of which it says nothing is an absent source's: forgotten after a long absence.
+    """
 
     def appeared(self, found: Found) -> None:
-        """A source is there (once for each source name)."""
+        """A source is there, to be read (once for each source name, until it has ended)."""
+        ...
+
+    def conclude(self, source: str) -> None:
+        """Nothing more is expected of a source that appeared (see `Source.conclude`); one that has ended is let be."""
+        ...
+
+    def store(self, stored: StoredPosition) -> None:
+        """Keep this of a source that is not read, or not any more."""
+        ...
+
+    def forget(self, source: str) -> None:
+        """Drop what is stored of a source that is not read, or not any more."""
+        ...
+
+    def latest(self, source: str) -> Found | None:
+        """A source that is read, as its owner last reported it; None when it is not."""
         ...
 
     def trouble(self, thing: str, reason: str) -> None:
-        """Something can not be taken (unreadable, a directory, claimed by another route): said once a state."""
+        """Something is not taken (unreadable, a directory, claimed by another route): said once a state."""
+        ...
+
+    def lost(self, loss: Loss) -> None:
+        """Data is lost: said once, an error in the log, counted and shown."""
         ...
 
 
 class Finder(Protocol):
-    """Finds the sources of one route; runs in the supervisor, touches no record bytes but fingerprints."""
+    """Finds the sources of one route; runs in the supervisor, touches no record bytes but those that prove identity."""
 
     async def scan(self, sources: Sources) -> None:
-        """One complete pass; for `--once`, each source found has `until` set to its present end."""
+        """One complete pass; for `--once`, each source found has `until` set to its present end.
+
+        The finders of all routes scan at the same time; one that hangs keeps only its own route from being ready.
+        """
         ...
 
     async def run(self, sources: Sources) -> None:
         """A pass, then go on finding until cancelled."""
         ...
 
-    def ended(self, source: str, reason: str) -> None:
-        """A worker says that this source is finished: forget it, and look at once what stands in its place."""
+    def ended(self, found: Found, end: End) -> None:
+        """A worker says that this source is finished; `found` is its newest position and detail, which are stored.
+
+        The finder says what becomes of that row (`Sources.store`, `Sources.forget`), and what stands in its place.
+        """
         ...
 
 
@@ -264,12 +357,26 @@ class Route(Protocol):
         """The same where memory is plenty: as many as one batch may gather."""
         ...
 
-    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool) -> Finder:
-        """The finder, which knows again what is stored. None: the route has never run before."""
+    @property
+    def loss_reasons(self) -> tuple[str, ...]:
+        """Every `Loss.reason` that its finder may give; their counters are at zero from the start."""
         ...
 
-    def opener(self, ready: Callable[[str], None]) -> Opener:
-        """The opener; `ready(source)`: it may have something to read, or is finished. Needs a running loop."""
+    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder]) -> Finder:
+        """The finder, which knows again what is stored. None: the route has never run before.
+
+        `others` are the finders of the routes before this one in the configuration. Called in a thread, since there may
+        be many rows: what needs a running loop waits for `scan` or `run`. Raises `WrongDetail`, or another `ValueError`
+        that names the source, for a detail that it can not understand.
+        """
+        ...
+
+    def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
+        """The opener. Needs a running loop.
+
+        `ready(source)`: it may have something to read, or is finished. `changed(source)`: its detail is another one
+        though nothing was read (it was renamed), and is to be stored.
+        """
         ...
 
     def encoder(self) -> Encoder:

@@ -16,7 +16,7 @@ __all__ = ["SourceReports"]
 
 
 class SourceReports:
-    """One per pipeline: positions that moved, and gauges of the sources that were touched."""
+    """One per pipeline: positions that moved or have another detail, and gauges of the sources that were touched."""
 
     def __init__(self, route: str) -> None:
         self._route = route
@@ -34,14 +34,14 @@ class SourceReports:
         self.touch(held)
 
     def note_move(self, held: OpenSource) -> bool:
-        """The source's position moved. Returns whether it is the first since `moved` was asked."""
+        """The source's position or detail changed. Returns whether it is the first since `moved` was asked."""
         first = not self._moved
         self._moved[held.assignment.found.source] = held
         self.touch(held)
         return first
 
     def moved(self) -> list[Moved]:
-        """Positions that moved since the last call."""
+        """Positions that moved, or whose detail changed, since the last call."""
         moves = [
             Moved(self._route, name, held.assignment.generation, held.progress.position, dict(held.source.detail()))
             for name, held in self._moved.items()
@@ -59,7 +59,7 @@ class SourceReports:
             if held is None:
                 self._gauges.pop(name, None)
                 continue
-            label = held.assignment.found.label
+            label = held.assignment.found.display_name
             unread = 0 if held.source is None else held.source.unread
             self._gauges[name] = SourceGauges(self._route, label, unread, held.progress.position)
         self._stale.clear()

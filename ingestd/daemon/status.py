@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ingestd.daemon.losses import LossStatus
     from ingestd.daemon.totals import Totals
 
 __all__ = ["ClusterStatus", "DaemonStatus", "DaemonView", "RouteStatus", "SourceStatus", "WorkerStatus"]
@@ -28,17 +29,24 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source: bytes there and not yet read, and the position before which all is acknowledged."""
+    """One source: bytes there and not yet read, and the position before which all is acknowledged.
+
+    label: what a person calls it. path: where its bytes are now, if its route has such a thing.
+    """
 
     source: str
     label: str
     unread: int
     position: int
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now."""
+    """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now.
+
+    losses: the last ones, oldest first.
+    """
 
     name: str
     cluster: str
@@ -48,6 +56,7 @@ class RouteStatus:
     bytes_acknowledged: int
     errors: Mapping[str, int] = field(default_factory=dict)
     sources: Sequence[SourceStatus] = ()
+    losses: Sequence[LossStatus] = ()
 
 
 @dataclass(frozen=True, slots=True)

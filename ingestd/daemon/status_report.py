@@ -8,10 +8,13 @@ from ingestd.daemon.statistics import RouteCounters
 from ingestd.daemon.status import ClusterStatus, RouteStatus, SourceStatus, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ingestd.daemon.clusters import ClusterSession
+    from ingestd.daemon.losses import LossStatus
+    from ingestd.daemon.shards import Shards
     from ingestd.daemon.source import Route
+    from ingestd.daemon.statistics import SourceGauges
     from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
 
@@ -33,16 +36,27 @@ def worker_status(slot: int, workers: Workers, totals: Totals) -> WorkerStatus:
     )
 
 
-def route_statuses(routes: Mapping[str, Route], totals: Totals) -> list[RouteStatus]:
-    """Every route: totals since the daemon's start, and the sources that workers have open."""
+def route_statuses(routes: Mapping[str, Route], totals: Totals, shards: Shards) -> list[RouteStatus]:
+    """Every route: totals since the daemon's start, the last losses, and the sources that workers have open."""
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
     for name, gauges in totals.sources().items():
-        sources[gauges.route].append(SourceStatus(name, gauges.label, gauges.unread, gauges.position))
-    return [_route_status(route, counted.get(name, RouteCounters()), sources[name]) for name, route in routes.items()]
+        sources[gauges.route].append(_source_status(name, gauges, shards))
+    return [
+        _route_status(route, counted.get(name, RouteCounters()), sources[name], totals.losses.last(name))
+        for name, route in routes.items()
+    ]
 
 
-def _route_status(route: Route, counters: RouteCounters, sources: list[SourceStatus]) -> RouteStatus:
+def _source_status(name: str, gauges: SourceGauges, shards: Shards) -> SourceStatus:
+    shard = shards.get(gauges.route, name)
+    path = "" if shard is None else str(shard.found.detail.get("path", ""))
+    return SourceStatus(name, gauges.label, gauges.unread, gauges.position, path)
+
+
+def _route_status(
+    route: Route, counters: RouteCounters, sources: list[SourceStatus], losses: Sequence[LossStatus]
+) -> RouteStatus:
     return RouteStatus(
         name=route.name,
         cluster=route.cluster,
@@ -52,6 +66,7 @@ def _route_status(route: Route, counters: RouteCounters, sources: list[SourceSta
         bytes_acknowledged=counters.bytes_acknowledged,
         errors=counters.errors,
         sources=sources,
+        losses=losses,
     )
 
 

@@ -19,6 +19,9 @@ class RouteSummary:
     failure: str | None = None
     helped_bytes: int = 0
     """Of `bytes`, what was encoded by workers that do not own the source."""
+    unacknowledged_sources: int = 0
+    unacknowledged_bytes: int = 0
+    """What was read and not acknowledged by the end: it is read and sent again at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Summary:
     seconds: float
     cpu_seconds: float
     unacknowledged: int
-    """Sources with something read that was not acknowledged by the end; it is read again next time."""
+    """Sources with something read that was not acknowledged by the end; it is read and sent again at the next start."""
     failures: tuple[str, ...] = ()
     """What could not be done, beyond what routes say."""
 

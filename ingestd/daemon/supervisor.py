@@ -18,7 +18,6 @@ from ingestd.daemon.checkpoint import Checkpoint
 from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import prepare_state
 from ingestd.daemon.control import (
-    Assign,
     Drained,
     IdentityWanted,
     LeaderHinted,
@@ -30,10 +29,12 @@ from ingestd.daemon.control import (
     SourceEnded,
     SourceTroubled,
     StatisticsReported,
+    Unacknowledged,
 )
-from ingestd.daemon.intake import Intake
+from ingestd.daemon.finding import Finding
+from ingestd.daemon.handover import Handover
 from ingestd.daemon.notify import Notifier
-from ingestd.daemon.positions import PositionStore, PositionsUnavailable
+from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
 from ingestd.daemon.statistics import RouteCounters
 from ingestd.daemon.status import DaemonStatus
@@ -52,12 +53,12 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.http import HttpServer
-    from ingestd.daemon.source import Found, Route
+    from ingestd.daemon.source import Loss, Route
 
 __all__ = ["Supervisor", "run"]
 
-ABSENCE: Final = 30 * 86400.0
-"""Seconds that the position of a source that is not there any more is kept."""
+READY_PATIENCE: Final = 15.0
+"""Seconds after which systemd hears that the daemon is up, though sources of some routes are still being found."""
 
 ONCE_START_TIMEOUT: Final = 15.0
 """Seconds that a run with an end waits for its clusters to answer before it gives up on them."""
@@ -117,9 +118,9 @@ class Supervisor:
         self._tasks = TaskOwner(self._crashed)
         self._stop = asyncio.Event()
         self._all_ended = asyncio.Event()
-        self._scanned = False
+        self._started = False
         self._draining = False
-        self._unacknowledged = 0
+        self._left = Drained(0)
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
         self._troubles: Counter[tuple[str, str]] = Counter()
@@ -127,7 +128,8 @@ class Supervisor:
         self.totals = Totals()
         self._notifier = Notifier.from_environment()
         self._routes = {route.name: route for route in configuration.routes}
-        self._intakes: dict[str, Intake] = {}
+        for route in configuration.routes:
+            self.totals.losses.expect(route.name, route.loss_reasons)
         self._http: HttpServer | None = None
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
@@ -143,6 +145,10 @@ class Supervisor:
             died=self._worker_died,
         )
         self._shards = Shards(self._workers.count)
+        self._handover = Handover(self._shards, self._checkpoint, self._workers.tell)
+        self._finding = Finding(
+            configuration.routes, self._positions, self._checkpoint, self._handover, self, once=once
+        )
 
     def _sessions(self) -> dict[str, ClusterSession]:
         topics: dict[str, set[str]] = {name: set() for name in self._configuration.clusters}
@@ -185,36 +191,44 @@ class Supervisor:
 
             self._http = await serve(self._configuration.daemon.http, self)
             self._log.info("serving", address=self._http.address)
-        await asyncio.gather(*(session.start() for session in self._clusters.values()))
-        await self._workers.start()
-        for route in self._configuration.routes:
-            stored = self._positions.stored(route.name) if self._positions.has_run(route.name) else None
-            self._intakes[route.name] = Intake(route, stored, self, once=self._once)
+        try:
+            async with asyncio.TaskGroup() as starting:  # whichever fails, the other ends: it may wait for a cluster
+                starting.create_task(self._finding.prepare())
+                starting.create_task(self._start_workers())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
         self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
         if self._progress is not None:
             self._tasks.start(self._show_progress(self._progress), "progress")
 
+    async def _start_workers(self) -> None:
+        await asyncio.gather(*(session.start() for session in self._clusters.values()))
+        await self._workers.start()
+        self._started = True
+
     async def _work(self) -> None:
-        await self._until_stop(self._scan())
+        self._finding.start(self._tasks, self._all_found)
+        await self._until_stop(self._finding.finished_within(READY_PATIENCE))
         if self._stop.is_set():
             return
-        self._scanned = True
-        self._checkpoint.note_run(self._routes)
-        self._forget_absent()
-        self.totals.ready = True
-        self._notifier.ready(f"{len(self._shards)} sources, {self._workers.count} workers")
+        self._notifier.ready(self._in_a_line())
         if not self._once:
-            for intake in self._intakes.values():
-                self._tasks.start(intake.run(), f"finder of {intake.route.name}")
             await self._stop.wait()
             return
-        if len(self._shards):
+        await self._until_stop(self._finding.finish())
+        if len(self._shards) and not self._stop.is_set():
             self._tasks.start(self._give_up_when_nothing_moves(), "patience of a run with an end")
             await self._until_stop(self._all_ended.wait())
 
-    async def _scan(self) -> None:
-        for intake in self._intakes.values():  # In turn: what two routes could take is the first one's.
-            await intake.scan()
+    def _all_found(self) -> None:
+        self.totals.ready = True
+        self._notifier.status(self._in_a_line())
+        self._check_all_ended()
+
+    def _in_a_line(self) -> str:
+        unfinished = self._finding.unfinished
+        more = f"; sources are being found: {', '.join(unfinished)}" if unfinished else ""
+        return f"{len(self._shards)} sources, {self._workers.count} workers{more}"
 
     async def _until_stop(self, work: Coroutine[Any, Any, object]) -> None:
         working = asyncio.create_task(work)
@@ -249,10 +263,13 @@ class Supervisor:
         self._draining = True
         self._log.info("draining", within=self._configuration.daemon.drain_timeout)
         await self._tasks.close()
-        self._unacknowledged = await self._workers.drain(deadline)
+        self._left = await self._workers.drain(deadline)
+        for route, left in self._left.routes.items():
+            then = "read and sent again at the next start"
+            self._log.warning("data not acknowledged", route=route, sources=left.sources, bytes=left.bytes, then=then)
         if not self._once or self._failures or self._route_failures:
             return
-        if not self._scanned:
+        if self._finding.unfinished:
             self._failures.append("stopped before all sources were found")
         elif len(self._shards):
             self._failures.append(f"stopped with {len(self._shards)} sources not at their end")
@@ -289,21 +306,24 @@ class Supervisor:
 
     def _summary(self) -> Summary:
         totals = self.totals.routes()
-        routes = tuple(
-            RouteSummary(
-                name,
-                self._intakes[name].taken if name in self._intakes else 0,
-                totals.get(name, RouteCounters()).records_acknowledged,
-                totals.get(name, RouteCounters()).bytes_acknowledged,
-                totals.get(name, RouteCounters()).compressed_bytes,
-                self._route_failures.get(name),
-                totals.get(name, RouteCounters()).helped_bytes,
-            )
-            for name in self._routes
-        )
+        routes = tuple(self._route_summary(name, totals.get(name, RouteCounters())) for name in self._routes)
         cpu = time.process_time() + sum(self.totals.cpu_seconds().values())
         seconds = time.monotonic() - self._began
-        return Summary(routes, seconds, cpu, self._unacknowledged, tuple(self._failures))
+        return Summary(routes, seconds, cpu, self._left.unacknowledged, tuple(self._failures))
+
+    def _route_summary(self, name: str, counters: RouteCounters) -> RouteSummary:
+        left = self._left.routes.get(name, Unacknowledged())
+        return RouteSummary(
+            name,
+            self._finding.taken(name),
+            counters.records_acknowledged,
+            counters.bytes_acknowledged,
+            counters.compressed_bytes,
+            self._route_failures.get(name),
+            counters.helped_bytes,
+            left.sources,
+            left.bytes,
+        )
 
     async def _show_progress(self, progress: Callable[[DaemonStatus], None]) -> None:
         while True:
@@ -312,21 +332,19 @@ class Supervisor:
 
     # What finders say.
 
-    def appeared(self, route: Route, found: Found) -> None:
-        """See `IntakeNews`: the source gets an owner, its start is stored before its first byte is read."""
-        if route.name in self._route_failures:
-            return
-        shard = self._shards.place(route.name, found)
-        if shard is None:
-            return
-        self._checkpoint.remember(route.name, shard.stored)
-        self._workers.tell(shard.slot, Assign([shard.assignment]))
-
     def untakeable(self, route: Route, thing: str, reason: str) -> None:
         """See `IntakeNews`."""
         self.totals.error(route.name, "source")
         if self._once:
             self._failures.append(f"{route.name}: {thing}: {reason}")
+
+    def lost(self, route: Route, loss: Loss) -> None:
+        """See `IntakeNews`."""
+        self.totals.losses.count(route.name, loss)
+        if self._once:
+            least = "" if loss.exact else "at least "
+            what = f"{least}{loss.length} bytes from {loss.start} on"
+            self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}, {what}")
 
     # What workers say.
 
@@ -339,9 +357,7 @@ class Supervisor:
             snapshot = session.metadata
             if snapshot is not None and snapshot.version:
                 self._workers.tell(slot, MetadataPushed(name, snapshot))
-        shards = [shard for shard in self._shards if shard.slot == slot]
-        if shards:
-            self._workers.tell(slot, Assign([shard.assignment for shard in shards]))
+        self._handover.worker_started(slot)
 
     def _worker_died(self, slot: int) -> None:
         self.totals.worker_ended(slot)
@@ -365,8 +381,8 @@ class Supervisor:
                 self._source_troubled(message)
             case RouteFailed(route, reason):
                 self._route_failed(route, reason)
-            case Drained(unacknowledged):
-                self._workers.drained(slot, unacknowledged)
+            case Drained():
+                self._workers.drained(slot, message)
             case _:
                 self._cluster_wish(slot, message)
 
@@ -387,13 +403,13 @@ class Supervisor:
         shard = self._shards.end(ended.route, ended.source, ended.generation)
         if shard is None:
             return
-        self._intakes[ended.route].ended(shard.found, ended.reason)
+        self._finding.ended(ended.route, shard.found, ended.end)
         self._check_all_ended()
 
     def _source_troubled(self, troubled: SourceTroubled) -> None:
         route, source, reason = troubled.route, troubled.source, troubled.reason
         known = self._shards.get(route, source)
-        label = source if known is None else known.found.label
+        label = source if known is None else known.found.display_name
         self._log.warning("source can not be read now", route=route, source=source, file=label, reason=reason)
         if not self._once:
             return
@@ -402,7 +418,7 @@ class Supervisor:
             return
         shard = self._shards.end(route, source, troubled.generation)
         if shard is not None:
-            self._failures.append(f"{route}: {shard.found.label}: {reason}")
+            self._failures.append(f"{route}: {shard.found.display_name}: {reason}")
             self._workers.tell(shard.slot, Revoke(route, [source]))
             self._check_all_ended()
 
@@ -411,26 +427,12 @@ class Supervisor:
             return
         self._route_failures[route] = reason
         self._log.error("route stopped", route=route, reason=reason)
-        dropped = self._shards.drop_route(route)
-        sources: dict[int, list[str]] = {}
-        for shard in dropped:
-            sources.setdefault(shard.slot, []).append(shard.found.source)
-        for slot, names in sources.items():
-            self._workers.tell(slot, Revoke(route, names))
+        self._handover.drop_route(route)
         self._check_all_ended()
 
     def _check_all_ended(self) -> None:
-        if self._scanned and not len(self._shards):
+        if not self._finding.unfinished and not len(self._shards):
             self._all_ended.set()
-
-    def _forget_absent(self) -> None:
-        """After a complete look: what is not there any more and has been quiet for long is not kept for ever."""
-        for route in self._routes:
-            present = {shard.found.source for shard in self._shards if shard.route == route}
-            try:
-                self._positions.forget_absent(route, present, ABSENCE)
-            except PositionsUnavailable as error:
-                self._log.warning("old positions are kept", error=str(error))
 
     # What people see.
 
@@ -441,14 +443,14 @@ class Supervisor:
         if self._checkpoint.failing is not None:
             return self._checkpoint.failing
         down = [slot for slot in range(self._workers.count) if self._workers.get(slot) is None]
-        return f"workers between two lives: {down}" if down and self._scanned else None
+        return f"workers between two lives: {down}" if down and self._started else None
 
     def not_ready(self) -> str | None:
         """See `DaemonView`."""
         if self._stop.is_set():
             return "stopping"
-        if not self._scanned:
-            return "sources are being found"
+        if unfinished := self._finding.unfinished:
+            return f"sources are being found: {', '.join(unfinished)}"
         waiting = [session.trouble or name for name, session in self._clusters.items() if not session.ready]
         return f"waiting for clusters: {'; '.join(waiting)}" if waiting else None
 
@@ -460,7 +462,7 @@ class Supervisor:
             uptime_seconds=time.monotonic() - self._began,
             ready=self.not_ready() is None,
             workers=[worker_status(slot, self._workers, self.totals) for slot in range(self._workers.count)],
-            routes=route_statuses(self._routes, self.totals),
+            routes=route_statuses(self._routes, self.totals, self._shards),
             clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
         )
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ingestd.daemon.arena import PAGE_BYTES
+from ingestd.daemon.losses import Losses
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Totals:
         """When the daemon started, as a Unix time in seconds."""
         self.ready = False
         """Whether the first assignment of sources to workers is done."""
+        self.losses = Losses()
         self._current: dict[int, WorkerStatistics] = {}
         self._ended_routes: dict[str, RouteCounters] = {}
         self._ended_cpu_seconds: dict[int, float] = {}
@@ -68,7 +70,7 @@ class Totals:
         self.worker_started(slot)
 
     def error(self, route: str, kind: str) -> None:
-        """Count an error that the supervisor itself met (a source that can not be taken, a topic that is not there)."""
+        """Count an error that the supervisor itself met (a file that is not taken, a topic that is not there)."""
         errors = self._ended_routes.setdefault(route, RouteCounters()).errors
         errors[kind] = errors.get(kind, 0) + 1
 

@@ -23,6 +23,7 @@ from ingestd.client.settings import ClientSettings
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
     Assign,
+    Conclude,
     Configure,
     ControlChannel,
     Drain,
@@ -53,7 +54,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from ingestd.daemon.source import Assignment, Route
+    from ingestd.daemon.source import Assignment, End, Route
 
 __all__ = ["Worker", "main"]
 
@@ -179,6 +180,9 @@ class Worker:
             case Assign(assignments):
                 for assignment in assignments:
                     self._pipelines[assignment.route].assign(assignment)
+            case Conclude(route, sources):
+                for source in sources:
+                    self._pipelines[route].conclude(source)
             case Revoke(route, sources):
                 for source in sources:
                     self._pipelines[route].revoke(source)
@@ -253,10 +257,10 @@ class Worker:
 
     # What pipelines say.
 
-    def ended(self, assignment: Assignment, reason: str) -> None:
+    def ended(self, assignment: Assignment, end: End) -> None:
         """See `PipelineNews`: the last position goes first."""
         self._tell_positions()
-        self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, reason))
+        self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, end))
 
     def troubled(self, assignment: Assignment, reason: str) -> None:
         """See `PipelineNews`."""
@@ -337,14 +341,15 @@ class Worker:
         deadline = Deadline.after(seconds)
         for pipeline in self._pipelines.values():
             pipeline.drain()
-        while any(pipeline.unsettled for pipeline in self._pipelines.values()) and not deadline.expired:
+        while not all(pipeline.settled for pipeline in self._pipelines.values()) and not deadline.expired:
             self._settled.clear()
             with contextlib.suppress(DeadlineExceeded):  # Then the loop ends, and what is left is counted.
                 await deadline.wait_for(self._settled.wait(), "drain")
-        left = sum(pipeline.unsettled for pipeline in self._pipelines.values())
+        unacknowledged = {name: pipeline.unacknowledged for name, pipeline in self._pipelines.items()}
+        left = {name: part for name, part in unacknowledged.items() if part.sources}
         self._tell_positions()
         self._tell_statistics()
-        self.tell(Drained(left))
+        self.tell(Drained(sum(part.sources for part in left.values()), left))
 
     def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._crashed(context.get("exception") or RuntimeError(context["message"]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingestd.daemon.arena import Arena
-from ingestd.daemon.control import ControlChannel, Wire
+from ingestd.daemon.control import ControlChannel, Drained, Wire
 from ingestd.daemon.processes import ChildProcess, fork, spawn
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class WorkerProcess:
         self.slot = configure.slot
         self.incarnation = configure.incarnation
         self.last_sign = time.monotonic()
-        self.drained: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """How many sources it was left with; one that dies before it says so counts as 1."""
+        self.drained: asyncio.Future[Drained] = asyncio.get_running_loop().create_future()
+        """What it was left with; one that dies before it says so counts with one source, whosever that is."""
         self._configure = configure
         self._received = received
         self._exited = exited
@@ -139,5 +139,5 @@ class WorkerProcess:
         self._wiring.close()
         os.close(self._arena)
         if not self.drained.done():
-            self.drained.set_result(1)
+            self.drained.set_result(Drained(1))
         self._exited(self, how)

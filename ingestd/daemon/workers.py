@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.daemon.control import Configure, Drain
+from ingestd.daemon.control import Configure, Drain, Drained, Unacknowledged
 from ingestd.daemon.processes import can_fork
 from ingestd.daemon.worker_process import WorkerProcess, fork_worker, spawn_worker
 from ingestd.errors import DeadlineExceeded
@@ -15,7 +15,7 @@ from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
     from ingestd.daemon.source import Route
@@ -107,26 +107,26 @@ class Workers:
         for worker in self:
             worker.tell(message)
 
-    def drained(self, slot: int, unacknowledged: int) -> None:
+    def drained(self, slot: int, drained: Drained) -> None:
         """A slot's worker has drained, as `drain` asked."""
         worker = self._living.get(slot)
         if worker is not None and not worker.drained.done():
-            worker.drained.set_result(unacknowledged)
+            worker.drained.set_result(drained)
 
-    async def drain(self, deadline: Deadline) -> int:
-        """Have all workers deliver what they read. Returns how many sources were left with something unacknowledged."""
+    async def drain(self, deadline: Deadline) -> Drained:
+        """Have all workers deliver what they read. Returns what all of them together were left with."""
         self._closing = True
         await self._tasks.close()
         self.tell_all(Drain(deadline.remaining))
-        left = 0
+        left = []
         # Workers keep the deadline themselves; one that does not answer shortly after it counts with all it has.
         answers = Deadline.after(deadline.remaining + DRAIN_GRACE)
         for worker in self:
             try:
-                left += await answers.wait_for(worker.drained, "drain")
+                left.append(await answers.wait_for(worker.drained, "drain"))
             except DeadlineExceeded:
-                left += 1
-        return left
+                left.append(Drained(1))
+        return _together(left)
 
     def abandon(self) -> None:
         """Kill all workers: a drain ends at once. What they read and did not report as acknowledged is read again."""
@@ -222,3 +222,13 @@ class Workers:
                 if silence > SILENCE:
                     self._log.error("worker is silent", worker=worker.slot, seconds=round(silence))
                     worker.process.kill()
+
+
+def _together(drained: Iterable[Drained]) -> Drained:
+    total, routes = 0, dict[str, Unacknowledged]()
+    for one in drained:
+        total += one.unacknowledged
+        for route, left in one.routes.items():
+            known = routes.get(route, Unacknowledged())
+            routes[route] = Unacknowledged(known.sources + left.sources, known.bytes + left.bytes)
+    return Drained(total, routes)

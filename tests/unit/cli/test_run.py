@@ -63,6 +63,12 @@ def test_lines_left_behind_fail_a_run_with_an_end_but_not_a_stopped_daemon() -> 
     assert ran_well(summary, once=False)
 
 
+def test_bytes_left_behind_are_said_by_route() -> None:
+    route = RouteSummary("access", 5, 0, 0, 0, unacknowledged_sources=2, unacknowledged_bytes=15_200)
+    lines = summary_lines(Summary((route,), 1.0, 0.1, 2))
+    assert "access  not acknowledged: 15.2 kB of 2 files, read and sent again at the next start" in lines
+
+
 def test_figures_have_three_digits_or_four() -> None:
     assert [in_bytes(size) for size in (0, 999, 1000, 1500, 99_940, 999_600, 2.5e12)] == [
         "0 B",

@@ -9,7 +9,7 @@ import structlog
 
 from ingestd.daemon import checkpoint
 from ingestd.daemon.checkpoint import Checkpoint
-from ingestd.daemon.positions import PositionStore
+from ingestd.daemon.positions import PositionStore, StoredRoute
 from ingestd.daemon.source import StoredPosition
 from ingestd.retry import Deadline
 
@@ -52,7 +52,7 @@ async def until(condition):
 
 
 def positions(store, route="r"):
-    return {stored.source: stored.position for stored in store.stored(route)}
+    return {stored.source: stored.position for stored in store.read().get(route, StoredRoute()).positions}
 
 
 async def test_a_locked_file_does_not_hold_the_loop_up_and_gets_the_newest_positions_when_it_is_free(
@@ -104,16 +104,16 @@ async def test_a_lock_that_stays_is_said_once_and_counted_and_its_end_is_said(ke
 async def test_that_routes_have_run_is_stored_when_the_lock_is_gone(kept, store, backup):
     # A tail that starts at files' ends would take its next start for the first one, and skip what came in between.
     kept.note_run(["r"])
-    assert not store.has_run("r")
+    assert "r" not in store.read()
     backup.execute("ROLLBACK")
-    await until(lambda: store.has_run("r"))
+    await until(lambda: "r" in store.read())
 
 
 async def test_that_routes_have_run_is_stored_with_what_they_found_at_once(kept, store):
     kept.remember("r", StoredPosition("a", 1, {}))
     kept.note_run(["r", "s"])
     assert positions(store) == {"a": 1}
-    assert store.has_run("s")
+    assert "s" in store.read()
 
 
 async def test_the_end_waits_for_a_lock(kept, store, backup):
@@ -142,3 +142,73 @@ async def test_the_end_waits_no_longer_than_it_may_or_than_there_is_hope(kept, s
 
 async def test_the_end_has_nothing_to_do_when_all_is_stored(kept, store, backup):
     assert await kept.finish(Deadline.after(30)) is None
+
+
+@pytest.fixture
+def transactions(store, monkeypatch):
+    """What each call to write was given."""
+    written = []
+    write = store.write
+
+    def noted(positions=(), *, forgotten=(), run=()):
+        written.append(([(route, stored.source) for route, stored in positions], list(forgotten), set(run)))
+        write(positions, forgotten=forgotten, run=run)
+
+    monkeypatch.setattr(store, "write", noted)
+    return written
+
+
+async def test_all_that_is_said_in_one_turn_of_the_loop_is_one_transaction(kept, store, transactions):
+    # A file that was renamed: what is stored of it moves from one name to another, or stays where it was.
+    store.write([("r", StoredPosition("old", 5, {}))])
+    transactions.clear()
+    kept.remember("r", StoredPosition("new", 5, {}))
+    kept.forget("r", "old")
+    kept.remember("s", StoredPosition("other", 1, {}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert transactions == [([("r", "new"), ("s", "other")], [("r", "old")], set())]
+    assert positions(store) == {"new": 5}
+
+
+async def test_the_last_word_on_a_source_is_what_is_stored(kept, store):
+    kept.remember("r", StoredPosition("gone", 1, {}))
+    kept.forget("r", "gone")
+    kept.forget("r", "back")
+    kept.remember("r", StoredPosition("back", 2, {}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert positions(store) == {"back": 2}
+
+
+async def test_who_waits_for_a_write_is_called_behind_it(kept, store):
+    called = []
+    kept.remember("r", StoredPosition("a", 1, {}))
+    kept.then(lambda: called.append(positions(store)))
+    assert called == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert called == [{"a": 1}]
+
+
+async def test_who_waits_for_a_write_waits_no_longer_than_for_one_that_fails(kept, store, backup):
+    called = []
+    kept.remember("r", StoredPosition("a", 1, {}))
+    kept.then(lambda: called.append(positions(store)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert called == [{}]
+    backup.execute("ROLLBACK")
+
+
+async def test_what_is_forgotten_while_the_file_is_locked_is_forgotten_later(kept, store, path):
+    store.write([("r", StoredPosition("a", 1, {}))])
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    kept.forget("r", "a")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert positions(store) == {"a": 1}
+    other.execute("ROLLBACK")
+    other.close()
+    await until(lambda: not positions(store))

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from ingestd.daemon.http import serve
+from ingestd.daemon.losses import LossStatus
 from ingestd.daemon.status import DaemonStatus, RouteStatus, SourceStatus, WorkerStatus
 from ingestd.daemon.totals import Totals
 from ingestd.errors import ConfigurationError
@@ -28,8 +29,9 @@ class ToyDaemon:
 
     def status(self) -> DaemonStatus:
         worker = WorkerStatus(0, 4711, 1, 1, 0.5, 65536, 0)
-        source = SourceStatus("dev-1", "/a", 3, 100)
-        route = RouteStatus("access", "local", "t", 10, 2000, 2000, {"vanished": 1}, [source])
+        source = SourceStatus("dev-1", "/a", 3, 100, "/pods/a.1")
+        loss = LossStatus("2026-07-01T12:00:00+00:00", "/b", "deleted", 100, 50, exact=False)
+        route = RouteStatus("access", "local", "t", 10, 2000, 2000, {"vanished": 1}, [source], [loss])
         return DaemonStatus("0.1.0", 4710, 1.5, True, [worker], [route])
 
 
@@ -77,7 +79,21 @@ async def test_status_is_json(get) -> None:
     status, content_type, body = await get("/status")
     assert (status, content_type) == (200, "application/json")
     shown = orjson.loads(body)
-    assert shown["routes"][0]["sources"][0] == {"source": "dev-1", "label": "/a", "unread": 3, "position": 100}
+    assert shown["routes"][0]["sources"][0] == {
+        "source": "dev-1",
+        "label": "/a",
+        "unread": 3,
+        "position": 100,
+        "path": "/pods/a.1",
+    }
+    assert shown["routes"][0]["losses"][0] == {
+        "time": "2026-07-01T12:00:00+00:00",
+        "thing": "/b",
+        "reason": "deleted",
+        "start": 100,
+        "length": 50,
+        "exact": False,
+    }
     assert shown["workers"][0]["pid"] == 4711
 
 

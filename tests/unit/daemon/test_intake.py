@@ -1,4 +1,4 @@
-"""Intake: what it logs of a source can be written, whatever the source is called."""
+"""Intake: what a finder says is stored only where it is news, and logged so that it can be written and searched."""
 
 import io
 import json
@@ -8,31 +8,86 @@ import os
 import pytest
 import structlog
 
+from ingestd.daemon import intake as intake_module
 from ingestd.daemon.intake import Intake
-from ingestd.daemon.source import Found
+from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable, StoredRoute
+from ingestd.daemon.source import End, Found, Loss, StoredPosition
 from ingestd.logs import configure_logs
 
 
 class Finder:
-    """A finder that is told of ends."""
+    """A finder that is told of ends, and says what a test wants."""
 
-    def __init__(self):
-        self.told = []
+    def __init__(self, say=lambda sources: None):
+        self.told, self.say = [], say
 
-    def ended(self, source, reason):
-        self.told.append((source, reason))
+    def ended(self, found, end):
+        self.told.append((found, end))
+
+    async def scan(self, sources):
+        self.say(sources)
 
 
 class Route:
-    """A route with one finder."""
+    """A route by name alone."""
 
     name = "r"
 
-    def __init__(self):
-        self.made = Finder()
 
-    def finder(self, stored, *, once):
-        return self.made
+class Handover:
+    """Notes what it is asked for."""
+
+    def __init__(self):
+        self.said, self.waited = [], False
+
+    def appeared(self, route, found, *, stored):
+        self.said.append(("appeared", route, found.source, stored))
+
+    def conclude(self, route, source):
+        self.said.append(("conclude", route, source))
+
+    def store(self, route, stored):
+        self.said.append(("store", route, stored.source))
+
+    def forget(self, route, source):
+        self.said.append(("forget", route, source))
+
+    def latest(self, route, source):
+        return Found(source, 5, {"of": route})
+
+    async def done(self):
+        self.waited = True
+
+
+class News:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.troubles, self.losses = [], []
+
+    def untakeable(self, route, thing, reason):
+        self.troubles.append((route.name, thing, reason))
+
+    def lost(self, route, loss):
+        self.losses.append((route.name, loss))
+
+
+class Positions:
+    """Notes what is missing; refuses as often as it is told to."""
+
+    def __init__(self, *refusals):
+        self.missing, self.refusals = [], list(refusals)
+
+    def note_missing(self, route, sources, seconds):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.missing.append((route, sources))
+        return 1
+
+
+def make(say=lambda sources: None, stored=None):
+    made = Intake(Route(), Finder(say), stored, Handover(), News())
+    return made, made._finder, made._handover, made._news
 
 
 @pytest.fixture
@@ -50,19 +105,113 @@ def logged():
     structlog.reset_defaults()
 
 
+def only(logged):
+    (event,) = [json.loads(line) for line in logged.getvalue().splitlines()]
+    return event
+
+
 def test_the_end_of_a_source_whose_name_is_not_utf8_is_logged(logged, capsys):
     # JSON has no place for such bytes: instead of the event there was a traceback on standard error.
-    route = Route()
-    reason = os.fsdecode(b"renamed to /logs/caf\xe9.1, read to 7")
-    Intake(route, None, None, once=False).ended(Found("s", 0, {}), reason)
-    (event,) = [json.loads(line) for line in logged.getvalue().splitlines()]
-    assert event["reason"] == "renamed to /logs/caf\\xe9.1, read to 7"
-    assert route.made.told == [("s", reason)]
+    made, finder, _, _ = make()
+    found, end = Found("s", 7, {}), End("deleted", os.fsdecode(b"/logs/caf\xe9.1"), 7, 9)
+    made.ended(found, end)
+    assert only(logged)["path"] == "/logs/caf\\xe9.1"
+    assert finder.told == [(found, end)]
     assert capsys.readouterr().err == ""
 
 
-def test_the_end_of_a_source_is_logged_with_the_path_of_its_file(logged):
-    # "truncated with at least 5 bytes unread", of which file only the database of positions could say.
-    Intake(Route(), None, None, once=False).ended(Found("8-2a-1f", 0, {"path": "/logs/a"}), "deleted, read to 7")
-    (event,) = [json.loads(line) for line in logged.getvalue().splitlines()]
-    assert (event["source"], event["file"], event["reason"]) == ("8-2a-1f", "/logs/a", "deleted, read to 7")
+def test_the_end_of_a_source_is_logged_with_what_people_call_it_and_where_it_was(logged):
+    made, *_ = make()
+    made.ended(Found("8-2a-1f", 7, {}, label="/logs/a"), End("concluded", "/logs/a.1", 7, 7))
+    event = only(logged)
+    assert (event["event"], event["level"]) == ("source finished", "info")
+    fields = ("source", "file", "reason", "path", "position", "size")
+    assert [event[name] for name in fields] == ["8-2a-1f", "/logs/a", "concluded", "/logs/a.1", 7, 7]
+
+
+def test_a_loss_is_an_error_with_file_reason_and_range(logged):
+    made, _, _, news = make()
+    loss = Loss(os.fsdecode(b"/logs/caf\xe9"), "deleted", 2_204_000, 15_200, exact=False)
+    made.lost(loss)
+    event = only(logged)
+    assert (event["event"], event["level"], event["route"]) == ("data lost", "error", "r")
+    fields = ("file", "reason", "from", "bytes", "at_least")
+    assert [event[name] for name in fields] == ["/logs/caf\\xe9", "deleted", 2_204_000, 15_200, True]
+    assert news.losses == [("r", Loss("/logs/caf\\xe9", "deleted", 2_204_000, 15_200, exact=False))]
+
+
+def test_a_file_that_is_not_taken_is_named(logged):
+    made, _, _, news = make()
+    made.trouble("/logs/a", "it has NUL bytes")
+    event = only(logged)
+    assert (event["event"], event["level"]) == ("file not taken", "warning")
+    assert (event["thing"], event["reason"]) == ("/logs/a", "it has NUL bytes")
+    assert news.troubles == [("r", "/logs/a", "it has NUL bytes")]
+
+
+async def test_a_scan_is_done_when_what_it_found_is_with_its_owners():
+    made, _, handover, _ = make(lambda sources: sources.appeared(Found("a", 0, {})))
+    await made.scan()
+    assert handover.said == [("appeared", "r", "a", False)]
+    assert handover.waited
+    assert made.taken == 1
+
+
+def rows(*names, missing=()):
+    return StoredRoute([StoredPosition(name, 5, {"path": f"/{name}"}) for name in names], set(missing))
+
+
+def test_a_source_that_resumes_as_it_is_stored_is_not_stored_again():
+    made, _, handover, _ = make(stored=rows("same", "moved", "renamed", "back", missing=["back"]))
+    made.appeared(Found("same", 5, {"path": "/same"}, label="/same", until=9))
+    made.appeared(Found("moved", 4, {"path": "/moved"}))
+    made.appeared(Found("renamed", 5, {"path": "/renamed.1"}))
+    made.appeared(Found("back", 5, {"path": "/back"}))
+    made.appeared(Found("new", 0, {}))
+    stored = {source: stored for _, _, source, stored in handover.said}
+    assert stored == {"same": True, "moved": False, "renamed": False, "back": False, "new": False}
+
+
+def test_only_the_first_word_on_a_row_can_be_that_it_is_as_it_was():
+    made, _, handover, _ = make(stored=rows("a"))
+    made.store(StoredPosition("a", 9, {}))
+    made.appeared(Found("a", 5, {"path": "/a"}))
+    assert handover.said == [("store", "r", "a"), ("appeared", "r", "a", False)]
+
+
+def test_a_row_that_is_kept_as_it_is_costs_no_write():
+    made, _, handover, _ = make(stored=rows("a", "b", "back", missing=["back"]))
+    made.store(StoredPosition("a", 5, {"path": "/a"}))
+    made.store(StoredPosition("b", 5, {"path": "/b.1"}))
+    made.store(StoredPosition("back", 5, {"path": "/back"}))
+    made.store(StoredPosition("a", 5, {"path": "/a"}))
+    assert handover.said == [("store", "r", "b"), ("store", "r", "back"), ("store", "r", "a")]
+
+
+def test_what_else_a_finder_says_and_asks_goes_to_the_handover():
+    made, _, handover, _ = make(stored=rows("a"))
+    made.conclude("a")
+    made.forget("a")
+    assert handover.said == [("conclude", "r", "a"), ("forget", "r", "a")]
+    assert made.latest("a") == Found("a", 5, {"of": "r"})
+
+
+async def test_rows_that_nobody_named_are_noted_as_missing_bit_by_bit(monkeypatch):
+    monkeypatch.setattr(intake_module, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(intake_module, "FORGETTING_PAUSE", 0)
+    made, *_ = make(stored=rows("a", "b", "c", "d", "e", "f"))
+    made.appeared(Found("a", 5, {"path": "/a"}))
+    made.store(StoredPosition("b", 6, {}))
+    made.forget("c")
+    positions = Positions(PositionsLocked("another program has it"))
+    with structlog.testing.capture_logs() as logs:
+        await made.forget_absent(positions)
+    assert positions.missing == [("r", ["d", "e"]), ("r", ["f"])]
+    assert logs == [{"event": "old positions forgotten", "log_level": "info", "route": "r", "sources": 2}]
+
+
+async def test_old_rows_are_kept_while_the_file_can_not_be_written():
+    made, *_ = make(stored=rows("a"))
+    with structlog.testing.capture_logs() as logs:
+        await made.forget_absent(Positions(PositionsUnavailable("the disk is full")))
+    assert [(entry["event"], entry["error"]) for entry in logs] == [("old positions are kept", "the disk is full")]

@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from ingestd.daemon.metrics import Metrics
+from ingestd.daemon.source import Loss
 from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.totals import Totals
 
@@ -156,6 +157,24 @@ def test_errors_of_the_supervisor_count_too() -> None:
     shown = samples(totals)
     assert shown["ingestd_errors_total", "access", "unreadable"] == 2
     assert shown["ingestd_errors_total", "access", "vanished"] == 1
+
+
+def test_losses_are_shown_at_zero_from_the_start_and_count_events_and_bytes() -> None:
+    totals = Totals()
+    totals.losses.expect("access", ("deleted", "truncated"))
+    shown = samples(totals)
+    assert {key: value for key, value in shown.items() if key[0].startswith("ingestd_lost")} == {
+        ("ingestd_lost_events_total", "access", "deleted"): 0,
+        ("ingestd_lost_events_total", "access", "truncated"): 0,
+        ("ingestd_lost_bytes_total", "access", "deleted"): 0,
+        ("ingestd_lost_bytes_total", "access", "truncated"): 0,
+    }
+    totals.losses.count("access", Loss("/a", "deleted", 100, 50, exact=True))
+    totals.losses.count("access", Loss("/b", "deleted", 0, 7, exact=False))
+    shown = samples(totals)
+    assert shown["ingestd_lost_events_total", "access", "deleted"] == 2
+    assert shown["ingestd_lost_bytes_total", "access", "deleted"] == 57
+    assert shown["ingestd_lost_events_total", "access", "truncated"] == 0
 
 
 def test_ready_and_alive_are_shown() -> None:

@@ -14,9 +14,10 @@ from simulated_clock import simulate
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch, pages_for
+from ingestd.daemon.control import Moved, Unacknowledged
 from ingestd.daemon.encode import EncodingFailed
 from ingestd.daemon.pipeline import Pipeline
-from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, Found, Lane, Piece
+from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, End, Found, Lane, Piece
 from ingestd.daemon.statistics import RouteCounters
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.producer.delivery import Delivery
@@ -32,6 +33,8 @@ class Text:
         self.text = text
         self.until = until
         self.at = assignment.found.position
+        self.path = "/" + assignment.found.source
+        self.last = assignment.found.last
         self.closed = False
         self.failures = 0
 
@@ -53,10 +56,17 @@ class Text:
 
     @property
     def finished(self):
-        return "its end is reached" if self.until is not None and self.at >= self.until else None
+        if self.last and not self.unread:
+            return End("concluded", self.path, self.at, len(self.text))
+        if self.until is not None and self.at >= self.until:
+            return End("taken", self.path, self.at, len(self.text))
+        return None
+
+    def conclude(self):
+        self.last = True
 
     def detail(self):
-        return {"at": self.at}
+        return {"at": self.at, "path": self.path}
 
     def close(self):
         self.closed = True
@@ -81,8 +91,8 @@ class TextRoute:
     def slab_bytes(self):
         return self.gathers * self.batch_bytes
 
-    def opener(self, ready):
-        self.ready = ready
+    def opener(self, ready, changed):
+        self.ready, self.changed = ready, changed
         return self
 
     def open(self, assignment):
@@ -91,6 +101,9 @@ class TextRoute:
             raise FileNotFoundError(name)
         self.opened[name] = Text(assignment, self.texts[name], assignment.found.until)
         return self.opened[name]
+
+    def drain(self):
+        pass
 
     def close(self):
         pass
@@ -171,8 +184,8 @@ class News:
     def __init__(self):
         self.events = []
 
-    def ended(self, assignment, reason):
-        self.events.append(("ended", assignment.found.source, reason))
+    def ended(self, assignment, end):
+        self.events.append(("ended", assignment.found.source, end))
 
     def troubled(self, assignment, reason):
         self.events.append(("troubled", assignment.found.source, reason))
@@ -459,7 +472,8 @@ async def test_a_draining_pipeline_reads_no_more_and_settles():
                 made.broker.acknowledge(0)
             await made.turn()
         assert made.counters.bytes_read == read < len(text)
-        assert made.pipeline.unsettled == 0
+        assert made.pipeline.settled
+        assert made.pipeline.unacknowledged == Unacknowledged(0, 0)
         assert made.positions["a"] == read
 
 
@@ -679,7 +693,7 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
     texts = {"8-2a-1f": lines("a", 2, 10), "8-2b-20": lines("b", 2, 10)}
     with bench(TextRoute(texts)) as made:
         for name, path in zip(texts, ("/logs/a", "/logs/b"), strict=True):
-            made.pipeline.assign(Assignment("r", Found(name, 0, {"path": path}), 1))
+            made.pipeline.assign(Assignment("r", Found(name, 0, {}, label=path), 1))
         await finish_all(made)
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
@@ -705,3 +719,64 @@ async def test_the_largest_batch_that_an_arena_has_room_for_is_read_and_no_large
             assert bool(made.encoding.jobs) is read
             while made.encoding.jobs:
                 made.encoding.finish(0)
+
+
+async def test_a_concluded_source_ends_once_it_is_read_and_acknowledged():
+    text = lines("a", 3, 10)
+    with bench(TextRoute({"a": text})) as made:
+        made.assign("a")
+        await made.turn()
+        made.pipeline.conclude("a")
+        made.pipeline.conclude("a")
+        made.pipeline.conclude("nobody")
+        await made.turn()
+        assert made.news.events == []
+        made.encoding.finish(0)
+        made.broker.acknowledge(0)
+        await made.turn()
+        assert made.news.events == [("ended", "a", End("concluded", "/a", len(text), len(text)))]
+
+
+async def test_a_quiet_source_that_is_concluded_ends_at_once():
+    with bench(TextRoute({"a": b""})) as made:
+        made.assign("a")
+        await made.turn()
+        made.pipeline.conclude("a")
+        await made.turn()
+        assert made.news.events == [("ended", "a", End("concluded", "/a", 0, 0))]
+
+
+async def test_a_source_that_is_concluded_before_it_could_be_opened_is_opened_with_that_knowledge():
+    route = TextRoute({})
+    with bench(route) as made:
+        made.assign("a", until=10)
+        made.pipeline.conclude("a")
+        route.texts["a"] = b""
+        async with asyncio.timeout(5):
+            while len(made.news.events) < 2:
+                await asyncio.sleep(0.01)
+        assert made.news.events[1] == ("ended", "a", End("concluded", "/a", 0, 0))
+
+
+async def test_a_detail_that_changed_is_reported_with_the_position_as_it_was():
+    # A file that is renamed and not written to any more: its new name is stored though nothing is read.
+    with bench(TextRoute({"a": b""})) as made:
+        made.assign("a", generation=7)
+        await made.turn()
+        route = made.route
+        route.opened["a"].path = "/a.1"
+        route.changed("a")
+        route.changed("nobody")
+        assert made.news.told_of_moves
+        assert made.pipeline.moved() == [Moved("r", "a", 7, 0, {"at": 0, "path": "/a.1"})]
+        assert made.pipeline.moved() == []
+
+
+async def test_what_is_not_acknowledged_is_counted_in_sources_and_bytes():
+    texts = {"a": lines("a", 3, 10), "b": lines("b", 2, 10)}
+    with bench(TextRoute(texts)) as made:
+        for name in texts:
+            made.assign(name)
+        await made.turn()
+        assert not made.pipeline.settled
+        assert made.pipeline.unacknowledged == Unacknowledged(2, len(texts["a"]) + len(texts["b"]))

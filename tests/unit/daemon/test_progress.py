@@ -31,3 +31,13 @@ def test_nothing_read_is_settled_at_the_start_position():
     progress = Progress(42)
     assert progress.settled
     assert progress.position == 42
+    assert progress.unacknowledged == 0
+
+
+def test_bytes_behind_a_hole_count_as_not_acknowledged():
+    progress = Progress(10)
+    first, second, _ = progress.read(30), progress.read(60), progress.read(65)
+    progress.acknowledge(second)
+    assert progress.unacknowledged == 55
+    progress.acknowledge(first)
+    assert progress.unacknowledged == 5

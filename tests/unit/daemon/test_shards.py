@@ -49,3 +49,40 @@ def test_a_dropped_route_leaves_the_others():
     shards.place("s", found("a"))
     assert [shard.route for shard in shards.drop_route("r")] == ["r"]
     assert [shard.route for shard in shards] == ["s"]
+
+
+def test_sources_of_one_group_have_one_owner():
+    shards = Shards(3)
+    first = shards.place("r", Found("a1", 0, {}, group="a"))
+    for number in range(5):
+        shards.place("r", found(str(number)))
+    assert shards.place("r", Found("a2", 0, {}, group="a")).slot == first.slot
+    # Another route's group of that name is another group.
+    others = [shards.place(f"s{number}", Found("a1", 0, {}, group="a")).slot for number in range(3)]
+    assert set(others) != {first.slot}
+
+
+def test_a_group_is_forgotten_with_its_last_source():
+    shards = Shards(2)
+    first = shards.place("r", Found("a1", 0, {}, group="a"))
+    second = shards.place("r", Found("a2", 0, {}, group="a"))
+    shards.end("r", "a1", first.generation)
+    assert shards.place("r", Found("a3", 0, {}, group="a")).slot == first.slot
+    shards.end("r", "a2", second.generation)
+    shards.drop_route("r")
+    shards.place("r", found("b"))
+    assert shards.place("r", Found("a4", 0, {}, group="a")).slot != shards.get("r", "b").slot
+    assert shards._groups.keys() == {("r", "a")}
+
+
+def test_a_concluded_source_stays_so_whatever_becomes_of_its_owner():
+    shards = Shards(1)
+    first = shards.place("r", found("a"))
+    assert shards.conclude("r", "a").found.last
+    assert shards.conclude("r", "a") is None
+    assert shards.conclude("r", "nobody") is None
+    (renewed,) = shards.renew(0)
+    assert renewed.assignment.found.last
+    moved = shards.moved(Moved("r", "a", renewed.generation, 5, {}))
+    assert (moved.found.position, moved.found.last) == (5, True)
+    assert first.generation != renewed.generation

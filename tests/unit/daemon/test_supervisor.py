@@ -12,15 +12,27 @@ import structlog
 
 from ingestd.daemon import supervisor
 from ingestd.daemon.configuration import ClusterSettings, Configuration, DaemonSettings
-from ingestd.daemon.control import SourceEnded, SourceTroubled
-from ingestd.daemon.positions import PositionStore
-from ingestd.daemon.source import Found, StoredPosition
-from ingestd.daemon.supervisor import ABSENCE, Supervisor
+from ingestd.daemon.control import (
+    Assign,
+    Conclude,
+    Drained,
+    Moved,
+    PositionsReported,
+    SourceEnded,
+    SourceTroubled,
+    StatisticsReported,
+    Unacknowledged,
+)
+from ingestd.daemon.intake import ABSENCE
+from ingestd.daemon.positions import PositionsDamaged, PositionStore
+from ingestd.daemon.source import End, Found, Loss, StoredPosition
+from ingestd.daemon.statistics import SourceGauges, WorkerStatistics
+from ingestd.daemon.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
 class FakeRoute:
-    """A route whose finder finds what it is told to, as soon as `looked` is set."""
+    """A route whose finder finds what it is told to, as soon as `looked` is set; and says what a test wants."""
 
     found: tuple = ()
     looked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -28,11 +40,15 @@ class FakeRoute:
     name: str = "r"
     cluster: str = "c"
     topic: str = "t"
+    loss_reasons: tuple = ("deleted", "truncated")
+    said: list = field(default_factory=list)
+    ends: list = field(default_factory=list)
 
-    def finder(self, stored, *, once):
+    def finder(self, stored, *, once, others):
         return self
 
     async def scan(self, sources):
+        self.said.append(sources)
         self.looking.set()
         await self.looked.wait()
         for found in self.found:
@@ -41,14 +57,15 @@ class FakeRoute:
     async def run(self, sources):
         await asyncio.Event().wait()
 
-    def ended(self, source, reason):
-        pass
+    def ended(self, found, end):
+        self.ends.append((found, end))
 
 
 class FakeWorkers:
     """Workers that are told things and do nothing; stuck ones drain until they are abandoned."""
 
     stuck = False
+    left = Drained(0)
 
     def __init__(self, settings, routes, clusters, *, received, started, died):
         self.count, self.restarts, self.told, self.received = 1, [0], [], received
@@ -69,7 +86,7 @@ class FakeWorkers:
         if self.stuck:
             self.draining.set()
             await self.abandoned.wait()
-        return 0
+        return self.left
 
     def abandon(self):
         self.abandoned.set()
@@ -102,10 +119,10 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeSession, "starts", True)
     monkeypatch.setattr(FakeSession, "ended", False)
 
-    def made(route, *, once=False, **daemon):
+    def made(*routes, once=False, **daemon):
         settings = DaemonSettings(workers=1, state=tmp_path, http="", **daemon)
         clusters = {"c": ClusterSettings("c", bootstrap=("nowhere:1",))}
-        return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, (route,)), once=once)
+        return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, routes), once=once)
 
     yield made
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -123,6 +140,22 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
+def stored(tmp_path, route="r"):
+    store = PositionStore(tmp_path / "positions.sqlite")
+    try:
+        return store.read()[route].positions
+    finally:
+        store.close()
+
+
+async def stops(running):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return await ends(running)
+
+
+TAKEN = End("taken", "/a", 0, 0)
+
+
 @pytest.mark.parametrize("once", [False, True])
 async def test_a_signal_ends_a_start_that_waits_for_a_cluster(make, monkeypatch, once):
     monkeypatch.setattr(FakeSession, "starts", False)
@@ -137,25 +170,31 @@ async def test_a_signal_ends_a_start_that_waits_for_a_cluster(make, monkeypatch,
 
 async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_path):
     store = PositionStore(tmp_path / "positions.sqlite")
-    store.store([("r", StoredPosition("quiet", 5, {}))])
+    store.write([("r", StoredPosition("quiet", 5, {}))])
+    store.note_missing("r", ["quiet"], ABSENCE)
     store.close()
     with sqlite3.connect(tmp_path / "positions.sqlite") as database:
-        database.execute("UPDATE position SET updated = ?", (time.time() - ABSENCE - 1,))
+        database.execute("UPDATE position SET missing = ?", (time.time() - ABSENCE - 1,))
     database.close()
     route = FakeRoute()
     running = asyncio.create_task(make(route).run())
     await asyncio.wait_for(route.looking.wait(), 5)
     os.kill(os.getpid(), signal.SIGTERM)
     await ends(running)
-    store = PositionStore(tmp_path / "positions.sqlite")
-    assert [position.source for position in store.stored("r")] == ["quiet"]
-    store.close()
+    assert [position.source for position in stored(tmp_path)] == ["quiet"]
+    # A complete one does.
+    route = FakeRoute()
+    route.looked.set()
+    made = make(route)
+    running = asyncio.create_task(made.run())
+    await until(lambda: not made._positions.read()["r"].positions)
+    await stops(running)
 
 
 async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkeypatch):
     given = []
 
-    def finder(self, stored, *, once):
+    def finder(self, stored, *, once, others):
         given.append(stored)
         return self
 
@@ -181,14 +220,14 @@ async def test_a_run_with_an_end_ends_when_all_sources_have(make, found):
     await until(lambda: len(made._workers.told) == len(found))
     for assigned in made._workers.told:
         for assignment in assigned.assignments:
-            made._received(0, SourceEnded("r", assignment.found.source, assignment.generation, "taken"))
+            made._received(0, SourceEnded("r", assignment.found.source, assignment.generation, TAKEN))
     summary = await ends(running)
     assert summary.complete
     assert summary.routes[0].sources == len(found)
 
 
 async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again_and_again(make):
-    route = FakeRoute((Found("a", 0, {"path": "/logs/a"}, 9),))
+    route = FakeRoute((Found("a", 0, {}, 9, label="/logs/a"),))
     made = make(route, once=True)
     running = asyncio.create_task(made.run())
     route.looked.set()
@@ -248,9 +287,7 @@ async def test_a_start_and_an_end_while_another_program_has_the_positions_locked
     backup.execute("ROLLBACK")
     summary = await ends(running)
     assert summary.failures == ()
-    store = PositionStore(tmp_path / "positions.sqlite")
-    assert store.stored("r") == [StoredPosition("a", 7, {})]
-    store.close()
+    assert stored(tmp_path) == [StoredPosition("a", 7, {})]
     backup.close()
 
 
@@ -276,7 +313,7 @@ async def test_the_end_waits_for_locked_positions_no_longer_than_a_drain_may_tak
 
 async def test_a_source_that_can_not_be_read_is_logged_with_the_path_of_its_file(make):
     # What a read raises names no file: "[Errno 5] Input/output error".
-    route = FakeRoute((Found("8-2a-1f", 0, {"path": "/logs/a"}),))
+    route = FakeRoute((Found("8-2a-1f", 0, {}, label="/logs/a"),))
     route.looked.set()
     made = make(route)
     running = asyncio.create_task(made.run())
@@ -287,3 +324,162 @@ async def test_a_source_that_can_not_be_read_is_logged_with_the_path_of_its_file
     await ends(running)
     (said,) = logs
     assert (said["file"], said["reason"]) == ("/logs/a", "[Errno 5] Input/output error")
+
+
+async def started(make, route, **settings):
+    """A supervisor whose one route has found what is there, and the task that it runs in."""
+    route.looked.set()
+    made = make(route, **settings)
+    running = asyncio.create_task(made.run())
+    await until(lambda: not made._finding.unfinished)
+    return made, running
+
+
+async def test_a_route_whose_finder_hangs_keeps_no_other_from_being_read(make):
+    dead, good = FakeRoute(name="dead"), FakeRoute((Found("a", 0, {}),), name="good")
+    good.looked.set()
+    made = make(dead, good)
+    assert made.not_ready() == "sources are being found: dead, good"
+    running = asyncio.create_task(made.run())
+    await until(lambda: made._workers.told and made._finding.unfinished == ["dead"])
+    assert made.not_ready() == "sources are being found: dead"
+    assert not made.totals.ready
+    dead.looked.set()
+    await until(lambda: made.not_ready() is None)
+    assert made.totals.ready
+    await stops(running)
+
+
+async def test_systemd_does_not_wait_for_ever_for_a_route_whose_finder_hangs(make, monkeypatch):
+    monkeypatch.setattr(supervisor, "READY_PATIENCE", 0.0)
+    said = []
+    monkeypatch.setattr(supervisor.Notifier, "ready", lambda self, text: said.append(text))
+    made = make(FakeRoute(name="dead"))
+    running = asyncio.create_task(made.run())
+    await until(lambda: said)
+    assert said == ["0 sources, 1 workers; sources are being found: dead"]
+    await stops(running)
+
+
+async def test_what_is_said_in_one_turn_is_stored_before_the_worker_hears_of_it(make, tmp_path):
+    # A rotation: the file is stored under its new name, and what took its place begins.
+    route = FakeRoute((Found("1", 5, {"path": "/logs/a"}, group="a"),))
+    made, running = await started(make, route)
+    (sources,) = route.said
+    made._workers.told.clear()
+    sources.conclude("1")
+    sources.appeared(Found("2", 0, {"path": "/logs/a"}, group="a", after="1"))
+    sources.store(StoredPosition("0", 9, {"path": "/logs/a.2"}))
+    assert made._workers.told == []
+    assert stored(tmp_path) == [StoredPosition("1", 5, {"path": "/logs/a"})]
+    await until(lambda: len(made._workers.told) == 2)
+    assert [row.source for row in stored(tmp_path)] == ["0", "1", "2"]
+    conclude, assign = made._workers.told
+    assert conclude == Conclude("r", ["1"])
+    assert assign.assignments[0].found.after == "1"
+    await stops(running)
+
+
+async def test_a_detail_that_changed_is_stored_and_known_to_the_finder(make, tmp_path):
+    route = FakeRoute((Found("1", 5, {"path": "/logs/a"}),))
+    made, running = await started(make, route)
+    made._received(0, PositionsReported([Moved("r", "1", 1, 5, {"path": "/logs/a.1"})]))
+    assert route.said[0].latest("1") == Found("1", 5, {"path": "/logs/a.1"})
+    await stops(running)
+    assert stored(tmp_path) == [StoredPosition("1", 5, {"path": "/logs/a.1"})]
+
+
+async def test_the_finder_of_a_source_that_ended_says_what_becomes_of_its_position(make, tmp_path):
+    route = FakeRoute((Found("1", 0, {}), Found("2", 0, {})))
+    made, running = await started(make, route)
+    end = End("deleted", "/logs/a", 9, 9)
+    made._received(0, PositionsReported([Moved("r", "1", 1, 9, {"n": 1}), Moved("r", "2", 2, 3, {"n": 2})]))
+    made._received(0, SourceEnded("r", "1", 1, end))
+    made._received(0, SourceEnded("r", "2", 1, end))  # an older generation's word
+    assert route.ends == [(Found("1", 9, {"n": 1}), end)]
+    route.said[0].forget("1")
+    await stops(running)
+    assert stored(tmp_path) == [StoredPosition("2", 3, {"n": 2})]
+
+
+async def test_a_loss_is_counted_and_shown_and_no_success_of_a_run_with_an_end(make):
+    route = FakeRoute((Found("1", 0, {}, 9),))
+    made, running = await started(make, route, once=True)
+    assert made.totals.losses.counts.keys() == {("r", "deleted"), ("r", "truncated")}
+    route.said[0].lost(Loss("/logs/a", "deleted", 100, 50, exact=True))
+    route.said[0].lost(Loss("/logs/b", "truncated", 0, 7, exact=False))
+    (shown,) = made.status().routes
+    assert [(loss.thing, loss.reason, loss.length) for loss in shown.losses] == [
+        ("/logs/a", "deleted", 50),
+        ("/logs/b", "truncated", 7),
+    ]
+    made._received(0, SourceEnded("r", "1", 1, TAKEN))
+    summary = await ends(running)
+    assert summary.failures == (
+        "r: /logs/a: data lost: deleted, 50 bytes from 100 on",
+        "r: /logs/b: data lost: truncated, at least 7 bytes from 0 on",
+    )
+    assert not summary.complete
+
+
+async def test_a_loss_fails_no_daemon(make):
+    route = FakeRoute()
+    _, running = await started(make, route)
+    route.said[0].lost(Loss("/logs/a", "deleted", 100, 50, exact=True))
+    assert (await stops(running)).failures == ()
+
+
+async def test_what_was_not_acknowledged_is_said_by_route(make, monkeypatch):
+    monkeypatch.setattr(FakeWorkers, "left", Drained(3, {"r": Unacknowledged(2, 700)}))
+    _, running = await started(make, FakeRoute())
+    with structlog.testing.capture_logs() as logs:
+        summary = await stops(running)
+    (said,) = [entry for entry in logs if entry["event"] == "data not acknowledged"]
+    assert (said["log_level"], said["route"], said["sources"], said["bytes"]) == ("warning", "r", 2, 700)
+    assert said["then"] == "read and sent again at the next start"
+    assert summary.unacknowledged == 3
+    assert (summary.routes[0].unacknowledged_sources, summary.routes[0].unacknowledged_bytes) == (2, 700)
+
+
+async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(make):
+    route = FakeRoute((Found("1", 0, {"path": "/pods/a/0.log"}, label="/containers/a.log"), Found("2", 0, {})))
+    made, running = await started(make, route)
+    gauges = {name: SourceGauges("r", label, 3, 5) for name, label in (("1", "/containers/a.log"), ("2", "2"))}
+    made._received(0, StatisticsReported(WorkerStatistics(0, 1, sources=gauges)))
+    (shown,) = made.status().routes
+    assert [(source.label, source.path) for source in shown.sources] == [
+        ("/containers/a.log", "/pods/a/0.log"),
+        ("2", ""),
+    ]
+    await stops(running)
+
+
+@pytest.mark.parametrize("cluster_answers", [True, False])
+async def test_a_damaged_row_is_an_error_whether_the_cluster_answers_or_not(
+    make, tmp_path, monkeypatch, cluster_answers
+):
+    monkeypatch.setattr(FakeSession, "starts", cluster_answers)
+    store = PositionStore(tmp_path / "positions.sqlite")
+    store.write([("r", StoredPosition("a", 5, {}))])
+    store.close()
+    with sqlite3.connect(tmp_path / "positions.sqlite") as database:
+        database.execute("UPDATE position SET position = -5")
+    database.close()
+    with pytest.raises(PositionsDamaged, match="route 'r', source 'a': position is not a whole number of 0 or more"):
+        await ends(asyncio.create_task(make(FakeRoute()).run()))
+    assert FakeSession.ended
+
+
+async def test_a_failed_route_hears_no_more_of_what_its_finder_says(make, tmp_path):
+    route = FakeRoute((Found("1", 5, {}),))
+    made, running = await started(make, route)
+    made._route_failed("r", "RECORD_TOO_LARGE")
+    made._workers.told.clear()
+    sources = route.said[0]
+    sources.appeared(Found("2", 0, {}))
+    sources.conclude("1")
+    sources.forget("1")
+    sources.store(StoredPosition("3", 0, {}))
+    await stops(running)
+    assert not [message for message in made._workers.told if isinstance(message, Assign | Conclude)]
+    assert stored(tmp_path) == [StoredPosition("1", 5, {})]

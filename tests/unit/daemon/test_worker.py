@@ -11,7 +11,8 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon import worker as worker_module
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.configuration import ClusterSettings
-from ingestd.daemon.control import Drained, Revoke
+from ingestd.daemon.control import Conclude, Drained, Revoke, SourceEnded, Unacknowledged
+from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
 from ingestd.errors import ErrorCode
 from ingestd.records.codecs import Codec, Compression
@@ -21,13 +22,23 @@ from ingestd.records.lines import LineEncoder
 class FakePipeline:
     """One source, not settled until it is given up."""
 
-    unsettled = 1
+    settled = False
+
+    def __init__(self):
+        self.concluded = []
+
+    @property
+    def unacknowledged(self):
+        return Unacknowledged() if self.settled else Unacknowledged(1, 700)
 
     def drain(self):
         pass
 
+    def conclude(self, source):
+        self.concluded.append(source)
+
     def revoke(self, source):
-        self.unsettled = 0
+        self.settled = True
 
     def moved(self):
         return []
@@ -64,6 +75,26 @@ async def test_a_route_that_stops_while_it_drains_is_not_waited_for(worker, how)
         worker._received(Revoke("r", ["a"]))
     await asyncio.wait_for(draining, 5)
     assert worker.said[-1] == Drained(0)
+
+
+async def test_what_is_left_at_the_end_of_a_drain_is_said_by_route(worker):
+    worker._pipelines["r"] = FakePipeline()
+    worker._pipelines["s"] = FakePipeline()
+    worker._pipelines["s"].settled = True
+    await worker._drain(0)
+    assert worker.said[-1] == Drained(1, {"r": Unacknowledged(1, 700)})
+
+
+async def test_sources_are_concluded_in_their_routes_pipeline(worker):
+    pipeline = worker._pipelines["r"] = FakePipeline()
+    worker._received(Conclude("r", ["a", "b"]))
+    assert pipeline.concluded == ["a", "b"]
+
+
+async def test_the_end_of_a_source_is_told_as_it_is(worker):
+    end = End("deleted", "/logs/a", 7, 9)
+    worker.ended(Assignment("r", Found("a", 0, {}), 3), end)
+    assert worker.said[-1] == SourceEnded("r", "a", 3, end)
 
 
 def _snapshot(version, partitions):

@@ -10,7 +10,7 @@ import pytest
 
 from ingestd.daemon import worker_process, workers
 from ingestd.daemon.configuration import DaemonSettings
-from ingestd.daemon.control import Drain
+from ingestd.daemon.control import Drain, Drained, Unacknowledged
 from ingestd.daemon.worker_process import fork_worker, spawn_worker
 from ingestd.daemon.workers import Workers
 from ingestd.retry import Deadline
@@ -66,7 +66,7 @@ class FakeProcess:
     def tell(self, message):
         self.told.append(message)
         if isinstance(message, Drain):
-            self.drained.set_result(0)
+            self.drained.set_result(Drained(0))
 
     def wire(self, other):
         assert other.alive
@@ -78,7 +78,7 @@ class FakeProcess:
         if self.alive:
             self.process.alive = False
             if not self.drained.done():
-                self.drained.set_result(1)
+                self.drained.set_result(Drained(1))
             self._exited(self, "killed")
 
     async def end(self, deadline):
@@ -197,8 +197,19 @@ async def test_workers_that_do_not_answer_lengthen_a_drain_no_more_than_one_does
     for process in fleet.made:
         process.tell = process.told.append
     began = time.monotonic()
-    assert await slots.drain(Deadline.after(0)) == 20
+    assert await slots.drain(Deadline.after(0)) == Drained(20)
     assert time.monotonic() - began < 2
+    await slots.close(Deadline.after(1))
+
+
+async def test_what_workers_are_left_with_is_added_up(fleet, slots):
+    await slots.start()
+    for process in fleet.made:
+        process.tell = process.told.append
+    slots.drained(0, Drained(2, {"r": Unacknowledged(1, 10), "s": Unacknowledged(1, 5)}))
+    slots.drained(1, Drained(1, {"r": Unacknowledged(1, 30)}))
+    left = await slots.drain(Deadline.after(30))
+    assert left == Drained(3, {"r": Unacknowledged(2, 40), "s": Unacknowledged(1, 5)})
     await slots.close(Deadline.after(1))
 
 

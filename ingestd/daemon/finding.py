@@ -1,0 +1,128 @@
+"""Finding: the finders of all routes at work, at the same time, from what is stored to what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from ingestd.daemon.intake import Intake
+from ingestd.errors import DeadlineExceeded
+from ingestd.logs import get_logger
+from ingestd.retry import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingestd.daemon.checkpoint import Checkpoint
+    from ingestd.daemon.handover import Handover
+    from ingestd.daemon.intake import IntakeNews
+    from ingestd.daemon.positions import PositionStore
+    from ingestd.daemon.source import End, Finder, Found, Route
+    from ingestd.tasks import TaskOwner
+
+__all__ = ["Finding"]
+
+PROGRESS_INTERVAL: Final = 3.0
+"""Seconds between two lines of log on how many sources are found, while they are."""
+
+
+class Finding:
+    """All routes' intakes. Owned by the supervisor.
+
+    Invariants
+        Every finder is made before the first one scans.
+        A finder that hangs, with a file system's mount, keeps nobody but its own route from being ready.
+        That a route has run is noted after its complete scan, with what it found.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        positions: PositionStore,
+        checkpoint: Checkpoint,
+        handover: Handover,
+        news: IntakeNews,
+        *,
+        once: bool,
+    ) -> None:
+        self._routes = routes
+        self._positions = positions
+        self._checkpoint = checkpoint
+        self._handover = handover
+        self._news = news
+        self._once = once
+        self._intakes: dict[str, Intake] = {}
+        self._scanned: set[str] = set()
+        self._done = asyncio.Event()
+        self._log = get_logger("ingestd.supervisor")
+
+    async def prepare(self) -> None:
+        """Read what is stored, and make every route's finder of it, in threads: there may be many rows.
+
+        Raises `PositionsUnavailable`, and `PositionsDamaged` where a row can not be understood.
+        """
+        stored = await asyncio.to_thread(self._positions.read)
+        finders: list[Finder] = []
+        for route in self._routes:
+            known = stored.get(route.name)
+            rows = None if known is None else known.positions
+            with self._positions.naming(route.name):
+                finder = await asyncio.to_thread(route.finder, rows, once=self._once, others=tuple(finders))
+            finders.append(finder)
+            self._intakes[route.name] = Intake(route, finder, known, self._handover, self._news)
+
+    def start(self, tasks: TaskOwner, found: Callable[[], None]) -> None:
+        """Have all of them scan, then go on finding; `found` is called when all that was there is found."""
+        for intake in self._intakes.values():
+            tasks.start(self._take(intake, tasks, found), f"finder of {intake.route.name}")
+        tasks.start(self._show_progress(), "progress of finding")
+        self._check_done(found)
+
+    async def _take(self, intake: Intake, tasks: TaskOwner, found: Callable[[], None]) -> None:
+        await intake.scan()
+        name = intake.route.name
+        self._checkpoint.note_run([name])
+        self._scanned.add(name)
+        self._check_done(found)
+        tasks.start(intake.forget_absent(self._positions), f"old positions of {name}")
+        if not self._once:
+            await intake.run()
+
+    def _check_done(self, found: Callable[[], None]) -> None:
+        if not self.unfinished and not self._done.is_set():
+            self._done.set()
+            found()
+
+    async def _show_progress(self) -> None:
+        began = time.monotonic()
+        while not await self.finished_within(PROGRESS_INTERVAL):
+            self._log.info("finding sources", found=self._count(), routes=self.unfinished)
+        self._log.info("sources found", sources=self._count(), seconds=round(time.monotonic() - began, 3))
+
+    def _count(self) -> int:
+        return sum(intake.taken for intake in self._intakes.values())
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The routes whose sources are still being found."""
+        return [route.name for route in self._routes if route.name not in self._scanned]
+
+    async def finish(self) -> None:
+        """Wait until all that was there at the start is found."""
+        await self._done.wait()
+
+    async def finished_within(self, seconds: float) -> bool:
+        """The same, but no longer than so many seconds; whether it is."""
+        with suppress(DeadlineExceeded):
+            await Deadline.after(seconds).wait_for(self.finish(), "finding sources")
+        return self._done.is_set()
+
+    def taken(self, route: str) -> int:
+        """How many sources of a route were found."""
+        return self._intakes[route].taken if route in self._intakes else 0
+
+    def ended(self, route: str, found: Found, end: End) -> None:
+        """A source is finished: its finder looks at what stands in its place."""
+        self._intakes[route].ended(found, end)

@@ -1,0 +1,155 @@
+"""Handover: what finders say of sources, on its way to the owners. Stored first, told then."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.daemon.control import Assign, Conclude, Revoke
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingestd.daemon.checkpoint import Checkpoint
+    from ingestd.daemon.shards import Shard, Shards
+    from ingestd.daemon.source import Assignment, Found, StoredPosition
+
+__all__ = ["Handover"]
+
+ASSIGNMENTS: Final = 100
+"""Most sources in one message."""
+
+TOLD_AT_ONCE: Final = 200
+"""Most sources that are told of in one turn of the loop: as many pickle in a few milliseconds."""
+
+
+class Handover:
+    """Gives sources their owners, and tells these. Owned by the supervisor.
+
+    Invariants
+        An owner hears of nothing before what was said with it is stored, or could not be.
+        A source is told of with what is known of it then: one that is concluded meanwhile is assigned as concluded.
+        Of a route that was dropped nothing is stored and nobody is told.
+    """
+
+    def __init__(self, shards: Shards, checkpoint: Checkpoint, tell: Callable[[int, Any], None]) -> None:
+        """`tell(slot, message)` reaches a slot's worker, or nobody while it is between two lives."""
+        self._shards = shards
+        self._checkpoint = checkpoint
+        self._tell = tell
+        self._dropped: set[str] = set()
+        self._said: dict[tuple[str, str], None] = {}
+        """Sources that an owner is to be assigned, once the checkpoint was tried; in order."""
+        self._concluded: dict[tuple[str, str], None] = {}
+        """The same of those that an owner has, and is to conclude."""
+        self._assignable: dict[tuple[str, str], None] = {}
+        """Sources that an owner is to be assigned now."""
+        self._waiting = False
+        self._done = asyncio.Event()
+        self._done.set()
+
+    # What finders say.
+
+    def appeared(self, route: str, found: Found, *, stored: bool) -> None:
+        """A source is to be read; `stored`: position and detail are in the file as they are."""
+        if route in self._dropped:
+            return
+        shard = self._shards.place(route, found)
+        if shard is None:
+            return
+        if not stored:
+            self._checkpoint.remember(route, shard.stored)
+        self._assign(shard)
+
+    def conclude(self, route: str, source: str) -> None:
+        """Nothing more is expected of a source."""
+        name = route, source
+        if self._shards.conclude(route, source) is None or name in self._said or name in self._assignable:
+            return
+        self._concluded[name] = None
+        self._wait()
+
+    def store(self, route: str, stored: StoredPosition) -> None:
+        """Keep this of a source that is not read."""
+        if route not in self._dropped:
+            self._checkpoint.remember(route, stored)
+
+    def forget(self, route: str, source: str) -> None:
+        """Drop what is stored of a source that is not read."""
+        if route not in self._dropped:
+            self._checkpoint.forget(route, source)
+
+    def latest(self, route: str, source: str) -> Found | None:
+        """A source that is read, as its owner last reported it."""
+        shard = self._shards.get(route, source)
+        return None if shard is None else shard.found
+
+    # What becomes of workers and routes.
+
+    def worker_started(self, slot: int) -> None:
+        """Tell a slot's new worker of all that it owns."""
+        for shard in self._shards:
+            if shard.slot == slot:
+                self._assign(shard)
+
+    def drop_route(self, route: str) -> None:
+        """Have no source of a route read any more."""
+        self._dropped.add(route)
+        revoked: dict[int, list[str]] = {}
+        for shard in self._shards.drop_route(route):
+            revoked.setdefault(shard.slot, []).append(shard.found.source)
+        for slot, sources in revoked.items():
+            self._tell(slot, Revoke(route, sources))
+
+    async def done(self) -> None:
+        """Wait until all that was said is stored, or could not be, and owners are told."""
+        await self._done.wait()
+
+    # Telling.
+
+    def _assign(self, shard: Shard) -> None:
+        name = shard.route, shard.found.source
+        if name not in self._assignable:
+            self._said[name] = None
+            self._wait()
+
+    def _wait(self) -> None:
+        self._done.clear()
+        if not self._waiting:
+            self._waiting = True
+            self._checkpoint.then(self._stored)
+
+    def _stored(self) -> None:
+        self._waiting = False
+        idle = not self._assignable
+        self._assignable |= self._said
+        self._said.clear()
+        self._tell_concluded()
+        if idle:
+            self._tell_assigned()
+
+    def _tell_concluded(self) -> None:
+        concluded: dict[tuple[int, str], list[str]] = {}
+        for route, source in self._concluded:
+            shard = self._shards.get(route, source)
+            if shard is not None and shard.found.last:
+                concluded.setdefault((shard.slot, route), []).append(source)
+        self._concluded.clear()
+        for (slot, route), sources in concluded.items():
+            self._tell(slot, Conclude(route, sources))
+
+    def _tell_assigned(self) -> None:
+        assigned: dict[int, list[Assignment]] = {}
+        for name in list(islice(self._assignable, TOLD_AT_ONCE)):
+            del self._assignable[name]
+            shard = self._shards.get(*name)
+            if shard is not None:
+                assigned.setdefault(shard.slot, []).append(shard.assignment)
+        for slot, assignments in assigned.items():
+            for start in range(0, len(assignments), ASSIGNMENTS):
+                self._tell(slot, Assign(assignments[start : start + ASSIGNMENTS]))
+        if self._assignable:
+            asyncio.get_running_loop().call_soon(self._tell_assigned)
+        elif not self._waiting:
+            self._done.set()

@@ -1,0 +1,72 @@
+"""Losses: what nobody can read any more, counted since the daemon's start; the last ones are kept to be shown."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ingestd.daemon.source import Loss
+
+__all__ = ["LossCount", "LossStatus", "Losses"]
+
+_SHOWN: Final = 20
+"""Losses of a route that /status shows."""
+
+
+@dataclass(slots=True)
+class LossCount:
+    """How often, and how many bytes at least."""
+
+    events: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LossStatus:
+    """One loss: when it was noticed (ISO 8601), of what, why; `length` bytes from `start` on, or at least so many.
+
+    `exact` says which of both.
+    """
+
+    time: str
+    thing: str
+    reason: str
+    start: int
+    length: int
+    exact: bool
+
+
+class Losses:
+    """The losses of all routes. Belongs to the supervisor's event loop."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], LossCount] = {}
+        self._last: dict[str, deque[LossStatus]] = {}
+
+    def expect(self, route: str, reasons: Iterable[str]) -> None:
+        """Show these reasons of a route from now on, at zero."""
+        for reason in reasons:
+            self._counts.setdefault((route, reason), LossCount())
+
+    def count(self, route: str, loss: Loss) -> None:
+        """Count a loss, and keep it as one of the last."""
+        count = self._counts.setdefault((route, loss.reason), LossCount())
+        count.events += 1
+        count.bytes += loss.length
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        shown = LossStatus(now, loss.thing, loss.reason, loss.start, loss.length, loss.exact)
+        self._last.setdefault(route, deque(maxlen=_SHOWN)).append(shown)
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], LossCount]:
+        """By route and reason."""
+        return self._counts
+
+    def last(self, route: str) -> Sequence[LossStatus]:
+        """The last losses of a route, oldest first."""
+        return tuple(self._last.get(route, ()))

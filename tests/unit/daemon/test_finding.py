@@ -1,0 +1,194 @@
+"""Finding: all routes' finders at once; one that hangs is its own route's trouble alone."""
+
+import asyncio
+import threading
+
+import pytest
+import structlog
+
+from ingestd.daemon import finding as finding_module
+from ingestd.daemon.finding import Finding
+from ingestd.daemon.positions import PositionsDamaged, PositionStore
+from ingestd.daemon.source import End, Found, StoredPosition, WrongDetail
+from ingestd.tasks import TaskOwner
+
+
+class FakeRoute:
+    """A route that is its own finder, and scans when it may."""
+
+    def __init__(self, name, events, refusal=None):
+        self.name, self.events, self.refusal = name, events, refusal
+        self.may_scan, self.scanning, self.told = asyncio.Event(), asyncio.Event(), []
+
+    def finder(self, stored, *, once, others):
+        assert threading.current_thread() is not threading.main_thread()
+        self.events.append(("made", self.name))
+        self.stored, self.once, self.others = stored, once, others
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    async def scan(self, sources):
+        self.events.append(("scans", self.name))
+        self.scanning.set()
+        sources.appeared(Found(f"{self.name}1", 0, {}))
+        await self.may_scan.wait()
+
+    async def run(self, sources):
+        self.events.append(("runs", self.name))
+        await asyncio.Event().wait()
+
+    def ended(self, found, end):
+        self.told.append((found, end))
+
+
+class FakeCheckpoint:
+    def __init__(self):
+        self.run = []
+
+    def note_run(self, routes):
+        self.run += routes
+
+
+class FakeHandover:
+    def __init__(self):
+        self.appearances = []
+
+    def appeared(self, route, found, *, stored):
+        self.appearances.append((route, found.source))
+
+    async def done(self):
+        pass
+
+
+class Bench:
+    """A finding over fake routes, with its tasks."""
+
+    def __init__(self, store, names, *, once=False, refusal=None):
+        self.events, self.crashes = [], []
+        self.tasks = TaskOwner(self.crashes.append)
+        self.routes = [FakeRoute(name, self.events, refusal) for name in names]
+        self.checkpoint, self.handover, self.found = FakeCheckpoint(), FakeHandover(), asyncio.Event()
+        self.finding = Finding(self.routes, store, self.checkpoint, self.handover, None, once=once)
+
+    async def start(self):
+        await self.finding.prepare()
+        self.finding.start(self.tasks, self.found.set)
+
+
+@pytest.fixture
+async def make(tmp_path):
+    made = []
+    store = PositionStore(tmp_path / "positions.sqlite")
+
+    def make(*names, **options):
+        made.append(Bench(store, names, **options))
+        made[-1].store = store
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.tasks.close()
+    store.close()
+
+
+async def soon(waiting):
+    return await asyncio.wait_for(waiting, 5)
+
+
+async def test_every_finder_is_made_before_one_scans_and_gets_those_before_it(make):
+    made = make("a", "b", "c")
+    await made.start()
+    await soon(asyncio.gather(*(route.scanning.wait() for route in made.routes)))
+    assert [event for event, _ in made.events] == ["made"] * 3 + ["scans"] * 3
+    assert [route.others for route in made.routes] == [(), (made.routes[0],), (made.routes[0], made.routes[1])]
+
+
+async def test_a_finder_gets_what_is_stored_of_its_route_or_none_in_its_first_run(make):
+    made = make("a", "b", "c", once=True)
+    made.store.write([("a", StoredPosition("x", 5, {}))], run=["b"])
+    await made.finding.prepare()
+    assert [route.stored for route in made.routes] == [[StoredPosition("x", 5, {})], [], None]
+    assert all(route.once for route in made.routes)
+
+
+async def test_a_finder_that_hangs_keeps_nobody_but_its_own_route_from_being_ready(make):
+    # The first route's directory is on a mount that answers no more.
+    made = make("dead", "b")
+    await made.start()
+    made.routes[1].may_scan.set()
+    async with asyncio.timeout(5):
+        while ("runs", "b") not in made.events:
+            await asyncio.sleep(0)
+    assert made.finding.unfinished == ["dead"]
+    assert made.checkpoint.run == ["b"]
+    assert not made.found.is_set()
+    assert not await made.finding.finished_within(0)
+    made.routes[0].may_scan.set()
+    await soon(made.found.wait())
+    assert made.checkpoint.run == ["b", "dead"]
+    assert made.finding.unfinished == []
+    assert await made.finding.finished_within(5)
+
+
+async def test_no_route_is_nothing_to_find(make):
+    made = make()
+    await made.start()
+    assert made.found.is_set()
+
+
+async def test_a_run_with_an_end_does_not_go_on_finding(make):
+    made = make("a", once=True)
+    await made.start()
+    made.routes[0].may_scan.set()
+    await soon(made.found.wait())
+    assert made.events == [("made", "a"), ("scans", "a")]
+
+
+async def test_progress_is_logged_until_all_is_found(make, monkeypatch):
+    monkeypatch.setattr(finding_module, "PROGRESS_INTERVAL", 0.001)
+    made = make("a", "b")
+    with structlog.testing.capture_logs() as logs:
+        await made.start()
+        made.routes[0].may_scan.set()
+        async with asyncio.timeout(5):
+            while not any(entry.get("routes") == ["b"] for entry in logs):
+                await asyncio.sleep(0)
+        made.routes[1].may_scan.set()
+        async with asyncio.timeout(5):
+            while logs[-1]["event"] != "sources found":
+                await asyncio.sleep(0)
+    assert [entry["found"] for entry in logs if entry.get("routes") == ["b"]][-1] == 2
+    assert logs[-1]["sources"] == 2
+
+
+async def test_what_a_route_found_is_counted_and_its_finder_hears_of_ends(make):
+    made = make("a")
+    await made.start()
+    await soon(made.routes[0].scanning.wait())
+    assert (made.finding.taken("a"), made.finding.taken("nobody")) == (1, 0)
+    found, end = Found("a1", 5, {}), End("deleted", "/a", 5, 5)
+    made.finding.ended("a", found, end)
+    assert made.routes[0].told == [(found, end)]
+
+
+async def test_a_detail_that_a_route_can_not_understand_is_named_with_its_row(make):
+    made = make("a", refusal=WrongDetail("x", "size: expected a number of 0 or more, not -1"))
+    with pytest.raises(PositionsDamaged, match="route 'a', source 'x': its detail can not be understood: size: exp"):
+        await made.finding.prepare()
+
+
+async def test_a_finder_that_fails_is_no_secret(make):
+    made = make("a")
+    await made.start()
+    failure = RuntimeError("a defect")
+
+    async def fail(sources):
+        raise failure
+
+    made.routes[0].run = fail
+    made.routes[0].may_scan.set()
+    async with asyncio.timeout(5):
+        while not made.crashes:
+            await asyncio.sleep(0)
+    assert made.crashes == [failure]

@@ -1,0 +1,31 @@
+"""Losses: every one counts, the last ones are shown."""
+
+from datetime import datetime
+
+from ingestd.daemon.losses import LossCount, Losses
+from ingestd.daemon.source import Loss
+
+
+def test_losses_count_by_route_and_reason():
+    losses = Losses()
+    losses.expect("r", ["deleted", "truncated"])
+    losses.count("r", Loss("/a", "deleted", 0, 10, exact=True))
+    losses.count("r", Loss("/b", "deleted", 5, 1, exact=False))
+    losses.count("s", Loss("/a", "gone", 0, 3, exact=True))
+    losses.expect("r", ["deleted"])
+    assert losses.counts == {
+        ("r", "deleted"): LossCount(2, 11),
+        ("r", "truncated"): LossCount(0, 0),
+        ("s", "gone"): LossCount(1, 3),
+    }
+
+
+def test_the_last_losses_of_a_route_are_kept_with_their_time():
+    losses = Losses()
+    for number in range(25):
+        losses.count("r", Loss(f"/{number}", "deleted", number, 1, exact=False))
+    last = losses.last("r")
+    assert [loss.thing for loss in last] == [f"/{number}" for number in range(5, 25)]
+    assert (last[-1].reason, last[-1].start, last[-1].length, last[-1].exact) == ("deleted", 24, 1, False)
+    assert datetime.fromisoformat(last[-1].time).tzinfo is not None
+    assert losses.last("s") == ()
