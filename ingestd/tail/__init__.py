@@ -1,1 +1,1 @@
-"""Files to record batches: discovery, identity, rotation, framing."""
+"""Files to record batches: which files, in which order, from where; their lines; how these are framed."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ingestd.tail.identity import HEAD_BYTES, opened
+__all__ = ["HEAD_BYTES", "last_line_start", "not_text", "text_start"]
 
-__all__ = ["last_line_start", "not_text", "text_start"]
+HEAD_BYTES: Final = 1024
+"""A head is so many bytes from the start of a file, or all of it."""
 
 _COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
 _LINE_SEARCH_BYTES: Final = 1 << 20
@@ -44,18 +45,17 @@ def text_start(descriptor: int, head: bytes) -> int:
     return at
 
 
-def last_line_start(path: str, size: int) -> int:
+def last_line_start(descriptor: int, size: int) -> int:
     """The end of the last whole line in the first `size` bytes, or `size` if none is near. Raises `OSError`.
 
     Reads little where lines are short: a tail that begins at the ends of many files asks for each.
     """
     limit = max(0, size - _LINE_SEARCH_BYTES)
     stop, window = size, _FIRST_WINDOW_BYTES
-    with opened(path) as descriptor:
-        while stop > limit:
-            begin = max(limit, stop - window)
-            found = os.pread(descriptor, stop - begin, begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
-            stop, window = begin, window * 8
+    while stop > limit:
+        begin = max(limit, stop - window)
+        found = os.pread(descriptor, stop - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        stop, window = begin, window * 8
     return size if limit else 0

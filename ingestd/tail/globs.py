@@ -72,6 +72,11 @@ class Globs:
         names = path.split("/")
         return any(_fits(names, parts) for parts in self._wholes) and not self.excludes(path)
 
+    def leads_through(self, directory: str) -> bool:
+        """Whether a walk looks into a directory at this path."""
+        names = directory.split("/")
+        return any(_fits(names, parts[:end]) for parts in self._wholes for end in range(1, len(parts)))
+
     def excludes(self, path: str) -> bool:
         """Whether an exclude matches."""
         name = path.rpartition("/")[2]
@@ -82,16 +87,21 @@ class Globs:
         names = path.split("/")
         return any(_fits(names, parts) for parts in self._excluded_paths)
 
-    def walk(self, directories: set[str], trouble: Callable[[str, str], object]) -> Iterator[os.DirEntry[str]]:
+    @property
+    def roots(self) -> set[str]:
+        """The directories without wildcards that the globs begin with."""
+        return {pattern.root for pattern in self.patterns}
+
+    def walk(self, enter: Callable[[str], object], trouble: Callable[[str, str], object]) -> Iterator[os.DirEntry[str]]:
         """Entries that the globs match, whatever they are, each path once.
 
-        Adds each directory visited to `directories`. A directory that can not be read, a glob that has nothing to
-        match, and a loop of symbolic links go to `trouble`.
+        `enter` is called with each directory before it is listed. A directory that can not be read, a glob that has
+        nothing to match, and a loop of symbolic links go to `trouble`.
         """
         given: set[str] = set()
         for pattern in self.patterns:
             found = False
-            for entry in self._below(pattern.root, pattern.parts, (), directories, trouble):
+            for entry in self._below(pattern.root, pattern.parts, (), enter, trouble):
                 found = True
                 if entry.path not in given and not self.excludes(entry.path):
                     given.add(entry.path)
@@ -104,7 +114,7 @@ class Globs:
         directory: str,
         parts: tuple[str, ...],
         above: tuple[tuple[int, int], ...],
-        directories: set[str],
+        enter: Callable[[str], object],
         trouble: Callable[[str, str], object],
     ) -> Iterator[os.DirEntry[str]]:
         try:
@@ -112,6 +122,7 @@ class Globs:
             if (status.st_dev, status.st_ino) in above:
                 trouble(directory, "a loop of symbolic links: it leads back to a directory above it")
                 return
+            enter(directory)
             with os.scandir(directory) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except FileNotFoundError:
@@ -119,25 +130,24 @@ class Globs:
         except OSError as error:
             trouble(directory, f"directory can not be read: {error.strerror}")
             return
-        directories.add(directory)
         within = (*above, (status.st_dev, status.st_ino))
-        yield from self._match(entries, parts, within, directories, trouble)
+        yield from self._match(entries, parts, within, enter, trouble)
 
     def _match(
         self,
         entries: list[os.DirEntry[str]],
         parts: tuple[str, ...],
         above: tuple[tuple[int, int], ...],
-        directories: set[str],
+        enter: Callable[[str], object],
         trouble: Callable[[str, str], object],
     ) -> Iterator[os.DirEntry[str]]:
         part, rest = parts[0], parts[1:]
         if part == "**":
             if rest:
-                yield from self._match(entries, rest, above, directories, trouble)
+                yield from self._match(entries, rest, above, enter, trouble)
             for entry in entries:
                 if _is_directory(entry):
-                    yield from self._below(entry.path, parts, above, directories, trouble)
+                    yield from self._below(entry.path, parts, above, enter, trouble)
                 elif not rest:
                     yield entry
             return
@@ -150,7 +160,7 @@ class Globs:
                 if not _MAGIC.search(part) or not _is_directory(entry):
                     yield entry
             elif _is_directory(entry):
-                yield from self._below(entry.path, rest, above, directories, trouble)
+                yield from self._below(entry.path, rest, above, enter, trouble)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

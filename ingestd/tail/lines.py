@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["TRUNCATED_MARK", "Shortened", "cut_at", "has_long_line", "line_end", "shorten"]
+__all__ = ["TRUNCATED_MARK", "Shortened", "cut_at", "find_newline", "has_long_line", "line_end", "shorten"]
 
 NEWLINE: Final = b"\n"
 
@@ -13,6 +13,9 @@ TRUNCATED_MARK: Final = b"...[truncated]"
 
 _WINDOW: Final = 4096
 """Bytes copied to look for a newline in a memoryview, which can not search; most lines end well within."""
+
+_SEARCHED: Final = 64 * 1024
+"""The same where no newline is expected soon."""
 
 
 def line_end(view: memoryview, start: int, end: int) -> int:
@@ -27,6 +30,15 @@ def line_end(view: memoryview, start: int, end: int) -> int:
         stop = begin
         window *= 4
     return start
+
+
+def find_newline(view: memoryview, end: int) -> int:
+    """The position of the first newline in [0, end), or -1. What it copies to search stays in the processor's cache."""
+    for begin in range(0, end, _SEARCHED):
+        found = bytes(view[begin : min(end, begin + _SEARCHED)]).find(NEWLINE)
+        if found >= 0:
+            return begin + found
+    return -1
 
 
 def has_long_line(view: memoryview, end: int, limit: int) -> bool:

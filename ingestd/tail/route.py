@@ -13,7 +13,8 @@ from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
 from ingestd.tail.globs import Globs
-from ingestd.tail.identity import stored_path
+from ingestd.tail.known import stored_path
+from ingestd.tail.log import LOSS_REASONS
 from ingestd.tail.partition import partition_of_key
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _CHOICES: Final = {
     "delivery": ("at-least-once",),
     "on_undeliverable": ("stop",),
     "binary": ("refuse", "accept"),
+    "compressed": ("skip", "read"),
 }
 """The same as the fields' types, for routes that are made by hand: a configuration file is checked by type."""
 
@@ -60,10 +62,14 @@ class TailRoute:
     """The target cluster, a [clusters.NAME]."""
     topic: str
     """The target topic."""
-    exclude: tuple[str, ...] = (
-        "*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.swp",
-    )  # fmt: skip
+    exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
     """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path."""
+    rotated: tuple[str, ...] = ()
+    """Absolute globs of places that rotated files are moved to. Most are followed by themselves; these are looked
+    through for what was moved there while nobody watched."""
+    compressed: Literal["skip", "read"] = "skip"
+    """Whether files that `paths` match and whose names end in .gz, .bz2, .xz, .zst or .lz4 are read. What was
+    compressed after a part of it was read is read on in any case."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How record batches are compressed."""
     compression_level: int | None = None
@@ -96,11 +102,8 @@ class TailRoute:
     binary: Literal["refuse", "accept"] = "refuse"
     """Whether files with NUL bytes or of compressed formats are refused, and named, or taken as any other."""
     leave_after: float = 10.0
-    """Seconds without news after which a file that was deleted, or renamed to what no glob matches, counts as complete,
+    """Seconds without news after which a file that was deleted, or in whose place a new one came, counts as complete,
     and a last line without newline as whole."""
-    release_after: float = 300.0
-    """Seconds without news after which a file's descriptor is closed (it is still watched); for a renamed file in whose
-    place no new one came, the seconds until it counts as complete."""
     rescan_interval: float = 10.0
     """Seconds between two complete looks for new files; most are found at once, by watching their directories."""
     poll_interval: float = 5.0
@@ -110,10 +113,11 @@ class TailRoute:
         """Check what types do not say. Raises `WrongSetting`, which names the key and what was expected."""
         checks = Checks()
         checks.require("paths", "at least one absolute glob", holds=bool(self.paths))
-        for glob in self.paths:
-            whole = glob.startswith("/") and not glob.endswith("/") and ".." not in PurePosixPath(glob).parts
-            expected = f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}'
-            checks.require("paths", expected, holds=whole)
+        for key in ("paths", "rotated"):
+            for glob in getattr(self, key):
+                whole = glob.startswith("/") and not glob.endswith("/") and ".." not in PurePosixPath(glob).parts
+                expected = f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}'
+                checks.require(key, expected, holds=whole)
         self._check_choices(checks)
         self._check_sizes(checks)
         self._check_times(checks)
@@ -137,7 +141,7 @@ class TailRoute:
 
     def _check_times(self, checks: Checks) -> None:
         checks.require("linger", "0 to 60 seconds", holds=0 <= self.linger <= 60)
-        for key in ("leave_after", "release_after", "rescan_interval", "poll_interval"):
+        for key in ("leave_after", "rescan_interval", "poll_interval"):
             checks.require(key, "seconds, more than 0, at most 86400", holds=0 < getattr(self, key) <= 86400)
         known = self.start in {"beginning", "end"} or _AGE.fullmatch(self.start) is not None
         checks.require("start", '"beginning", "end", or an age as in "24h" (s, m, h or d)', holds=known)
@@ -193,17 +197,27 @@ class TailRoute:
         """The files that this tail takes."""
         return Globs(self.paths, self.exclude)
 
-    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool) -> Finder:
+    @property
+    def rotated_globs(self) -> Globs:
+        """Where rotated files are moved to."""
+        return Globs(self.rotated, self.exclude)
+
+    @property
+    def loss_reasons(self) -> tuple[str, ...]:
+        """See `ingestd.daemon.source.Route.loss_reasons`."""
+        return LOSS_REASONS
+
+    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder] = ()) -> Finder:
         """See `ingestd.daemon.source.Route.finder`."""
-        from ingestd.tail.discovery import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
+        from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
-        return TailFinder(self, stored, once=once)
+        return TailFinder(self, stored, once=once, others=others)
 
-    def opener(self, ready: Callable[[str], None]) -> Opener:
+    def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
         """See `ingestd.daemon.source.Route.opener`."""
-        from ingestd.tail.opener import TailOpener  # noqa: PLC0415 - they know each other
+        from ingestd.tail.reader import TailReader  # noqa: PLC0415 - they know each other
 
-        return TailOpener(self, ready)
+        return TailReader(self, ready, changed)
 
     def encoder(self) -> Encoder:
         """See `ingestd.daemon.source.Route.encoder`."""
@@ -213,7 +227,7 @@ class TailRoute:
 
     def lane(self, found: Found, partitions: int) -> Lane:
         """The lane of a file: its key, if the path has one, and its partition, if it keeps one."""
-        origin = stored_path(str(found.detail.get("origin", found.source)))
+        origin = stored_path(str(found.detail.get("log", found.detail.get("origin", found.source))))
         by_line = self.key_pattern is not None and self.key_from == "line"
         if self.partition == "round-robin" or (by_line and self.partition == "key"):
             return Lane(PER_RECORD)

@@ -3,51 +3,49 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from ingestd.daemon.source import Piece
-from ingestd.tail.identity import HEAD_BYTES, WITNESS_BYTES, Fingerprint, Witness, find_again
-from ingestd.tail.lines import TRUNCATED_MARK, cut_at, has_long_line, line_end, shorten
+from ingestd.daemon.source import End, Piece
+from ingestd.tail.known import WITNESS_BYTES, Known, Witness
+from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ingestd.daemon.source import Assignment
-    from ingestd.tail.globs import Globs
-    from ingestd.tail.identity import Identity
     from ingestd.tail.route import TailRoute
+    from ingestd.tail.text import Text
 
-__all__ = ["COPIED", "RENAMED", "TAKEN", "Owner", "TailSource"]
+__all__ = ["Kind", "Owner", "TailSource"]
 
-RENAMED: Final = "renamed to "
-COPIED: Final = "truncated, its copy "
-TAKEN: Final = "taken to its present end"
-"""How reasons for an end begin; all end with ", read to " and the position."""
+Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", "damaged"]
+"""`End.kind`: at `until`; nothing more was expected; no link left; its content is gone; not found; not readable."""
 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
 
 
 class Owner(Protocol):
-    """What a source needs of its opener."""
+    """What a source needs of its reader."""
 
     route: TailRoute
-    globs: Globs
 
     def wake(self, source: TailSource, delay: float) -> None:
         """Call `ready` for the source in `delay` seconds; 0: as soon as others had their turn."""
         ...
 
-    def reopen(self, path: str) -> int:
-        """A descriptor of the file at `path`. Raises `OSError`."""
+    def find(self, source: TailSource, known: Known) -> tuple[Known, Text] | None:
+        """Open the known file, wherever it is now, and watch it; None where it is nowhere. Raises `OSError`."""
         ...
 
-    def watch(self, source: TailSource, descriptor: int) -> None:
-        """Watch the open file for the source; instead of another one, if it had one."""
+    def moved(self, source: TailSource) -> None:
+        """The source's detail is another one: have it stored."""
         ...
 
     def closed(self, source: TailSource) -> None:
@@ -56,268 +54,287 @@ class Owner(Protocol):
 
 
 class TailSource:
-    """Reads one file's lines in order. What the file is, its bytes say (`identity`); where it is, its descriptor.
+    """Reads one file's lines in order. It decides nothing about rotation: it ends when told so, or with its content.
 
     Invariants
         The position is behind a newline, but for parts of a split line and for the end of a finished file.
-        What was read counts only once head and last read bytes were seen unchanged after it: a file that was truncated
-        meanwhile, even if it is longer again already, gives no byte under a wrong position.
-        A file that was renamed or deleted is read to its end before it is finished; so is the copy of a truncated one.
+        What was read counts only once the last bytes seen before it were found unchanged after it: a file that was
+        truncated meanwhile, even if it is longer again already, gives no byte under a wrong position.
+        What is known of a size was seen before that same check: the next content's bytes are never called lost.
     """
 
-    def __init__(self, owner: Owner, assignment: Assignment, identity: Identity, descriptor: int | None) -> None:
+    def __init__(self, owner: Owner, assignment: Assignment) -> None:
+        found = assignment.found
         self.assignment = assignment
+        self.name = found.source
+        self.finished: End | None = None
+        """See `ingestd.daemon.source.Source.finished`."""
+        self.held_back = False
+        """Whether nothing is read yet, since another source comes first."""
+        self.news_at = time.monotonic()
+        """When something was read last."""
         self._owner = owner
-        self._identity = identity
-        self._descriptor = descriptor
-        self._position = assignment.found.position
-        self._until = assignment.found.until
-        self._head = b""
-        self._tail = b""
-        self._size = max(identity.size, self._position)
+        self._limit = owner.route.max_line_bytes
+        self._known = Known.from_detail(found.detail)
+        self._text: Text | None = None
+        self._position = found.position
+        self._until = found.until
+        self._concluded = found.last
+        self._linked = True
+        self._seen = b""  # the last bytes seen, which end at _seen_to
+        self._seen_to = found.position
+        self._size = self._most = max(self._known.size, found.position)
+        self._modified = self._known.modified
+        self._told = (self._known.path, self._known.size)
         self._scanned = 0
         self._within_split = False
-        self._leaving: str | None = None
-        self._leave_at = 0.0
-        self._left_path = identity.path
-        self._finished: str | None = None
-        self._news_at = time.monotonic()
-        if descriptor is not None:
-            self._head = os.pread(descriptor, HEAD_BYTES, 0)
-            self._tail = _before(descriptor, self._position)
-            self._follow_to(identity.path, os.fstat(descriptor), left=identity.origin)
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
-    # What the owner asks.
-
-    @property
-    def path(self) -> str:
-        """Where the file is, as far as known."""
-        return self._identity.path
-
-    @property
-    def finished(self) -> str | None:
-        """See `ingestd.daemon.source.Source.finished`."""
-        return self._finished
+    # What the pipeline asks.
 
     @property
     def unread(self) -> int:
         """See `ingestd.daemon.source.Source.unread`."""
-        if self._finished is not None:
+        if self.finished is not None:
             return 0
-        if self._descriptor is not None:
+        if self._text is not None:
             with suppress(OSError):  # a stale handle: the next read says so
-                self._size = os.fstat(self._descriptor).st_size
+                self._size = self._text.size
         end = self._size if self._until is None else min(self._size, self._until)
         return max(0, end - self._position)
 
     def detail(self) -> Mapping[str, Any]:
-        """See `ingestd.daemon.source.Source.detail`: the file's identity by what was read of it up to now."""
-        return self._identity_now().to_detail()
+        """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
+        self._told = (self._known.path, self._most)
+        witness = Witness.of(self._seen_to, self._seen) if self._seen else self._known.witness
+        return replace(self._known, witness=witness, size=self._most, modified=self._modified).to_detail()
 
-    def _identity_now(self) -> Identity:
-        known = self._identity
-        head = Fingerprint.of(self._head) if self._head else known.fingerprint
-        witness = Witness.of(self._position, self._tail) if self._tail else known.witness
-        return replace(known, fingerprint=head, witness=witness, size=self._size)
+    def has_news(self) -> bool:
+        """Whether the file is known to be elsewhere, or larger, than `detail` told last."""
+        self.look()
+        if self._text is not None:
+            with suppress(OSError):
+                self._unchanged(self._text)
+        return self._told != (self._known.path, self._most)
+
+    def conclude(self) -> None:
+        """See `ingestd.daemon.source.Source.conclude`."""
+        if not self._concluded:
+            self._concluded = True
+            self.news_at = time.monotonic()  # its writer may not have heard yet
+            self._owner.wake(self, 0)
 
     def close(self) -> None:
         """Release the descriptor and the watch. Safe to call twice."""
         self._owner.closed(self)
-        self._release_descriptor()
+        self.release()
+        self._let_pass(math.inf)
 
-    def _release_descriptor(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    # What the reader asks.
 
-    # What the opener tells.
-
-    def vanished(self) -> None:
-        """The file was gone before it could be opened."""
-        self._finish("vanished")
-
-    def copied(self) -> None:
-        """The file was truncated: what is open is the copy that was made of it first, and complete."""
-        self._identity = replace(self._identity, copy=True)
-        self._leaving = COPIED + self.path
-        self._leave_at = 0.0
-
-    def written(self) -> None:
-        """The file may have grown."""
-        self._news_at = time.monotonic()
+    def open(self) -> None:
+        """Open the file. Where it is nowhere, the source is finished. Raises `OSError`."""
+        found = self._owner.find(self, self._known)
+        if found is None:
+            self._finish("gone")
+            return
+        known, self._text = found
+        if known != self._known:
+            self._known = known
+            self._owner.moved(self)
 
     def look(self) -> bool:
-        """Look at what stands at the path now. Returns whether there is something to read or to end."""
-        if self._finished is not None:
-            return True
-        try:
-            status = os.stat(self.path)
-        except OSError:
-            status = None
-        if status is None or not self._identity.is_at(status):
-            self._moved()
-            return True
-        size, self._size = self._size, status.st_size
-        if self._size != size:
-            self.written()
-        return self._leaving is not None or self._size != self._position + self._scanned
+        """Look where the file is, and how large. Returns whether there is something to read or to end."""
+        with suppress(OSError):
+            return self._look()
+        return True  # `read` meets the error too, and may raise it
 
-    def release_if_idle(self, now: float) -> None:
-        """Close the descriptor when there was no news for `release_after`; the next read opens the file again."""
-        idle = now - self._news_at >= self._owner.route.release_after
-        if idle and self._descriptor is not None and self._leaving is None and not self.unread:
-            self._release_descriptor()
+    def _look(self) -> bool:
+        there = _status_at(self._known.path)
+        if self._text is None:
+            if there is None or there.st_ino != self._known.file.inode:
+                return True
+            status = there
+        else:
+            status = self._text.status()
+            if there is None or not os.path.samestat(there, status):
+                self._follow(self._text)
+        expected = self._modified, self._position + self._scanned
+        ends = self._concluded or not status.st_nlink or bool(self._known.codec)
+        return ends or (status.st_mtime_ns, status.st_size) != expected
+
+    def _follow(self, text: Text) -> None:
+        """Where the file is now, the kernel says."""
+        path = os.readlink(f"/proc/self/fd/{text.descriptor}")
+        # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
+        if path != self._known.path and _is_at(path, text.status()):
+            self._known = replace(self._known, path=path)
+            self._owner.moved(self)
+
+    def when_read(self, tell: Callable[[], None]) -> None:
+        """Tell once all that the file holds now is read, or in hand as an unfinished line; or nothing more comes."""
+        _ = self.unread  # asks for the size
+        self._waiting.append((self._size, tell))
+        self._let_pass(self._position + self._scanned)
+
+    def _let_pass(self, read_to: float) -> None:
+        while self._waiting:
+            # What was cut off is not waited for. A compressed text's size is known at its end.
+            most = math.inf if self._known.codec else min(self._waiting[0][0], self._size)
+            if read_to < most and self.finished is None:
+                return
+            self._waiting.popleft()[1]()
 
     def release(self) -> None:
-        """Close the descriptor for now: there are too few of them."""
-        self._release_descriptor()
+        """Close the descriptor; the next read opens the file again."""
+        if self._text is not None:
+            text, self._text = self._text, None
+            text.close()
 
-    def _moved(self) -> None:
-        """The file is no longer at its path: follow it to one that the globs match, else it is leaving."""
-        if self._leaving is not None and not self._leaving.startswith(RENAMED):
-            return
-        if self._descriptor is None:
-            self._find_moved()
-        elif os.fstat(self._descriptor).st_nlink == 0:
-            self._leave("deleted")
-        else:
-            self._follow_to(os.readlink(f"/proc/self/fd/{self._descriptor}"), os.fstat(self._descriptor))
+    def release_if_read(self) -> bool:
+        """Close the descriptor if that loses nothing: all is read, and the file is found again where it is."""
+        if self._text is None or self._known.codec:
+            return False
+        with suppress(OSError):  # a file system that is gone: the next read says so
+            status = self._text.status()
+            if status.st_size == self._position and _is_at(self._known.path, status):
+                self.release()
+                return True
+        return False
 
-    def _follow_to(self, path: str, status: os.stat_result, *, left: str | None = None) -> None:
-        left = self.path if left is None else left
-        self._identity = self._identity.at(path, status)
-        if self._owner.globs.matches(path):
-            self._leaving = None
-        elif self._leaving is None:
-            self._leave(RENAMED + path)
-            self._left_path = left
-        else:
-            self._leaving = RENAMED + path  # once more
-
-    def _find_moved(self) -> None:
-        """A released file has left its path: open it where it is now, or end."""
-        found = find_again(self._identity_now(), self._position, besides=set())
-        if found is None:
-            self._finish("deleted")
-            return
-        path, status = found
-        self._descriptor = self._owner.reopen(path)
-        self._follow_to(path, status)
-
-    def _leave(self, why: str) -> None:
-        self._leaving = why
-        self._leave_at = time.monotonic() + self._owner.route.leave_after
-
-    def _finish(self, why: str) -> None:
-        self._finished = f"{why}, read to {self._position}"
-        self._release_descriptor()
+    def _finish(self, kind: Kind) -> Piece | None:
+        if self._text is not None:
+            with suppress(OSError):
+                self._follow(self._text)
+        self.finished = End(kind, self._known.path, self._position, max(self._most, self._position))
+        self.release()
+        self._let_pass(math.inf)
+        return None
 
     # Reading.
 
     def read(self, into: memoryview) -> Piece | None:
         """See `ingestd.daemon.source.Source.read`."""
+        if self.held_back:
+            return None
         try:
-            return self._read(into)
+            piece = self._read(into)
         except OSError as error:
+            if error.errno == errno.EBADMSG and self._known.codec and self._text is not None:
+                return self._damaged(self._text)
             if error.errno == errno.ESTALE:
-                self._release_descriptor()  # of no use any more: the next read opens the file again
+                self.release()  # of no use any more: the next read opens the file again
+            elif error.errno == errno.EIO:
+                self._let_pass(math.inf)  # a bad sector holds up no other file
             raise
+        if self._waiting:
+            self._let_pass(self._position + self._scanned)
+        return piece
 
     def _read(self, into: memoryview) -> Piece | None:
-        if self._finished is not None:
-            return None
-        if self._descriptor is None and not self._open_again():
+        if self._text is None and self.finished is None:
+            self.open()
+        text = self._text
+        if text is None or not self._reached(into, text):
             return None
         if self._scanned:
-            seen = self._scanned
-            end = self._scan(into)
+            end = self._scan(into, text)
             if end is None:
                 return None
             if self._scanned > self._limit:
                 # With its newline; what is in the slab already may leave less.
-                return self._take_truncated(into, end) if len(into) > self._limit else self._postpone()
-            self._scanned = seen  # what is lost, should all that was found now be other content
-        return self._read_lines(into)
+                return self._take_truncated(into, end, text) if len(into) > self._limit else self._postpone()
+        return self._read_lines(into, text)
 
-    def _read_lines(self, into: memoryview) -> Piece | None:
-        length = self._fill(into, self._position)
-        if not self._unchanged():
-            return self._truncated(into)
+    def _reached(self, into: memoryview, text: Text) -> bool:
+        """Whether a compressed text is decoded up to the position; if not, decode some more."""
+        for _ in range(CHUNKS_PER_READ):
+            missing = self._position - text.size
+            if not self._known.codec or missing <= 0 or not text.read_into(into[:missing], text.size):
+                return True
+        self._postpone()
+        return False
+
+    def _read_lines(self, into: memoryview, text: Text) -> Piece | None:
+        length = self._fill(into, self._position, text)
+        if not self._unchanged(text):
+            return self._finish("truncated")
+        if length > self._scanned:
+            self.news_at = time.monotonic()
         if has_long_line(into, length, self._limit):
             return self._shorten(into, length)
         whole = line_end(into, 0, length)
         if whole:
             self._within_split = False
-            return self._take(into, whole, self._position + whole)
-        return self._postpone() if length == len(into) else self._at_end(into, length)
+            self._see(into[:whole], self._position + whole)
+            return self._piece(whole, self._position + whole)
+        if length == len(into):
+            return self._postpone()
+        self._hold(into, length)
+        return self._end(into, length, text)
 
-    def _at_end(self, into: memoryview, length: int) -> Piece | None:
-        """Nothing but `length` bytes without newline is there: hold them, or take them as the last line."""
-        self._scanned = length
-        if not self._complete():
-            return None
-        if not length:
-            self._finish(self._leaving or TAKEN)
-            return None
-        return self._take_last(into, length) if length < len(into) else self._postpone()
+    def _end(self, into: memoryview, length: int, text: Text) -> Piece | None:
+        """No newline is in the `length` bytes up to the end: the last line of a complete file is given one."""
+        kind = self._complete(text)
+        if kind is None or not length:
+            return None if kind is None else self._finish(kind)
+        end = self._position + length
+        self._see(into[:length], end)
+        into[length] = 0x0A
+        return replace(self._piece(length, end), length=length + 1)
 
-    @property
-    def _limit(self) -> int:
-        return self._owner.route.max_line_bytes
+    def _fill(self, into: memoryview, position: int, text: Text) -> int:
+        want = len(into) if self._until is None else min(len(into), self._until - position)
+        return text.read_into(into[:want], position) if want > 0 else 0
 
-    def _open_again(self) -> bool:
-        try:
-            status = os.stat(self.path)
-        except FileNotFoundError:
-            status = None
-        if status is None or not self._identity.is_at(status):
-            self._find_moved()
-            return self._finished is None
-        self._descriptor = self._owner.reopen(self.path)
+    def _unchanged(self, text: Text) -> bool:
+        """Whether the text is still the one that was read up to the position; if so, its size counts as known."""
+        status = text.status()  # first: what is found unchanged behind it had this size
+        size = text.size if self._known.codec else status.st_size
+        if not (size >= self._position and self._is_content(text)):
+            return False
+        self._size, self._modified = size, status.st_mtime_ns
+        self._most = max(self._most, size)
+        linked = status.st_nlink > 0 or _is_at(self._known.path, status)  # some FUSE file systems count no links
+        if self._linked and not linked:
+            self.news_at = time.monotonic()
+        self._linked = linked
         return True
 
-    def _fill(self, into: memoryview, position: int) -> int:
-        assert self._descriptor is not None
-        want = len(into) if self._until is None else min(len(into), self._until - position)
-        return os.preadv(self._descriptor, [into[:want]], position) if want > 0 else 0
+    def _is_content(self, text: Text) -> bool:
+        compressed, witness = bool(self._known.codec), self._known.witness
+        if self._seen:
+            return compressed or text.read(self._seen_to - len(self._seen), len(self._seen)) == self._seen
+        if compressed and witness is not None and witness.at > self._position:
+            return True  # to go back in a compressed text is slow
+        return self._known.holds(text)
 
-    def _unchanged(self) -> bool:
-        """Whether the file is still the one that was read up to the position."""
-        assert self._descriptor is not None
-        head = os.pread(self._descriptor, HEAD_BYTES, 0)
-        if not head.startswith(self._head):
-            return False
-        self._head = head
-        return _before(self._descriptor, self._position, len(self._tail)) == self._tail
-
-    def _complete(self) -> bool:
-        """At the end of the file, or at `until`: whether this is all that will ever come."""
+    def _complete(self, text: Text) -> Kind | None:
+        """At the end of what is there: how the source ends, if this is all that will ever come."""
         if self._until is not None:
-            return True
-        now = time.monotonic()
-        if self._leaving is None:
-            return self._scanned > 0 and self._rotated(now)
-        if now < self._leave_at:
-            self._owner.wake(self, self._leave_at - now)
-            return False
-        return not self._leaving.startswith(RENAMED) or self._replaced(self._left_path, now)
+            return "taken"
+        if self._known.codec:
+            if not text.complete:
+                self._postpone()  # the next read meets the damage
+            return "concluded" if text.complete else None
+        if (self._linked and not self._concluded) or self._wait():
+            return None
+        return "concluded" if self._linked else "deleted"
 
-    def _rotated(self, now: float) -> bool:
-        """Whether the file is still followed, but was renamed, and there is a new one where it stood."""
-        if self.path == self._identity.origin:
-            return False
-        still = self._news_at + self._owner.route.leave_after - now
-        if still > 0:
-            self._owner.wake(self, still)
-            return False
-        return self._replaced(self._identity.origin, now)
+    def _damaged(self, text: Text) -> Piece | None:
+        """A compressed file is damaged here, or not written to its end: then it still changes."""
+        self._most = max(self._most, text.size)
+        modified = text.status().st_mtime_ns
+        if modified != self._modified:
+            self._modified, self.news_at = modified, time.monotonic()
+        return None if self._wait() else self._finish("damaged")
 
-    def _replaced(self, path: str, now: float) -> bool:
-        """Whether a new file stands where this one stood; if not, its writer may go on with this one for a while."""
-        if now - self._news_at >= self._owner.route.release_after or os.path.exists(path):
-            return True
-        self._owner.wake(self, self._owner.route.leave_after)
-        return False
+    def _wait(self) -> bool:
+        """Whether there was news a short while ago; then look again."""
+        wait = self.news_at + self._owner.route.leave_after - time.monotonic()
+        if wait > 0:
+            self._owner.wake(self, wait)
+        return wait > 0
 
     def _postpone(self) -> Piece | None:
         """A line does not fit in what is left of a slab; there is room in a fresh one."""
@@ -326,52 +343,50 @@ class TailSource:
 
     # What was read.
 
-    def _take(self, into: memoryview, length: int, end: int, *, shortened: int = 0) -> Piece:
-        self._tail = (self._tail + bytes(into[max(0, length - WITNESS_BYTES) : length]))[-WITNESS_BYTES:]
-        return self._piece(length, end, shortened)
+    def _see(self, data: memoryview, end: int) -> None:
+        """Keep the last bytes before `end` in mind; `data`, which ends there, begins at the position."""
+        before = self._seen if self._seen_to == self._position else b""
+        self._seen = (before + bytes(data[-WITNESS_BYTES:]))[-WITNESS_BYTES:]
+        self._seen_to = end
 
-    def _piece(self, length: int, end: int, shortened: int) -> Piece:
+    def _hold(self, into: memoryview, length: int) -> None:
+        """`length` bytes from the position on have no newline. Where nothing is before them, they are kept in mind."""
+        self._scanned = length
+        if not self._position and length:
+            self._see(into[:length], length)
+
+    def _piece(self, length: int, end: int, shortened: int = 0) -> Piece:
         start, self._position = self._position, end
-        self._size = max(self._size, end)
         self._scanned = 0
-        self._news_at = time.monotonic()
-        # A renamed file's writer may go on with it; the copy of a truncated one (0.0) was complete before we saw it.
-        if self._leaving is not None and self._leave_at:
-            self._leave_at = max(self._leave_at, self._news_at + self._owner.route.leave_after)
         return Piece(length, start, end, shortened)
-
-    def _take_last(self, into: memoryview, length: int) -> Piece:
-        """The last line of a complete file has no newline: it is given one."""
-        leave_at = self._leave_at
-        piece = self._take(into, length, self._position + length)
-        self._leave_at = leave_at
-        into[length] = 0x0A
-        return Piece(length + 1, piece.start, piece.end, piece.lines_shortened)
 
     def _shorten(self, into: memoryview, length: int) -> Piece | None:
         raw = bytes(into[:length])
         done = shorten(raw, self._limit, self._owner.route.long_lines, into, within=self._within_split)
         if not done.length:
-            self._scanned = length
-            self._owner.wake(self, 0)
-            return None
+            self._hold(memoryview(raw), length)
+            return self._postpone()
         self._within_split = done.within
-        self._tail = (self._tail + raw[max(0, done.consumed - WITNESS_BYTES) : done.consumed])[-WITNESS_BYTES:]
-        return self._piece(done.length, self._position + done.consumed, done.lines)
+        end = self._position + done.consumed
+        self._see(memoryview(raw)[: done.consumed], end)
+        return self._piece(done.length, end, done.lines)
 
-    def _scan(self, scratch: memoryview) -> int | None:
+    def _scan(self, scratch: memoryview, text: Text) -> int | None:
         """Look for the end of a line whose first `_scanned` bytes have none: in bounded memory, each byte once.
 
-        Returns the position behind its newline, or of the end of a complete file; None when there is neither yet.
+        Returns the position behind its newline, or of the end of a complete file; None when there is neither yet; the
+        present position to read from there again.
         """
         for _ in range(CHUNKS_PER_READ):
             begin = self._position + self._scanned
-            length = self._fill(scratch, begin)
+            length = self._fill(scratch, begin, text)
             if not length:
-                if not self._unchanged():
+                if not self._unchanged(text) or self._size < begin:
+                    self._scanned = 0
                     return self._position
-                return begin if self._complete() else None
-            found = bytes(scratch[:length]).find(b"\n")
+                return begin if self._complete(text) else None
+            self.news_at = time.monotonic()
+            found = find_newline(scratch, length)
             if found >= 0:
                 self._scanned += found
                 return begin + found + 1
@@ -379,44 +394,29 @@ class TailSource:
             if self._scanned > self._limit and self._owner.route.long_lines == "split":
                 self._scanned = 0
                 return self._position
-        self._owner.wake(self, 0)
+        self._postpone()
         return None
 
-    def _take_truncated(self, into: memoryview, end: int) -> Piece | None:
+    def _take_truncated(self, into: memoryview, end: int, text: Text) -> Piece | None:
         """Take the line that ends at `end` and is over the limit: its beginning, and the mark."""
-        assert self._descriptor is not None
-        length = self._fill(into[: self._limit], self._position)
-        tail = _before(self._descriptor, end)
-        if not self._unchanged() or length < self._limit:
-            return self._truncated(into)
+        length = self._fill(into[: self._limit], self._position, text)
+        seen = text.read(max(0, end - WITNESS_BYTES), min(end, WITNESS_BYTES))
+        if not self._unchanged(text) or length < self._limit:
+            return self._finish("truncated")
+        self._seen, self._seen_to = seen, end
         kept = cut_at(bytes(into[:length]), self._limit - len(TRUNCATED_MARK))
         into[kept : kept + len(TRUNCATED_MARK)] = TRUNCATED_MARK
         into[kept + len(TRUNCATED_MARK)] = 0x0A
-        self._tail = tail
         return self._piece(kept + len(TRUNCATED_MARK) + 1, end, 1)
 
-    # What was truncated.
 
-    def _truncated(self, into: memoryview) -> Piece | None:
-        """The content is gone from this file. If it was copied first (copytruncate), the copy has the rest."""
-        own = {(self._identity.device, self._identity.inode)}
-        found = find_again(self._identity_now(), self._position, besides=own)
-        if found is None:
-            lost = self._scanned  # seen, and without a newline yet
-            self._finish(f"truncated with at least {lost} bytes unread" if lost > 0 else "truncated")
-            return None
-        path, status = found
-        descriptor = self._owner.reopen(path)
-        self._release_descriptor()
-        self._descriptor = descriptor
-        self._owner.watch(self, descriptor)
-        self._identity = self._identity.at(path, status)
-        self.copied()
-        self._scanned = 0
-        return self.read(into)
+def _status_at(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
-def _before(descriptor: int, position: int, most: int = WITNESS_BYTES) -> bytes:
-    """The last bytes before a position."""
-    length = min(position, most)
-    return os.pread(descriptor, length, position - length)
+def _is_at(path: str, status: os.stat_result) -> bool:
+    there = _status_at(path)
+    return there is not None and os.path.samestat(there, status)

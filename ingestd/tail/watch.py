@@ -1,4 +1,4 @@
-"""Inotify: one descriptor for many files or directories; says what changed, each thing once a wake-up.
+"""Inotify: one descriptor for many files or directories; says what changed.
 
 A busy file gives thousands of events a second, of which one is news. So after each wake-up the descriptor is left alone
 for `pause` seconds: the kernel gathers meanwhile, and one read takes all.
@@ -11,25 +11,29 @@ import ctypes
 import errno
 import os
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
-__all__ = ["DIRECTORY_EVENTS", "FILE_EVENTS", "OVERFLOW", "WRITTEN", "Inotify", "WatchLimit"]
+__all__ = [
+    "CREATED", "DELETED", "DIRECTORY_EVENTS", "FILE_EVENTS", "IS_DIRECTORY", "MOVED_FROM", "MOVED_TO", "OVERFLOW",
+    "WRITTEN", "Event", "EventStream", "Inotify", "WatchLimit",
+]  # fmt: skip
 
 # linux/inotify.h
 _MODIFY: Final = 0x2
 _ATTRIB: Final = 0x4
-_MOVED_FROM: Final = 0x40
-_MOVED_TO: Final = 0x80
-_CREATE: Final = 0x100
-_DELETE: Final = 0x200
+MOVED_FROM: Final = 0x40
+MOVED_TO: Final = 0x80
+CREATED: Final = 0x100
+DELETED: Final = 0x200
 _DELETE_SELF: Final = 0x400
 _MOVE_SELF: Final = 0x800
 _OVERFLOW: Final = 0x4000
 _IGNORED: Final = 0x8000
 _ONLYDIR: Final = 0x1000000
+IS_DIRECTORY: Final = 0x40000000
 
 WRITTEN: Final = _MODIFY
 """The event of bytes written, or cut off; any other means that the file was renamed, deleted or given away."""
@@ -38,10 +42,12 @@ OVERFLOW: Final = _OVERFLOW
 """What every watched thing is given when the kernel lost events: anything may have happened."""
 
 FILE_EVENTS: Final = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF
-DIRECTORY_EVENTS: Final = _CREATE | _MOVED_FROM | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF | _ATTRIB | _ONLYDIR
+DIRECTORY_EVENTS: Final = CREATED | MOVED_FROM | MOVED_TO | DELETED | _DELETE_SELF | _MOVE_SELF | _ATTRIB | _ONLYDIR
 
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER_BYTES: Final = 64 * 1024
+_READS_AT_ONCE: Final = 64
+_STRANGE_MOST: Final = 4096
 _LIMITS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS})
 
 
@@ -50,7 +56,7 @@ class WatchLimit(OSError):
 
 
 class Inotify:
-    """Watches paths, each for one or more keys; calls `changed(key, events)` on the running loop, once a wake-up.
+    """Watches paths, each for one or more keys; calls `changed(key, events)` on the running loop, each once a wake-up.
 
     Invariants
         A path that is watched for two keys has one watch in the kernel, which stays until the second key is dropped.
@@ -75,15 +81,26 @@ class Inotify:
         kind = WatchLimit if number in _LIMITS else OSError
         return kind(number, os.strerror(number), thing)
 
-    def add(self, key: Hashable, path: str, events: int) -> None:
-        """Watch what is at `path` now, under whatever name it has later. Raises `WatchLimit`, or another `OSError`."""
-        watch = self._library.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(events))
+    def watch(self, path: str, events: int) -> int:
+        """Have the kernel watch what is at `path` now. Returns the watch, for `register`. Any thread may call it.
+
+        Raises `WatchLimit`, or another `OSError`.
+        """
+        watch: int = self._library.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(events))
         if watch < 0:
             raise self._error(path)
+        return watch
+
+    def register(self, key: Hashable, watch: int) -> None:
+        """Call `changed` with this key for what the watch tells."""
         if self._watches.get(key, watch) != watch:
             self.drop(key)
         self._watches[key] = watch
         self._keys.setdefault(watch, set()).add(key)
+
+    def add(self, key: Hashable, path: str, events: int) -> None:
+        """Watch what is at `path` now, under whatever name it has later. Raises `WatchLimit`, or another `OSError`."""
+        self.register(key, self.watch(path, events))
 
     def drop(self, key: Hashable) -> None:
         """Watch it for this key no more. Safe for a key that is not watched."""
@@ -108,28 +125,45 @@ class Inotify:
         return frozenset(self._watches)
 
     def _readable(self) -> None:
-        try:
-            data = os.read(self._descriptor, _BUFFER_BYTES)
-        except BlockingIOError:
-            return
-        gathered: dict[Hashable, int] = {}
-        at = 0
-        while at < len(data):
-            watch, mask, _, name_bytes = _EVENT.unpack_from(data, at)
-            at += _EVENT.size + name_bytes
-            if mask & _OVERFLOW:
-                gathered.update(dict.fromkeys(self._watches, _OVERFLOW))
-                continue
-            keys = self._keys.pop(watch, set()) if mask & _IGNORED else self._keys.get(watch, set())
-            for key in keys:
-                gathered[key] = gathered.get(key, 0) | mask
-                if mask & _IGNORED:
-                    self._watches.pop(key, None)
         if self._pause > 0:
             self._loop.remove_reader(self._descriptor)
             self._resume = self._loop.call_later(self._pause, self._listen)
+        self.drain()
+
+    def drain(self) -> None:
+        """Tell now what the kernel has gathered."""
+        found: list[tuple[int, int, int, bytes]] = []
+        for _ in range(_READS_AT_ONCE):
+            try:
+                data = os.read(self._descriptor, _BUFFER_BYTES)
+            except BlockingIOError:
+                break
+            at = 0
+            while at < len(data):
+                watch, mask, cookie, name_bytes = _EVENT.unpack_from(data, at)
+                at += _EVENT.size
+                found.append((watch, mask, cookie, data[at : at + name_bytes].rstrip(b"\0")))
+                at += name_bytes
+        self._tell(found)
+
+    def _tell(self, found: list[tuple[int, int, int, bytes]]) -> None:
+        gathered: dict[Hashable, int] = {}
+        for watch, mask, _, _ in found:
+            if mask & _OVERFLOW:
+                gathered.update(dict.fromkeys(self._watches, _OVERFLOW))
+            for key in self._keys_of(watch, mask):
+                gathered[key] = gathered.get(key, 0) | mask
         for key, events in gathered.items():
             self._changed(key, events)
+
+    def _keys_of(self, watch: int, mask: int) -> Iterable[Hashable]:
+        """Who is told of an event. The kernel's last word on a watch ends it."""
+        if not mask & _IGNORED:
+            return self._keys.get(watch, ())
+        keys = self._keys.pop(watch, set())
+        for key in keys:
+            self._watches.pop(key, None)
+        return keys
 
     def _listen(self) -> None:
         self._resume = None
@@ -146,3 +180,44 @@ class Inotify:
         self._descriptor = -1
         self._keys.clear()
         self._watches.clear()
+
+
+class Event(NamedTuple):
+    """One event of a watched thing; in a directory, of the entry `name`. A rename's two events have one cookie."""
+
+    key: Hashable
+    mask: int
+    cookie: int
+    name: str
+
+
+class EventStream(Inotify):
+    """Tells every event, in order, and calls `heard` once a wake-up.
+
+    A watch may be set by another thread (`watch`) before its key is registered: what it tells meanwhile is kept.
+    """
+
+    def __init__(self, heard: Callable[[list[Event]], None], *, pause: float) -> None:
+        super().__init__(lambda _key, _events: None, pause=pause)
+        self._heard = heard
+        self._strange: list[tuple[int, int, int, bytes]] = []
+
+    def _tell(self, found: list[tuple[int, int, int, bytes]]) -> None:
+        events: list[Event] = []
+        for each in found:
+            watch, mask, cookie, name = each
+            if mask & _OVERFLOW:
+                events.append(Event(None, OVERFLOW, 0, ""))
+            elif watch not in self._keys and not mask & _IGNORED:
+                self._strange.append(each)
+            events += [Event(key, mask, cookie, os.fsdecode(name)) for key in self._keys_of(watch, mask)]
+        if len(self._strange) > _STRANGE_MOST:
+            self._strange.clear()
+            events.append(Event(None, OVERFLOW, 0, ""))
+        if events:
+            self._heard(events)
+
+    def replay(self) -> None:
+        """Tell what watches told before their keys were registered; forget the rest."""
+        strange, self._strange = self._strange, []
+        self._tell([each for each in strange if each[0] in self._keys])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def walk(globs: Globs) -> tuple[set[str], dict[str, str]]:
     troubles: dict[str, str] = {}
-    return {entry.path for entry in globs.walk(set(), troubles.setdefault)}, troubles
+    return {entry.path for entry in globs.walk(lambda _: None, troubles.setdefault)}, troubles
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_excludes_match_names_or_paths(tree: Path) -> None:
 
 
 def test_a_file_that_two_globs_match_is_found_once(tree: Path) -> None:
-    entries = list(Globs([f"{tree}/*.log", f"{tree}/a*"], []).walk(set(), lambda *_: None))
+    entries = list(Globs([f"{tree}/*.log", f"{tree}/a*"], []).walk(lambda _: None, lambda *_: None))
     assert len(entries) == len({entry.path for entry in entries})
 
 
@@ -72,7 +73,44 @@ def test_nothing_to_find_is_said(tree: Path) -> None:
     assert troubles == {f"{tree}/none/*.log": "no file matches it yet", f"{tree}/none.log": "no such file"}
 
 
-def test_directories_visited_are_told_so_that_they_can_be_watched(tree: Path) -> None:
-    directories: set[str] = set()
-    list(Globs([f"{tree}/**/a.log"], []).walk(directories, lambda *_: None))
-    assert directories == {os.fspath(tree), f"{tree}/one", f"{tree}/one/two"}
+def test_each_directory_is_entered_before_it_is_listed_so_that_it_can_be_watched(tree: Path) -> None:
+    entered: list[str] = []
+
+    def enter(directory: str) -> None:
+        entered.append(directory)
+        (tree / directory / "b.log").write_text("made when it was watched already\n")
+
+    globs = Globs([f"{tree}/**/b.log"], [])
+    found = {entry.path for entry in globs.walk(enter, lambda *_: None)}
+    assert entered == [os.fspath(tree), f"{tree}/one", f"{tree}/one/two"]
+    assert found == {f"{directory}/b.log" for directory in entered}
+
+
+def test_a_directory_that_goes_is_nothing_that_can_not_be_entered_is_trouble(tree: Path) -> None:
+    def enter(directory: str) -> None:
+        if directory.endswith("/one"):
+            raise FileNotFoundError(directory)
+        if directory.endswith("/three"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    (tree / "three").mkdir()
+    troubles: dict[str, str] = {}
+    found = {entry.path for entry in Globs([f"{tree}/**/a.log"], []).walk(enter, troubles.setdefault)}
+    assert found == {f"{tree}/a.log"}
+    assert troubles == {f"{tree}/three": "directory can not be read: Input/output error"}
+
+
+@pytest.mark.parametrize(
+    ("glob", "through", "not_through"),
+    [
+        ("/l/*.log", ["/", "/l"], ["/l/a.log", "/l/a", "/m"]),
+        ("/l/*/a.log", ["/l", "/l/one", "/l/two"], ["/l/one/two", "/m"]),
+        ("/l/**/a.log", ["/l", "/l/one", "/l/one/two"], ["/m"]),
+        ("/l/a?/b/*", ["/l/a1", "/l/a1/b"], ["/l/b", "/l/a1/c"]),
+    ],
+)
+def test_directories_that_a_walk_looks_into(glob: str, through: list[str], not_through: list[str]) -> None:
+    globs = Globs([glob], [])
+    assert [path for path in through + not_through if globs.leads_through(path)] == [
+        path for path in through if path != "/"
+    ]

@@ -10,7 +10,9 @@ import pytest
 
 from ingestd.daemon.configuration import WrongSetting
 from ingestd.daemon.source import PER_RECORD, Found, Lane
-from ingestd.tail.identity import Fingerprint, Identity
+from ingestd.tail.file_id import FileId
+from ingestd.tail.known import Known
+from ingestd.tail.log import LOSS_REASONS
 from ingestd.tail.partition import partition_of_key
 from ingestd.tail.route import TailRoute
 
@@ -21,7 +23,7 @@ def route(**settings: Any) -> TailRoute:
 
 
 def found(path: str) -> Found:
-    return Found("source", 0, {"path": "/elsewhere", "origin": path})
+    return Found("source", 0, {"path": "/elsewhere", "log": path})
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,9 @@ def found(path: str) -> Found:
         ("paths", {"paths": ("relative.log",)}),
         ("paths", {"paths": ("/var/log/",)}),
         ("paths", {"paths": ("/var/../log/x",)}),
+        ("rotated", {"rotated": ("old/*",)}),
+        ("rotated", {"rotated": ("/var/log/old/",)}),
+        ("compressed", {"compressed": "unpack"}),
         ("compression", {"compression": "brotli"}),
         ("delivery", {"delivery": "exactly-once"}),
         ("on_undeliverable", {"on_undeliverable": "dead-letter"}),
@@ -96,8 +101,7 @@ def test_a_key_from_the_path_is_the_key_of_all_lines() -> None:
 def test_a_path_that_is_not_utf8_gives_its_key_and_partition_as_any_other() -> None:
     # It is stored as its bytes in hexadecimal, in which no pattern would find anything of it.
     path = os.fsdecode(b"/srv/caf\xe9/a.log")
-    identity = Identity(path, path, 1, 2, Fingerprint.of(b"one\n"))
-    assigned = Found("s", 0, identity.to_detail())
+    assigned = Found("s", 0, Known(path, "/elsewhere", FileId(1, 2)).to_detail())
     made = route(partition="key", key_pattern="/([^/]*)/[^/]*$", key_from="path")
     assert made.lane(assigned, 8) == Lane(partition_of_key(b"caf\xe9", 8), b"caf\xe9")
     assert route(partition="file").lane(assigned, 8) == Lane(partition_of_key(b"/srv/caf\xe9/a.log", 8))
@@ -107,3 +111,30 @@ def test_keys_in_lines_choose_partitions_line_by_line_only_where_they_are_asked_
     assert route(partition="key", key_pattern="(x)").lane(found("/a"), 4) == Lane(PER_RECORD)
     assert route(partition="round-robin").lane(found("/a"), 4) == Lane(PER_RECORD)
     assert route(key_pattern="(x)").lane(found("/a"), 4) == Lane(None)
+
+
+def test_what_is_stored_of_version_0_1_gives_the_same_lane() -> None:
+    made = route(partition="file")
+    old = Found("s", 0, {"path": "/elsewhere", "origin": "/a.log", "device": 1, "inode": 2})
+    assert made.lane(old, 4) == made.lane(found("/a.log"), 4)
+
+
+def test_compressed_rotations_are_found_by_no_glob_unless_they_are_to_be_read() -> None:
+    # They are no reason to exclude them: what was compressed after a part of it was read is read on.
+    globs = route(paths=("/l/*",)).globs
+    assert [name for name in ("a.log", "a.log.1.gz", "a.zip", "a.swp", "a.tmp") if globs.matches(f"/l/{name}")] == [
+        "a.log",
+        "a.log.1.gz",
+    ]
+
+
+def test_rotated_files_are_looked_for_where_it_is_said_less_what_is_excluded() -> None:
+    globs = route(rotated=("/l/old/*",)).rotated_globs
+    assert globs.matches("/l/old/a.log.1")
+    assert not globs.matches("/l/old/a.tmp")
+    assert not globs.matches("/l/a.log")
+    assert not route().rotated_globs.matches("/l/a.log")
+
+
+def test_every_reason_of_a_loss_is_known_from_the_start() -> None:
+    assert route().loss_reasons == LOSS_REASONS == ("vanished", "deleted", "truncated", "damaged")

@@ -1,29 +1,34 @@
-"""One open file: whole lines only, in place, to its end, whatever becomes of its name."""
+"""One open file: whole lines only, in place, while its content is the known one, to its end, whatever its name."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import os
-import resource
 import time
 import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingestd.daemon.source import Assignment
-from ingestd.tail import identity as identity_module
-from ingestd.tail import opener as opener_module
+from ingestd.daemon.source import Assignment, End, Found
 from ingestd.tail import source as source_module
-from ingestd.tail import watch
+from ingestd.tail import text as text_module
+from ingestd.tail.file_id import identify
+from ingestd.tail.known import Known, witness_before
+from ingestd.tail.reader import TailReader
+from ingestd.tail.route import TailRoute
+from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from ingestd.daemon.source import Found, Piece
+    from ingestd.tail.source import TailSource
 
 
 def append(path: Path, data: bytes) -> None:
@@ -31,86 +36,111 @@ def append(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def assigned(found: Found) -> Assignment:
-    return Assignment("access", found, 1)
+def known_of(path: Path, position: int | None = None, codec: str = "") -> Known:
+    """What a finder knows of a file: its size, and the bytes before a position (its end)."""
+    text = open_text(str(path), codec)
+    try:
+        size = text.status().st_size
+        witness = witness_before(text, size if position is None else position)
+        return Known(str(path), str(path), identify(text.descriptor), witness, size, codec=codec)
+    finally:
+        text.close()
 
 
-def open_files() -> dict[str, int]:
-    """Paths of what this process has open, each with its highest descriptor."""
-    files = {}
-    for entry in sorted(Path("/proc/self/fd").iterdir(), key=lambda path: int(path.name)):
-        with suppress(FileNotFoundError):
-            files[str(entry.readlink())] = int(entry.name)
-    return files
+class Reads:
+    """A reader, and what it told. `open` gives sources; `take` and `drain` read them."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings = {"linger": 0.0, "leave_after": 10.0, "poll_interval": 3600.0} | settings
+        self.route = TailRoute("access", ("/*.log",), "local", "access", **settings)
+        self.ready = asyncio.Queue[str]()
+        self.changed: list[str] = []
+        self.reader = TailReader(self.route, self.ready.put_nowait, self.changed.append)
+        self.asked = False
+        self._wake, self.reader.wake = self.reader.wake, self.wake  # type: ignore[method-assign]
+
+    def wake(self, source: Any, delay: float) -> None:
+        self.asked = True
+        self._wake(source, delay)
+
+    def open(self, path: Path, position: int = 0, *, known: Known | None = None, name: str = "", **found: Any) -> Any:
+        detail = (known or known_of(path)).to_detail()
+        return self.reader.open(Assignment("access", Found(name or path.name, position, detail, **found), 1))
+
+    async def heard(self) -> str:
+        return await asyncio.wait_for(self.ready.get(), 10)
+
+    async def drain(self, source: TailSource, size: int = 14 * 65536) -> list[bytes]:
+        """All lines, woken whenever the source asks for it, until it asks no more."""
+        lines: list[bytes] = []
+        while source.finished is None:
+            self.asked = False
+            taken = take(source, size)
+            if taken is not None:
+                assert taken[1].endswith(b"\n"), "pieces are whole lines"
+                lines += taken[1][:-1].split(b"\n")
+            elif self.asked:
+                await self.heard()
+            else:
+                break
+        return lines
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.001)
+@pytest.fixture
+def reading() -> Iterator[Callable[..., Reads]]:
+    made: list[Reads] = []
+
+    def make(**settings: Any) -> Reads:
+        made.append(Reads(**settings))
+        return made[-1]
+
+    yield make
+    for reads in made:
+        reads.reader.close()
 
 
-async def opened(follower: Any) -> Any:
-    await follower.scan()
-    (source,) = follower.sources.values()
-    return source
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What sources take for the time, in seconds."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
-def take(source: Any, size: int = 14 * 65536) -> tuple[Piece, bytes] | None:
+def take(source: TailSource, size: int = 14 * 65536) -> Any:
     buffer = memoryview(bytearray(size))
     piece = source.read(buffer)
     return None if piece is None else (piece, bytes(buffer[: piece.length]))
 
 
-async def test_a_file_whose_server_has_forgotten_it_is_an_error_of_read_alone(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # `unread` is asked between reads, where an error would take the whole worker down.
-    append(tmp_path / "a.log", b"one\ntwo\n")
-    source = await opened(follow())
-    assert source.unread == 8
-
-    def stale(*_: object) -> None:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(source_module.os, "fstat", stale)
-        broken.setattr(source_module.os, "preadv", stale)
-        assert source.unread == 8
-        with pytest.raises(OSError, match="Stale"):
-            take(source)
-    assert str(tmp_path / "a.log") not in open_files()
-    assert take(source)[1] == b"one\ntwo\n"
+def open_files() -> Iterator[str]:
+    """Paths of what this process has open."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(entry.readlink())
 
 
-async def test_a_file_that_can_not_be_watched_is_not_held_open_between_two_attempts(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each attempt would leave a descriptor behind, and a source that nobody asked for is looked at for ever.
-    append(tmp_path / "a.log", b"one\n")
-    follower = follow()
+def count_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = text_module.PlainText.status
 
-    def refused(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
+    def status(text: Any) -> Any:
+        known = real(text)
+        fields = {name: getattr(known, name) for name in dir(known) if name.startswith("st_")}
+        return SimpleNamespace(**fields | {"st_nlink": 0})
 
-    with monkeypatch.context() as broken:
-        broken.setattr(watch.Inotify, "add", refused)
-        with pytest.raises(PermissionError):
-            await follower.scan()
-    assert str(tmp_path / "a.log") not in open_files()
-    assert not follower.opener._sources
-    again = follower.opener.open(assigned(follower.found[0]))
-    assert take(again)[1] == b"one\n"
-    again.close()
+    monkeypatch.setattr(text_module.PlainText, "status", status)
+
+
+def ended(kind: str, path: Path, position: int, size: int | None = None) -> End:
+    return End(kind, str(path), position, position if size is None else size)
 
 
 # Lines
 
 
-async def test_a_partial_line_is_held_until_its_newline_comes(follow: Any, tmp_path: Path) -> None:
+async def test_a_partial_line_is_held_until_its_newline_comes(reading: Any, tmp_path: Path) -> None:
     append(tmp_path / "a.log", b"one\nhal")
-    source = await opened(follow())
+    source = reading().open(tmp_path / "a.log")
     assert take(source)[1] == b"one\n"
     assert take(source) is None
     assert source.unread == 3
@@ -122,18 +152,18 @@ async def test_a_partial_line_is_held_until_its_newline_comes(follow: Any, tmp_p
     assert source.finished is None
 
 
-async def test_unread_bytes_are_known(follow: Any, tmp_path: Path) -> None:
+async def test_unread_bytes_are_known(reading: Any, tmp_path: Path) -> None:
     append(tmp_path / "a.log", b"one\n" * 50_000)
-    source = await opened(follow())
+    source = reading().open(tmp_path / "a.log")
     assert source.unread == 200_000
     take(source, 65536)
     assert source.unread == 200_000 - 65536
 
 
-async def test_bytes_go_into_the_slab_and_nowhere_else(follow: Any, tmp_path: Path) -> None:
+async def test_bytes_go_into_the_slab_and_nowhere_else(reading: Any, tmp_path: Path) -> None:
     append(tmp_path / "a.log", b"x" * 199 + b"\n")
     append(tmp_path / "a.log", (b"x" * 199 + b"\n") * 4000)
-    source = await opened(follow())
+    source = reading().open(tmp_path / "a.log")
     buffer = memoryview(bytearray(14 * 65536))
     source.read(buffer)
     tracemalloc.start()
@@ -147,42 +177,35 @@ async def test_bytes_go_into_the_slab_and_nowhere_else(follow: Any, tmp_path: Pa
 
 
 async def test_a_line_that_does_not_fit_in_the_rest_of_a_slab_waits_for_a_fresh_one(
-    follow: Any, tmp_path: Path
+    reading: Any, tmp_path: Path
 ) -> None:
     append(tmp_path / "a.log", b"x" * 100_000 + b"\n")
-    follower = follow()
-    source = await opened(follower)
+    reads = reading()
+    source = reads.open(tmp_path / "a.log")
     assert take(source, 65536) is None
-    await until(lambda: follower.readied)
+    await reads.heard()
     assert take(source)[0].length == 100_001
-    assert follower.shortened == 0
 
 
 @pytest.mark.parametrize("slab", [65536, 70_001, 14 * 65536])
-async def test_a_long_line_is_truncated_and_positions_stay_exact(follow: Any, tmp_path: Path, slab: int) -> None:
+async def test_a_long_line_is_truncated_and_positions_stay_exact(reading: Any, tmp_path: Path, slab: int) -> None:
     lines = [b"one", b"x" * 50_000, b"two", b"y" * 3_000_000, b"three"]
     append(tmp_path / "a.log", b"\n".join(lines) + b"\n")
-    follower = follow(max_line_bytes=1000)
-    await follower.scan()
-    (name,) = follower.sources
-    while follower.stored[name].position < 3_050_014:
-        if not follower.read(name, slab):
-            await asyncio.sleep(0)
-        follower.acknowledge(name)
-    assert [line[:5] for line in follower.texts] == [b"one", b"xxxxx", b"two", b"yyyyy", b"three"]
-    assert [len(line) for line in follower.texts] == [3, 1000, 3, 1000, 5]
-    assert all(line.endswith(b"...[truncated]") for line in follower.texts if len(line) > 5)
-    assert follower.shortened == 2
+    reads = reading(max_line_bytes=1000)
+    texts = await reads.drain(reads.open(tmp_path / "a.log"), slab)
+    assert [line[:5] for line in texts] == [b"one", b"xxxxx", b"two", b"yyyyy", b"three"]
+    assert [len(line) for line in texts] == [3, 1000, 3, 1000, 5]
+    assert all(line.endswith(b"...[truncated]") for line in texts if len(line) > 5)
 
 
 @pytest.mark.parametrize("room", [65536, 99_999, 100_000])
 async def test_a_long_line_whose_end_is_met_in_the_rest_of_a_slab_is_truncated_in_a_fresh_one(
-    follow: Any, tmp_path: Path, room: int
+    reading: Any, tmp_path: Path, room: int
 ) -> None:
     # The line grows past the limit in one read; another file leaves the next read less room than the limit.
     append(tmp_path / "a.log", b"x" * 300_000)
-    follower = follow(max_line_bytes=100_000)
-    source = await opened(follower)
+    reads = reading(max_line_bytes=100_000)
+    source = reads.open(tmp_path / "a.log")
     assert take(source) is None
     append(tmp_path / "a.log", b"y\nnext\n")
     assert take(source, room) is None
@@ -194,21 +217,17 @@ async def test_a_long_line_whose_end_is_met_in_the_rest_of_a_slab_is_truncated_i
 
 
 @pytest.mark.parametrize("slab", [65536, 70_001, 14 * 65536])
-async def test_a_long_line_is_split_and_nothing_of_it_lost(follow: Any, tmp_path: Path, slab: int) -> None:
+async def test_a_long_line_is_split_and_nothing_of_it_lost(reading: Any, tmp_path: Path, slab: int) -> None:
     append(tmp_path / "a.log", b"one\n" + bytes(range(32, 127)) * 10_000 + b"\ntwo\n")
-    follower = follow(max_line_bytes=1000, long_lines="split")
-    await follower.scan()
-    (name,) = follower.sources
-    while follower.read(name, slab):
-        follower.acknowledge(name)
-    assert follower.texts[0] == b"one"
-    assert follower.texts[-1] == b"two"
-    assert b"".join(follower.texts[1:-1]) == bytes(range(32, 127)) * 10_000
-    assert max(map(len, follower.texts)) == 1000
-    assert follower.shortened == 1
+    reads = reading(max_line_bytes=1000, long_lines="split")
+    texts = await reads.drain(reads.open(tmp_path / "a.log"), slab)
+    assert texts[0] == b"one"
+    assert texts[-1] == b"two"
+    assert b"".join(texts[1:-1]) == bytes(range(32, 127)) * 10_000
+    assert max(map(len, texts)) == 1000
 
 
-async def test_a_gigabyte_without_newline_stalls_nothing_and_takes_no_memory(follow: Any, tmp_path: Path) -> None:
+async def test_a_gigabyte_without_newline_stalls_nothing_and_takes_no_memory(reading: Any, tmp_path: Path) -> None:
     # Peers stop following the file, or hold the whole line.
     size = 1 << 30
     with (tmp_path / "a.log").open("wb") as stream:
@@ -216,8 +235,8 @@ async def test_a_gigabyte_without_newline_stalls_nothing_and_takes_no_memory(fol
         stream.truncate(size)
         stream.seek(size)
         stream.write(b"\nnext\n")
-    follower = follow(binary="accept")
-    source = await opened(follower)
+    reads = reading(binary="accept")
+    source = reads.open(tmp_path / "a.log")
     pieces, longest, began = [], 0.0, time.process_time()
     while len(pieces) < 2:
         start = time.process_time()
@@ -230,16 +249,16 @@ async def test_a_gigabyte_without_newline_stalls_nothing_and_takes_no_memory(fol
     (first, line), (second, rest) = pieces
     assert (first.start, first.end, first.lines_shortened) == (0, size + 1, 1)
     assert line.startswith(b"begin \0")
-    assert len(line) <= follower.route.max_line_bytes + 1
+    assert len(line) <= reads.route.max_line_bytes + 1
     assert (second.start, second.end, rest) == (size + 1, size + 6, b"next\n")
 
 
 async def test_a_long_line_in_the_making_is_looked_at_once(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A line that grows byte by byte: each look reads only what is new.
     append(tmp_path / "a.log", b"x" * 500_000)
-    source = await opened(follow())
+    source = reading().open(tmp_path / "a.log")
     assert take(source) is None
     read = 0
     real = os.preadv
@@ -250,7 +269,7 @@ async def test_a_long_line_in_the_making_is_looked_at_once(
         read += length
         return length
 
-    monkeypatch.setattr(source_module.os, "preadv", counted)
+    monkeypatch.setattr(text_module.os, "preadv", counted)
     for _ in range(100):
         append(tmp_path / "a.log", b"y")
         assert take(source) is None
@@ -260,302 +279,478 @@ async def test_a_long_line_in_the_making_is_looked_at_once(
 # The end of a file
 
 
-async def test_a_renamed_file_is_read_to_its_end_and_ends_when_a_new_one_is_there(follow: Any, tmp_path: Path) -> None:
-    follower = follow()
-    path = tmp_path / "a.log"
-    append(path, b"one\n")
-    source = await opened(follower)
-    path.rename(tmp_path / "a.log.1")
-    append(tmp_path / "a.log.1", b"two\nlast")
-    await until(lambda: follower.readied)
-    assert take(source)[1] == b"one\ntwo\n"
-    await asyncio.sleep(follower.route.leave_after * 2)
+async def test_a_file_is_followed_for_ever_until_nothing_more_is_expected_and_it_is_quiet(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\nlast")
+    source = reading().open(log)
+    assert take(source)[1] == b"one\n"
+    clock.now += 1e6
     assert take(source) is None
-    assert source.finished is None, "its writer has opened no new file yet"
-    append(tmp_path / "a.log.1", b" line\nthe very last")
+    source.conclude()
+    clock.now += 9.9
+    assert take(source) is None
+    append(log, b" line\nthe very last")
     assert take(source)[1] == b"last line\n"
-    append(path, b"new\n")
-    await asyncio.sleep(follower.route.leave_after * 2)
+    clock.now += 9.9
+    assert take(source) is None
+    assert source.finished is None, "its writer goes on, and the quiet time begins anew"
+    clock.now += 10
     assert take(source)[1] == b"the very last\n", "without newline, and whole all the same"
     assert take(source) is None
-    assert source.finished == f"renamed to {tmp_path}/a.log.1, read to 31"
+    assert source.finished == ended("concluded", log, 27)
     assert source.unread == 0
-
-
-async def test_a_file_renamed_to_what_the_globs_match_goes_on(follow: Any, tmp_path: Path) -> None:
-    follower = follow("*.log*")
-    append(tmp_path / "a.log", b"one\n")
-    source = await opened(follower)
-    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
-    await until(lambda: source.path.endswith(".1"))
-    append(tmp_path / "a.log", b"new\n")
-    await follower.settle()
-    assert source.finished is None
-    assert sorted(follower.texts) == [b"new", b"one"]
-
-
-async def test_a_deleted_file_is_read_to_its_end_and_released(follow: Any, tmp_path: Path) -> None:
-    follower = follow()
-    append(tmp_path / "a.log", b"one\ntwo")
-    source = await opened(follower)
-    (tmp_path / "a.log").unlink()
-    await until(lambda: follower.readied)
-    await asyncio.sleep(follower.route.leave_after)
-    assert take(source)[1] == b"one\n"
-    await asyncio.sleep(follower.route.leave_after)
-    assert take(source)[1] == b"two\n"
     assert take(source) is None
-    assert source.finished == "deleted, read to 7"
+
+
+async def test_a_line_that_still_grows_is_no_end(reading: Any, tmp_path: Path, clock: Any) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"half")
+    source = reading().open(log, last=True)
+    for _ in range(5):
+        assert take(source) is None
+        append(log, b" and more")
+        clock.now += 9
+    assert source.finished is None
+
+
+async def test_the_quiet_time_begins_when_nothing_more_is_expected_and_the_end_names_the_present_path(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    # A writer goes on with a renamed file for a moment, however long it was quiet before.
+    log, rotated = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"one\n")
+    source = reading().open(log)
+    take(source)
+    clock.now += 1e6
+    log.rename(rotated)
+    source.conclude()
+    assert take(source) is None
+    assert source.finished is None
+    clock.now += 10
+    assert take(source) is None
+    assert source.finished == ended("concluded", rotated, 4)
+
+
+async def test_a_concluded_source_asks_to_be_read_again_by_itself(reading: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", b"one\ntwo")
+    reads = reading(leave_after=0.01)
+    source = reads.open(tmp_path / "a.log")
+    assert await reads.drain(source) == [b"one"]
+    source.conclude()
+    source.conclude()
+    await reads.heard()
+    assert await reads.drain(source) == [b"two"]
+    assert source.finished == ended("concluded", tmp_path / "a.log", 7)
+
+
+async def test_a_file_that_is_the_last_of_its_content_from_the_start_ends_once_quiet(
+    reading: Any, tmp_path: Path
+) -> None:
+    append(tmp_path / "a.log", b"one\ntwo")
+    reads = reading(leave_after=0.01)
+    source = reads.open(tmp_path / "a.log", last=True)
+    assert await reads.drain(source) == [b"one", b"two"]
+    assert source.finished == ended("concluded", tmp_path / "a.log", 7)
+
+
+async def test_an_empty_file_of_which_nothing_is_expected_ends(reading: Any, tmp_path: Path, clock: Any) -> None:
+    append(tmp_path / "a.log", b"")
+    source = reading().open(tmp_path / "a.log", last=True)
+    clock.now += 10
+    assert take(source) is None
+    assert source.finished == ended("concluded", tmp_path / "a.log", 0)
+
+
+async def test_a_deleted_file_is_read_to_its_end_and_released(reading: Any, tmp_path: Path, clock: Any) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo")
+    reads = reading()
+    source = reads.open(log)
+    clock.now += 1e6
+    with log.open("ab") as writer:
+        log.unlink()
+        await reads.heard()
+        assert take(source)[1] == b"one\n"
+        writer.write(b"\nthree\nend")
+    assert take(source)[1] == b"two\nthree\n"
+    assert take(source) is None
+    clock.now += 10
+    assert take(source)[1] == b"end\n"
+    assert take(source) is None
+    assert source.finished == ended("deleted", log, 17)
     assert not any(str(tmp_path) in path for path in open_files()), "a deleted file that is held keeps its disk space"
 
 
-async def test_a_file_gone_before_it_is_opened_is_finished(follow: Any, tmp_path: Path) -> None:
-    follower = follow()
-    append(tmp_path / "a.log", b"one\n")
-    told: list[Any] = []
-    follower.appeared = told.append
-    await follower.finder.scan(follower)
-    (tmp_path / "a.log").unlink()
-    source = follower.opener.open(assigned(told[0]))
-    assert source.finished == "vanished, read to 0"
+async def test_a_file_whose_links_come_back_is_not_leaving(
+    reading: Any, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An NFS server, or a descriptor that gets a name by linkat().
+    log = tmp_path / "a.log"
+    append(log, b"one\n")
+    source = reading().open(log)
+    take(source)
+    log.rename(tmp_path / "elsewhere")
+    with monkeypatch.context() as gone:
+        count_no_links(gone)
+        assert take(source) is None
+        clock.now += 9
+        assert take(source) is None
+    clock.now += 9
     assert take(source) is None
+    assert source.finished is None
 
 
-async def test_a_file_renamed_before_it_is_opened_is_found(follow: Any, tmp_path: Path) -> None:
-    follower = follow()
+async def test_a_file_system_that_counts_no_links_deletes_nothing(
+    reading: Any, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some FUSE file systems say 0 of every file.
     append(tmp_path / "a.log", b"one\n")
-    told: list[Any] = []
-    follower.appeared = told.append
-    await follower.finder.scan(follower)
-    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
-    source = follower.opener.open(assigned(told[0]))
+    source = reading().open(tmp_path / "a.log")
+    count_no_links(monkeypatch)
+    take(source)
+    clock.now += 100
+    assert take(source) is None
+    assert source.finished is None
+
+
+async def test_a_run_with_an_end_reads_up_to_it_and_no_further(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo")
+    source = reading().open(log, until=7)
+    append(log, b"-half\nthree\n")
+    assert source.unread == 7
     assert take(source)[1] == b"one\n"
+    assert take(source)[1] == b"two\n"
+    assert take(source) is None
+    assert source.finished == ended("taken", log, 7, 19)
 
 
-# Truncation
+# Where the file is
 
 
-async def test_truncated_and_grown_back_is_seen_by_what_was_read(follow: Any, tmp_path: Path) -> None:
+async def test_a_renamed_file_goes_on_and_its_path_is_told(reading: Any, tmp_path: Path) -> None:
+    log, rotated = tmp_path / "a.log", tmp_path / "old" / "a.log.1"
+    rotated.parent.mkdir()
+    append(log, b"one\n")
+    reads = reading()
+    source = reads.open(log)
+    take(source)
+    log.rename(rotated)
+    await reads.heard()
+    await asyncio.sleep(0)
+    assert reads.changed == ["a.log"]
+    assert Known.from_detail(source.detail()).path == str(rotated)
+    append(log, b"new\n")
+    append(rotated, b"two\n")
+    assert take(source)[1] == b"two\n"
+    assert source.finished is None
+
+
+async def test_rotated_by_link_and_unlink_it_keeps_its_old_path_and_goes_on(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    # /proc/self/fd then says "a.log (deleted)", although the file has a name.
+    log, rotated = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"one\n")
+    reads = reading()
+    source = reads.open(log)
+    take(source)
+    rotated.hardlink_to(log)
+    log.unlink()
+    await reads.heard()
+    assert take(source) is None
+    clock.now += 100
+    append(rotated, b"two\n")
+    assert take(source)[1] == b"two\n"
+    assert source.finished is None
+    assert reads.changed == []
+    assert Known.from_detail(source.detail()).path == str(log)
+
+
+async def test_a_name_that_looks_like_a_deleted_one_is_a_name(reading: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", b"one\n")
+    reads = reading()
+    source = reads.open(tmp_path / "a.log")
+    (tmp_path / "a.log").rename(tmp_path / "a.log (deleted)")
+    source.look()
+    assert Known.from_detail(source.detail()).path == str(tmp_path / "a.log (deleted)")
+
+
+# Other content
+
+
+async def test_a_file_that_is_shorter_than_its_position_was_truncated(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n" * 10 + b"half")
+    source = reading().open(log)
+    take(source)
+    assert take(source) is None
+    log.write_bytes(b"new\n")
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, 40, 44)
+
+
+async def test_truncated_and_grown_back_with_the_same_header_is_seen_by_what_was_read(
+    reading: Any, tmp_path: Path
+) -> None:
     # The race that size alone never shows: between two looks the file is larger than before, with other content.
-    follower = follow()
-    append(tmp_path / "a.log", b"old line\n" * 10)
-    await follower.settle()
-    (tmp_path / "a.log").write_bytes(b"new line\n" * 20)
-    await follower.settle()
-    assert follower.texts == [b"old line"] * 10 + [b"new line"] * 20
+    log, header = tmp_path / "a.log", b"#" * 2000 + b"\n"
+    append(log, header + b"one\n")
+    source = reading().open(log)
+    take(source)
+    log.write_bytes(header + b"two\nthree\n" * 1000)
+    assert source.unread == 2001 + 10_000 - 2005
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, 2005), "the new content is no loss of the old one"
 
 
-async def test_truncated_and_grown_back_with_the_same_header_is_seen(follow: Any, tmp_path: Path) -> None:
-    header = b"#" * 2000 + b"\n"
-    follower = follow()
-    append(tmp_path / "a.log", header + b"one\n")
-    await follower.settle()
-    (tmp_path / "a.log").write_bytes(header + b"two\nthree\n")
-    await follower.settle()
-    assert follower.texts[2:] == [header[:-1], b"two", b"three"]
+async def test_what_is_at_the_head_of_a_file_proves_nothing(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"count: 0\n" + b"x" * 300 + b"\n")
+    source = reading().open(log)
+    take(source)
+    with log.open("r+b") as stream:
+        stream.write(b"count: 1\n")
+    append(log, b"two\n")
+    assert take(source)[1] == b"two\n"
 
 
+@pytest.mark.parametrize("read", [0, 40])
 async def test_truncated_while_it_is_read_gives_no_byte_under_a_wrong_position(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
 ) -> None:
     # The file is truncated and written anew after the read was asked for and before it is done.
-    follower = follow()
-    append(tmp_path / "a.log", b"one\n" * 10)
-    await follower.settle()
-    append(tmp_path / "a.log", b"two\n")
+    log = tmp_path / "a.log"
+    append(log, b"one\n" * 10)
+    source = reading().open(log)
+    if read:
+        take(source)
+        append(log, b"two\n")
     real = os.preadv
 
     def late(descriptor: int, buffers: list[memoryview], position: int) -> int:
-        monkeypatch.setattr(source_module.os, "preadv", real)
-        (tmp_path / "a.log").write_bytes(b"three\n" * 30)
+        monkeypatch.setattr(text_module.os, "preadv", real)
+        log.write_bytes(b"three\n" * 30)
         return real(descriptor, buffers, position)
 
-    monkeypatch.setattr(source_module.os, "preadv", late)
-    await follower.settle()
-    assert follower.texts == [b"one"] * 10 + [b"three"] * 30
+    monkeypatch.setattr(text_module.os, "preadv", late)
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, read, 40)
 
 
 @pytest.mark.parametrize("new", [b"", b"new\n", b"new, and longer than before\n"])
-async def test_what_was_seen_and_is_lost_with_a_truncated_file_is_said(follow: Any, tmp_path: Path, new: bytes) -> None:
-    append(tmp_path / "a.log", b"one\nhalf")
-    source = await opened(follow())
-    assert take(source)[1] == b"one\n"
-    assert take(source) is None
-    (tmp_path / "a.log").write_bytes(new)
-    assert take(source) is None
-    assert source.finished == "truncated with at least 4 bytes unread, read to 4"
-
-
-async def test_what_was_not_read_of_a_truncated_file_is_read_from_its_copy(follow: Any, tmp_path: Path) -> None:
-    follower = follow()
-    append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    append(tmp_path / "a.log", b"two\nlast")
-    (tmp_path / "a.log.1").write_bytes((tmp_path / "a.log").read_bytes())
-    (tmp_path / "a.log").write_bytes(b"three\n" * 10)
-    await follower.settle()
-    assert follower.texts == [b"one", b"two", b"last"] + [b"three"] * 10
-    (reason,) = follower.ended.values()
-    assert reason == f"truncated, its copy {tmp_path}/a.log.1, read to 12"
-
-
-@pytest.mark.parametrize("short", [errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("where", ["opened", "os.scandir"])
-async def test_the_copy_of_a_truncated_file_is_read_when_there_are_descriptors_again(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, where: str
+@pytest.mark.parametrize("old", [b"half", b"one\nhalf"])
+async def test_what_was_seen_and_is_lost_with_a_truncated_file_is_said(
+    reading: Any, tmp_path: Path, old: bytes, new: bytes
 ) -> None:
-    # Nothing could be opened in the moment in which the copy was looked for: its rest was given up as not there.
-    follower = follow()
-    append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    (source,) = follower.sources
-    append(tmp_path / "a.log", b"two\n")
-    (tmp_path / "a.log.1").write_bytes((tmp_path / "a.log").read_bytes())
-    (tmp_path / "a.log").write_bytes(b"three\n")
-
-    def none_left(*_: object) -> Any:
-        raise OSError(short, os.strerror(short))
-
-    with monkeypatch.context() as used_up:
-        used_up.setattr(identity_module if where == "opened" else os, where.rpartition(".")[2], none_left)
-        with pytest.raises(OSError, match=os.strerror(short)):
-            follower.read(source)
-    await follower.settle()
-    assert follower.texts == [b"one", b"two", b"three"]
+    # Nothing was found in the file when it was first seen; then a line began.
+    log = tmp_path / "a.log"
+    append(log, b"")
+    source = reading().open(log)
+    append(log, old)
+    while take(source) is not None:
+        pass
+    log.write_bytes(new)
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, len(old) - 4, len(old))
 
 
-# News
-
-
-async def test_news_comes_by_inotify_and_not_once_a_write(follow: Any, tmp_path: Path) -> None:
-    follower = follow(linger=0.05, poll_interval=3600.0)
-    append(tmp_path / "a.log", b"one\n")
-    source = await opened(follower)
+async def test_bytes_that_were_not_read_may_be_cut_off_and_are_known_to_have_been(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\nhalf of a line, and")
+    source = reading().open(log)
     take(source)
-    follower.readied.clear()
-    with (tmp_path / "a.log").open("ab", buffering=0) as stream:
-        for number in range(2000):
-            stream.write(b"%d\n" % number)
-            if number % 100 == 0:
-                await asyncio.sleep(0)
-    await until(lambda: follower.readied)
-    await asyncio.sleep(0.03)
-    assert len(follower.readied) <= 20
-    assert take(source)[1].count(b"\n") == 2000
+    assert take(source) is None
+    os.truncate(log, 4)
+    assert take(source) is None
+    assert source.finished is None
+    append(log, b"two\n")
+    assert take(source)[1] == b"two\n"
+    source.conclude()
+    clock.now += 10
+    assert take(source) is None
+    assert source.finished == ended("concluded", log, 8, 23)
 
 
-@pytest.mark.parametrize("where", ["init", "add"])
-async def test_without_watches_files_are_followed_by_the_clock(
-    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+async def test_a_line_in_the_making_that_is_cut_off_and_written_anew_is_read_as_it_is_then(
+    reading: Any, tmp_path: Path
 ) -> None:
-    # fs.inotify.max_user_instances or max_user_watches is used up.
-    def no_more(*_: Any, **__: Any) -> None:
-        raise watch.WatchLimit(28, "No space left on device")
-
-    monkeypatch.setattr(opener_module.Inotify, "__init__" if where == "init" else "add", no_more)
-    monkeypatch.setattr(opener_module, "UNWATCHED_INTERVAL", 0.01)
-    for name in ("a.log", "b.log"):
-        append(tmp_path / name, b"one\n")
-    follower = follow()
-    await follower.settle()
-    follower.readied.clear()
-    await asyncio.sleep(0.05)
-    assert follower.readied == [], "a quiet file is left alone"
-    append(tmp_path / "b.log", b"two\n")
-    await until(lambda: follower.readied)
-    follower.drain()
-    assert follower.texts[-1] == b"two"
-    assert capsys.readouterr().out.count("no more inotify watches: files") == 1
+    log = tmp_path / "a.log"
+    append(log, b"one\nhalf of a line, and")
+    source = reading().open(log)
+    take(source)
+    assert take(source) is None
+    os.truncate(log, 4)
+    append(log, b"a\nb\n")
+    assert take(source)[1] == b"a\nb\n"
 
 
-async def test_files_that_no_watch_tells_of_are_seen_by_the_slow_look(follow: Any, tmp_path: Path) -> None:
-    # A network file system: another host writes, and inotify says nothing.
-    follower = follow(poll_interval=0.01)
+@pytest.mark.parametrize("new", [b"", b"new\n" * 100, b"new\n" * 10])
+@pytest.mark.parametrize("position", [0, 20, 40])
+async def test_content_that_is_gone_before_the_file_is_opened_or_read_first_is_seen(
+    reading: Any, tmp_path: Path, position: int, new: bytes
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n" * 10)
+    reads, known = reading(), known_of(log)
+    opened = reads.open(log, position, known=known, name="opened before")
+    log.write_bytes(new)
+    for source in (opened, reads.open(log, position, known=known)):
+        assert take(source) is None
+        assert source.finished == ended("truncated", log, position, 40)
+
+
+async def test_a_position_behind_the_end_is_of_other_content(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n")
+    source = reading().open(log, 12, known=replace(known_of(log), witness=None))
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, 12)
+
+
+async def test_what_is_stored_of_a_file_lets_another_worker_go_on(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n" * 100)
+    source = reading().open(log, known=Known(str(log), str(log), known_of(log).file))
+    append(log, b"two\nhalf")
+    take(source)
+    known = Known.from_detail(source.detail())
+    assert (known.witness, known.size, known.modified) == (known_of(log, 404).witness, 408, log.stat().st_mtime_ns)
+    again = reading().open(log, 400, known=known)
+    assert take(again)[1] == b"two\n", "read before, and not acknowledged"
+
+
+# Compressed
+
+
+async def test_a_compressed_file_is_read_from_its_position_to_its_end(reading: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.log.1.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\nlast"))
+    reads = reading()
+    source = reads.open(path, 4, known=known_of(path, 4, "gz"))
+    assert await reads.drain(source) == [b"two", b"last"]
+    assert source.finished is not None
+    assert (source.finished.kind, source.finished.position) == ("concluded", 12)
+
+
+async def test_decoding_up_to_the_position_gives_others_their_turn(reading: Any, tmp_path: Path) -> None:
+    path, text = tmp_path / "a.log.1.gz", b"".join(b"%07d\n" % number for number in range(500_000))
+    path.write_bytes(gzip.compress(text, 1))
+    reads = reading()
+    source = reads.open(path, 3_999_992, known=replace(known_of(path, 0, "gz"), size=4_000_000))
+    turns = 0
+    while (taken := take(source, 65536)) is None:
+        turns += 1
+        await reads.heard()
+    assert turns > 5
+    assert (taken[0].start, taken[1]) == (3_999_992, b"0499999\n")
+
+
+async def test_a_compressed_file_is_not_decoded_twice_for_what_was_read_and_not_acknowledged(
+    reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, text = tmp_path / "a.log.1.gz", b"".join(b"%07d\n" % number for number in range(1_000_000))
+    path.write_bytes(gzip.compress(text, 1))
+    known = known_of(path, 8_000_000, "gz")
+    begun, real = [], text_module.CompressedText._rewind
+    monkeypatch.setattr(text_module.CompressedText, "_rewind", lambda text: (begun.append(text), real(text)))
+    reads = reading()
+    assert len(await reads.drain(reads.open(path, 0, known=known))) == 1_000_000
+    assert len(begun) == 1
+
+
+async def test_compressed_text_that_is_not_the_known_one_is_not_read(reading: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.log.1.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    known = known_of(path, 4, "gz")
+    with path.open("r+b") as stream:
+        stream.write(gzip.compress(b"other\ntext\n"))
+    source = reading().open(path, 4, known=known)
+    assert take(source) is None
+    assert source.finished is not None
+    assert (source.finished.kind, source.finished.position) == ("truncated", 4)
+
+
+@pytest.mark.parametrize("how", ["cut off", "damaged"])
+async def test_whole_lines_before_damage_are_taken_and_then_it_is_said(
+    reading: Any, tmp_path: Path, clock: Any, how: str
+) -> None:
+    path = tmp_path / "a.log.1.gz"
+    text = b"".join(b"%d %s\n" % (number, os.urandom(50).hex().encode()) for number in range(10_000))
+    data = bytearray(gzip.compress(text))
+    if how == "cut off":
+        del data[len(data) // 2 :]
+    else:
+        data[-8] ^= 1  # the checksum
+    path.write_bytes(data)
+    reads = reading()
+    source = reads.open(path, known=replace(known_of(path, 0, "gz"), size=0))
+    lines = []
+    while (taken := take(source)) is not None:
+        lines += taken[1].splitlines(keepends=True)
+    assert text.startswith(b"".join(lines))
+    assert len(lines) > 3000
+    assert take(source) is None
+    assert source.finished is None, "it may be in the making"
+    clock.now += 10
+    assert take(source) is None
+    assert source.finished is not None
+    assert (source.finished.kind, source.finished.position) == ("damaged", len(b"".join(lines)))
+    assert len(b"".join(lines)) <= source.finished.size <= len(text)
+
+
+async def test_a_compressed_file_in_the_making_is_read_as_it_grows(reading: Any, tmp_path: Path, clock: Any) -> None:
+    path = tmp_path / "a.log.1.gz"
+    text = b"".join(b"%d %s\n" % (number, os.urandom(50).hex().encode()) for number in range(10_000))
+    data = gzip.compress(text)
+    path.write_bytes(data[:200_000])
+    source = reading().open(path, known=known_of(path, 0, "gz"))
+    lines = b""
+    for end in (200_001, 300_000, len(data)):
+        while (taken := take(source)) is not None:
+            lines += taken[1]
+        clock.now += 9
+        with path.open("ab") as stream:
+            stream.write(data[stream.tell() : end])
+        os.utime(path, ns=(end, end))
+    while (taken := take(source)) is not None:
+        lines += taken[1]
+    assert lines == text
+    assert source.finished is not None
+    assert source.finished.kind == "concluded"
+
+
+# Errors
+
+
+async def test_a_file_whose_server_has_forgotten_it_is_an_error_of_read_alone(
+    reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `unread` is asked between reads, where an error would take the whole worker down.
+    append(tmp_path / "a.log", b"one\ntwo\n")
+    source = reading().open(tmp_path / "a.log")
+    assert source.unread == 8
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(text_module.os, "fstat", stale)
+        broken.setattr(text_module.os, "preadv", stale)
+        assert source.unread == 8
+        assert source.look()
+        with pytest.raises(OSError, match="Stale"):
+            take(source)
+    assert source._text is None
+    assert take(source)[1] == b"one\ntwo\n"
+
+
+async def test_close_may_be_called_twice(reading: Any, tmp_path: Path) -> None:
     append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    (source,) = follower.sources.values()
-    follower.opener._inotify.drop(source)
-    follower.readied.clear()
-    append(tmp_path / "a.log", b"two\n")
-    await until(lambda: follower.readied)
-    follower.drain()
-    assert follower.texts == [b"one", b"two"]
-
-
-# Descriptors
-
-
-async def test_an_idle_file_gives_its_descriptor_back_and_goes_on(follow: Any, tmp_path: Path) -> None:
-    follower = follow(poll_interval=0.01, release_after=0.02)
-    append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    (source,) = follower.sources.values()
-    await until(lambda: source._descriptor is None)
-    assert source.unread == 0
-    append(tmp_path / "a.log", b"two\n")
-    await until(lambda: follower.readied)
-    follower.drain()
-    assert follower.texts == [b"one", b"two"]
-
-
-@pytest.mark.parametrize("globs", ["*.log", "*.log*"])
-async def test_a_released_file_that_is_renamed_is_read_to_its_end(follow: Any, tmp_path: Path, globs: str) -> None:
-    follower = follow(globs, poll_interval=0.01, release_after=0.02)
-    append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    (source,) = follower.sources.values()
-    await until(lambda: source._descriptor is None)
-    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
-    append(tmp_path / "a.log.1", b"two\n")
-    append(tmp_path / "a.log", b"three\n")
-    await follower.settle()
-    assert sorted(follower.texts) == [b"one", b"three", b"two"]
-
-
-async def test_a_released_file_that_is_deleted_ends(follow: Any, tmp_path: Path) -> None:
-    follower = follow(poll_interval=0.01, release_after=0.02)
-    append(tmp_path / "a.log", b"one\n")
-    await follower.settle()
-    (source,) = follower.sources.values()
-    await until(lambda: source._descriptor is None)
-    (tmp_path / "a.log").unlink()
-    append(tmp_path / "a.log", b"a new one\n")  # and it may well have got the old one's inode
-    await until(lambda: follower.readied)
-    await follower.settle()
-    assert follower.texts == [b"one", b"a new one"]
-
-
-async def test_more_files_than_descriptors_are_followed(follow: Any, tmp_path: Path) -> None:
-    # Peers fail, or drop files, when descriptors run out.
-    for number in range(120):
-        append(tmp_path / f"{number}.log", b"one of %d\n" % number)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    follower = follow()
-    held = max(open_files().values())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (held + 40, hard))
-    follower.restart()
-    try:
-        told: list[Any] = []
-        follower.appeared, appeared = told.append, follower.appeared
-        await follower.finder.scan(follower)
-        for found in told:
-            appeared(found)
-        assert max(open_files().values()) < held + 38, "some are left for connections"
-        follower.drain()
-        for number in range(120):
-            append(tmp_path / f"{number}.log", b"two of %d\n" % number)
-        await until(lambda: follower.readied)
-        follower.drain()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(follower.lines) == 240
-
-
-async def test_close_may_be_called_twice(follow: Any, tmp_path: Path) -> None:
-    append(tmp_path / "a.log", b"one\n")
-    follower = follow()
-    source = await opened(follower)
+    source = reading().open(tmp_path / "a.log")
     source.close()
     source.close()
-    follower.opener.close()
-    follower.opener.close()

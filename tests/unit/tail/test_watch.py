@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.tail import watch
-from ingestd.tail.watch import DIRECTORY_EVENTS, FILE_EVENTS, OVERFLOW, WRITTEN, Inotify, WatchLimit
+from ingestd.tail.watch import (
+    CREATED,
+    DELETED,
+    DIRECTORY_EVENTS,
+    FILE_EVENTS,
+    IS_DIRECTORY,
+    MOVED_FROM,
+    MOVED_TO,
+    OVERFLOW,
+    WRITTEN,
+    Event,
+    EventStream,
+    Inotify,
+    WatchLimit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -161,7 +175,7 @@ async def test_a_path_that_is_not_there_is_an_ordinary_error(hear: Any, tmp_path
 
 async def test_a_limit_of_the_kernel_is_a_watch_limit(hear: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = hear()
-    monkeypatch.setattr(watch.ctypes, "get_errno", lambda: 28)
+    monkeypatch.setattr("ctypes.get_errno", lambda: 28)
     with pytest.raises(WatchLimit):
         heard.inotify.add("a", os.fspath(file.parent / "none"), FILE_EVENTS)
 
@@ -177,3 +191,126 @@ async def test_nothing_is_called_after_close(hear: Any, file: Path) -> None:
     heard.inotify.drop("a")
     await asyncio.sleep(0.005)
     assert heard.calls == []
+
+
+# A stream of events
+
+
+class Listened:
+    """What a stream told, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+        self.stream = EventStream(self.heard, pause=0.0)
+
+    def heard(self, events: list[Event]) -> None:
+        self.batches.append(events)
+
+    @property
+    def events(self) -> list[Event]:
+        self.stream.drain()
+        batches, self.batches = self.batches, []
+        return [event for batch in batches for event in batch]
+
+
+@pytest.fixture
+def listened() -> Iterator[Callable[[], Listened]]:
+    made = []
+
+    def make() -> Listened:
+        made.append(Listened())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stream.close()
+
+
+async def test_a_stream_tells_every_event_of_a_directory_in_order(listened: Any, tmp_path: Path) -> None:
+    told = listened()
+    told.stream.add("d", os.fspath(tmp_path), DIRECTORY_EVENTS)
+    (tmp_path / "a").touch()
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "b").unlink()
+    (tmp_path / "sub").mkdir()
+    events = told.events
+    assert [(event.key, event.mask, event.name) for event in events] == [
+        ("d", CREATED, "a"),
+        ("d", MOVED_FROM, "a"),
+        ("d", MOVED_TO, "b"),
+        ("d", DELETED, "b"),
+        ("d", CREATED | IS_DIRECTORY, "sub"),
+    ]
+    assert events[1].cookie == events[2].cookie != 0
+
+
+async def test_the_two_sides_of_a_rename_between_directories_have_one_cookie(listened: Any, tmp_path: Path) -> None:
+    told = listened()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        told.stream.add(name, os.fspath(tmp_path / name), DIRECTORY_EVENTS)
+    (tmp_path / "one" / "a").touch()
+    (tmp_path / "one" / "a").rename(tmp_path / "two" / "b")
+    _, left, came = told.events
+    assert (left.key, left.mask, left.name) == ("one", MOVED_FROM, "a")
+    assert (came.key, came.mask, came.name) == ("two", MOVED_TO, "b")
+    assert left.cookie == came.cookie
+
+
+async def test_what_a_watch_tells_before_its_key_is_registered_is_kept(listened: Any, tmp_path: Path) -> None:
+    told = listened()
+    watch_of = told.stream.watch(os.fspath(tmp_path), DIRECTORY_EVENTS)
+    (tmp_path / "a").touch()
+    assert told.events == []
+    told.stream.register("d", watch_of)
+    told.stream.replay()
+    assert told.events == [Event("d", CREATED, 0, "a")]
+    told.stream.replay()
+    assert told.events == []
+
+
+async def test_more_of_that_than_is_kept_is_an_overflow(
+    listened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_STRANGE_MOST", 10)
+    told = listened()
+    told.stream.watch(os.fspath(tmp_path), DIRECTORY_EVENTS)
+    for number in range(11):
+        (tmp_path / str(number)).touch()
+    assert told.events == [Event(None, OVERFLOW, 0, "")]
+
+
+async def test_a_stream_tells_once_that_the_kernel_lost_events(
+    listened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = listened()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        told.stream.add(name, os.fspath(tmp_path / name), DIRECTORY_EVENTS)
+    (tmp_path / "one" / "a").touch()
+    read = iter([struct.pack("iIII", -1, OVERFLOW, 0, 0)])
+
+    def none_left(*_: int) -> bytes:
+        try:
+            return next(read)
+        except StopIteration:
+            raise BlockingIOError from None
+
+    with monkeypatch.context() as overflowing:
+        overflowing.setattr(watch, "os", SimpleNamespace(read=none_left, close=os.close))
+        assert told.events == [Event(None, OVERFLOW, 0, "")]
+
+
+async def test_a_directory_that_goes_is_told_and_watched_no_more(listened: Any, tmp_path: Path) -> None:
+    told = listened()
+    (tmp_path / "sub").mkdir()
+    told.stream.add("sub", os.fspath(tmp_path / "sub"), DIRECTORY_EVENTS)
+    (tmp_path / "sub").rmdir()
+    assert {event.name for event in told.events} == {""}
+    assert "sub" not in told.stream
+    assert told.stream.keys == frozenset()
+
+
+async def test_a_file_is_no_directory_to_watch(listened: Any, file: Path) -> None:
+    with pytest.raises(NotADirectoryError):
+        listened().stream.add("a", os.fspath(file), DIRECTORY_EVENTS)

@@ -1,0 +1,94 @@
+"""Files: what all tails of one daemon know of files: which is whose, and which tail takes a path."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ingestd.errors import DeadlineExceeded
+from ingestd.retry import Deadline
+from ingestd.tail.log import Phase
+
+if TYPE_CHECKING:
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.finder import TailFinder
+    from ingestd.tail.log import Generation, Log
+
+__all__ = ["Files", "Owned"]
+
+
+class Owned(NamedTuple):
+    """A generation, its log and its tail."""
+
+    finder: TailFinder
+    log: Log
+    generation: Generation
+
+
+class Files:
+    """Shared by the finders of a daemon's tails.
+
+    Invariants
+        A file is read by one tail. One that nobody knows belongs to the first tail whose globs match its path.
+    """
+
+    def __init__(self) -> None:
+        self._finders: list[TailFinder] = []
+        self._to_look: set[TailFinder] = set()
+        self._all_looked = asyncio.Event()
+        self._by_inode: dict[int, list[Owned]] = {}
+
+    def enter(self, finder: TailFinder) -> None:
+        """Tails enter in the order of the configuration."""
+        self._finders.append(finder)
+        self._to_look.add(finder)
+
+    async def looked(self, finder: TailFinder, patience: float) -> None:
+        """A tail has looked at all there is. Returns when all have: a file missing in one may be what another found.
+
+        One that hangs is waited for as many seconds as `patience` says.
+        """
+        self._to_look.discard(finder)
+        if not self._to_look:
+            self._all_looked.set()
+        with suppress(DeadlineExceeded):
+            await Deadline.after(patience).wait_for(self._all_looked.wait(), "the other tails' first looks")
+
+    def taken_before(self, finder: TailFinder, path: str) -> TailFinder | None:
+        """Which tail before this one takes a path by its globs."""
+        for other in self._finders:
+            if other is finder:
+                break
+            if other.matches(path):
+                return other
+        return None
+
+    def match(self, path: str) -> bool:
+        """Whether any tail's globs take a path."""
+        return any(finder.matches(path) for finder in self._finders)
+
+    def note(self, finder: TailFinder, log: Log, generation: Generation) -> None:
+        """A tail knows a generation. Safe for one that is noted."""
+        held = self._by_inode.setdefault(generation.known.file.inode, [])
+        if not any(each.generation is generation for each in held):
+            held.append(Owned(finder, log, generation))
+
+    def drop(self, generation: Generation) -> None:
+        """A generation is over."""
+        inode = generation.known.file.inode
+        left = [each for each in self._by_inode.get(inode, ()) if each.generation is not generation]
+        if left:
+            self._by_inode[inode] = left
+        else:
+            self._by_inode.pop(inode, None)
+
+    def find(self, file: FileId) -> Owned | None:
+        """Whose generation a file is, by the strongest that is known of both."""
+        held = self._by_inode.get(file.inode, ())
+        for each in held:
+            if each.generation.known.file.same(file):
+                return each
+        return next(
+            (e for e in held if e.generation.phase is Phase.STORED and e.generation.known.file.resembles(file)), None
+        )

@@ -1,0 +1,951 @@
+"""TailFinder: one per tail, in the supervisor. Gathers the facts of which `Log` decides, and carries out its commands.
+
+Events of directories and reports of readers are the news. Looks at paths, examinations of files and searches for them
+are made in the tail's own thread. A complete pass over the directories comes first, and whenever events may be missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
+from ingestd.errors import DeadlineExceeded
+from ingestd.logs import get_logger
+from ingestd.retry import Deadline
+from ingestd.tail.files import Files
+from ingestd.tail.known import Known, birth_of, printable
+from ingestd.tail.log import (
+    NOTHING,
+    TAKEN,
+    VANISHED,
+    Alone,
+    Await,
+    Conclude,
+    Copy,
+    Deleted,
+    Ended,
+    Examine,
+    Examined,
+    Forget,
+    Keep,
+    Listed,
+    Log,
+    Look,
+    Lose,
+    Missed,
+    Occupied,
+    Phase,
+    Read,
+    Refuse,
+    Seek,
+    Seen,
+)
+from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
+from ingestd.tail.names import Names
+from ingestd.tail.rotation import CODECS, codec_of, family_of, possible_originals, rotated_from
+from ingestd.tail.watch import (
+    CREATED,
+    DELETED,
+    DIRECTORY_EVENTS,
+    IS_DIRECTORY,
+    MOVED_TO,
+    OVERFLOW,
+    WRITTEN,
+    EventStream,
+    WatchLimit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ingestd.daemon.source import End, Finder, Sources
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.log import Command, Fact, Generation, Place, Sought
+    from ingestd.tail.looks import Sighting, Walk
+    from ingestd.tail.route import TailRoute
+    from ingestd.tail.watch import Event
+
+__all__ = ["TailFinder"]
+
+T = TypeVar("T")
+
+SETTLE: Final = 0.02
+"""Seconds that events are gathered: a rotation is several."""
+
+COPY_PATIENCE: Final = 30.0
+"""Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
+
+PATIENCE: Final = 10.0
+"""Seconds that a look may take until it is said that a directory does not answer."""
+
+_TURN: Final = 0.01
+"""Seconds that facts are taken in one go; then others get their turn."""
+
+_REST_FOR_WORK: Final = 20
+"""In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
+
+_ALIKE_MOST: Final = 64
+"""A name that more logs have than this says nothing of where a file came from."""
+
+_LOOKS_BEFORE_READING: Final = 5
+_ROUNDS: Final = 5
+
+_RECENT_MOST: Final = 256
+"""Finished generations that are looked at again, for lines that came late."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Due:
+    """What the thread is to do next."""
+
+    looks: dict[str, str | None] = field(default_factory=dict)
+    """Paths, and the log that a file there is of, where that is known."""
+    examinations: dict[FileId, tuple[Log, Place]] = field(default_factory=dict)
+    seeks: dict[str, Generation] = field(default_factory=dict)
+    watches: set[str] = field(default_factory=set)
+    deleted: list[tuple[FileId, str]] = field(default_factory=list)
+    """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
+    logs: dict[str, Log] = field(default_factory=dict)
+    """The log of each search, by source."""
+
+    def __bool__(self) -> bool:
+        return bool(self.looks or self.examinations or self.seeks or self.watches or self.deleted)
+
+
+class TailFinder:
+    """Tells `Sources` what to read of one tail.
+
+    Invariants
+        A file is stored before it is read, and known, under whatever names, until it is gone.
+        What is looked at costs what changed, not what is there.
+    """
+
+    def __init__(
+        self,
+        route: TailRoute,
+        stored: Sequence[StoredPosition] | None,
+        *,
+        once: bool,
+        others: Sequence[Finder] = (),
+        looks: Looks | None = None,
+    ) -> None:
+        """`stored`: None in the first run of the tail, for which `start` is meant. Raises `WrongDetail`."""
+        self.route = route
+        self._once = once
+        self._globs = route.globs
+        self._rotated = route.rotated_globs
+        self._files = next((other.files for other in others if isinstance(other, TailFinder)), None) or Files()
+        self._files.enter(self)
+        self._looks = looks or Looks()
+        self._thread = _Thread(route.name)
+        self._first_run = stored is None
+        self._first_pass = True
+        self._logs: dict[str, Log] = {}
+        self._log_of: dict[str, Log] = {}
+        """By source."""
+        self._named: dict[str, set[str]] = {}
+        """Paths of logs by the base names that they, and what they lead to, are written under."""
+        self._leads: dict[str, set[str]] = {}
+        """Links and where they lead, with the paths of the logs that are followed through them."""
+        self._through: dict[str, tuple[str, ...]] = {}
+        self._names = Names(self._log_at, self._is_read)
+        self._due = _Due()
+        self._awaited: dict[FileId, tuple[Log, Place]] = {}
+        self._lengths: dict[FileId, tuple[int, float]] = {}
+        """Of awaited files, the size, and since when it is that."""
+        self._refused: dict[FileId, tuple[int, str]] = {}
+        self._recent: dict[str, Log] = {}
+        self._directories: dict[str, tuple[int, int, int]] = {}
+        self._ancestors = {path for root in self._globs.roots for path in _up_from(root)}
+        """These lead to the directories of the globs; so do links on the way, and where they lead."""
+        self._told: dict[str, str] = {}
+        self._not_found: AbstractSet[str] = frozenset()
+        """Globs that nothing matches, and directories that can not be read."""
+        self._inotify: EventStream | None = None
+        self._relist = True
+        self._missed = False
+        """Whether events are missing since the last pass."""
+        self._news = asyncio.Event()
+        self._sources: Sources
+        for position in sorted(stored or (), key=lambda each: birth_of(each.source)):
+            self._restore(position)
+
+    @property
+    def files(self) -> Files:
+        """What this tail shares with the others."""
+        return self._files
+
+    def matches(self, path: str) -> bool:
+        """Whether the tail's globs take a path."""
+        return self._globs.matches(path) and (self.route.compressed == "read" or not codec_of(path))
+
+    def _restore(self, position: StoredPosition) -> None:
+        try:
+            known = Known.from_detail(position.detail)
+        except ValueError as error:
+            raise WrongDetail(position.source, str(error)) from None
+        log = self._log(known.log)
+        generation = log.restore(position.source, position.position, known)
+        self._log_of[position.source] = log
+        self._files.note(self, log, generation)
+        if known.done:
+            self._look_later(position.source, log)
+
+    def _look_later(self, source: str, log: Log) -> None:
+        self._recent[source] = log
+        if len(self._recent) > _RECENT_MOST:
+            del self._recent[next(iter(self._recent))]
+
+    # What the supervisor calls.
+
+    async def scan(self, sources: Sources) -> None:
+        """See `ingestd.daemon.source.Finder.scan`."""
+        self._sources = sources
+        if not self._once:
+            try:
+                self._inotify = EventStream(self._heard, pause=SETTLE)
+            except WatchLimit as error:
+                self._warn_watch(error)
+        await self._pass()
+        await self._in_turns(list(self._logs.values()), self._look_where_they_were)
+        await self._settle(_ROUNDS)
+        await self._files.looked(self, PATIENCE if any(log.restless for log in self._logs.values()) else 0)
+        await self._in_turns(list(self._logs.values()), self._seek_missing)
+        await self._settle(_ROUNDS)
+        self._first_pass = False
+
+    def _look_where_they_were(self, log: Log) -> None:
+        for each in log.generations:
+            if each.phase is Phase.STORED and not each.known.done:
+                self._look(each.known.path, None)
+
+    def _seek_missing(self, log: Log) -> None:
+        if log.restless:
+            self.apply(log, Listed())
+
+    async def run(self, sources: Sources) -> None:
+        """See `ingestd.daemon.source.Finder.run`."""
+        self._sources = sources
+        rested = rescan = 0.0
+        try:
+            while True:
+                now = time.monotonic()
+                due = rested if self._relist else rescan
+                if now >= due:
+                    began = time.process_time()
+                    await self._look_again()
+                    now = time.monotonic()
+                    rested = now + max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
+                    rescan = max(rested, now + self.route.rescan_interval)
+                else:
+                    with suppress(DeadlineExceeded):  # then it is time for a pass without news
+                        await Deadline.after(due - now).wait_for(self._news.wait(), "news of files")
+                    self._news.clear()
+                await self._settle(_ROUNDS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give up watches and thread. Safe to call twice."""
+        if self._inotify is not None:
+            self._inotify.close()
+        self._thread.close()
+
+    def ended(self, found: Found, end: End) -> None:
+        """See `ingestd.daemon.source.Finder.ended`."""
+        log = self._log_of.get(found.source)
+        if log is None:
+            return
+        known = replace(Known.from_detail(found.detail), path=end.path)
+        if self._once and end.kind != TAKEN and end.size > end.position:
+            reason = f"{end.kind} after byte {end.position}; the next run goes on where its content is"
+            self._sources.trouble(printable(end.path), reason)
+            return
+        self.apply(log, Ended(found.source, end, known))
+
+    # Passes.
+
+    async def _look_again(self) -> None:
+        if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories)):
+            self._look_at_what_waits()
+            return
+        await self._pass()
+        self._look_at_what_waits()
+
+    def _look_at_troubles(self) -> None:
+        for path in self._told.keys() - self._not_found:
+            if self._log_at(path) == path:
+                self._look(path, None)
+
+    def _look_at_what_waits(self) -> None:
+        for file, (log, place) in list(self._awaited.items()):
+            size, since = self._lengths.get(file, (-1, 0.0))
+            if size == place.size and time.monotonic() - since > COPY_PATIENCE:
+                self.apply(log, Alone(file))
+        for log, path in map(self._where_awaited, self._awaited):
+            self._look(path, log.path)
+        self._look_at_troubles()
+        for source, log in self._recent.items():
+            generation = log.named(source)
+            if generation is not None:
+                self._look(generation.known.path, None)  # another file there is none of this log's
+        for log in list(self._logs.values()):
+            if log.restless:
+                self.apply(log, Listed())
+            for generation in log.generations:
+                if generation.phase is Phase.READING and generation.last:
+                    latest = self._sources.latest(generation.source)
+                    if latest is not None:  # it may have gone to a directory that nobody watches yet
+                        self._watch_beside(str(latest.detail.get("path", log.path)))
+
+    async def _pass(self) -> None:
+        missed, self._relist, self._missed = self._missed, False, False
+        watched: list[tuple[str, int]] = []
+        limits: list[OSError] = []
+        ways = {path for root in self._globs.roots for path in _up_from(root)}
+
+        def enter(directory: str) -> None:
+            self._watch_in_thread(directory, watched, limits)
+
+        def walk() -> Walk:
+            for root in self._globs.roots:
+                links = links_of(root)
+                ways.update(links)
+                for above in (_nearest(os.path.dirname(root)), *(os.path.dirname(link) for link in links)):
+                    enter(above)
+            return self._looks.walk(self._globs, enter, self._certain)
+
+        found = await self._ask(walk)
+        self._ancestors = ways
+        self._register(watched, limits)
+        self._directories = found.directories
+        self._drop_watches({path for path, _ in watched})
+        self._names.forget(found.present)
+        self._refused = {file: kept for file, kept in self._refused.items() if self._files.find(file) is None}
+        self._told = {
+            thing: why for thing, why in self._told.items() if thing in found.troubles or thing in found.present
+        }
+        self._not_found = found.troubles.keys()
+        for thing, reason in found.troubles.items():
+            self._trouble(thing, reason)
+        if missed:
+            self._miss()
+            self._watch_ways_anew()
+        await self._in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
+
+    def _watch_ways_anew(self) -> None:
+        """Another directory may be where links lead, and nobody said so."""
+        for path, logs in self._leads.items():
+            self._due.watches.add(os.path.dirname(path))
+            for log in logs:
+                self._look(log, None)
+
+    def _miss(self) -> None:
+        for log in self._logs.values():
+            self.apply(log, Missed())
+
+    def _certain(self, path: str, inode: int) -> bool:
+        watched = self._inotify is not None and os.path.dirname(path) in self._inotify
+        return watched and self._names.holds(path, inode)
+
+    async def _in_turns(self, things: Iterable[T], take: Callable[[T], None]) -> None:
+        began = time.monotonic()
+        for thing in things:
+            take(thing)
+            if time.monotonic() - began > _TURN:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+
+    # Watches.
+
+    def _watch_in_thread(self, directory: str, watched: list[tuple[str, int]], limits: list[OSError]) -> None:
+        if self._inotify is None or limits:
+            return
+        try:
+            watched.append((directory, self._inotify.watch(directory, DIRECTORY_EVENTS)))
+        except WatchLimit as error:
+            limits.append(error)
+        except OSError:
+            self._relist = True  # it goes: the next pass says so
+
+    def _register(self, watched: list[tuple[str, int]], limits: list[OSError]) -> None:
+        if self._inotify is None:
+            return
+        for directory, watch in watched:
+            self._inotify.register(directory, watch)
+        for error in limits:
+            self._warn_watch(error)
+        self._inotify.replay()
+
+    def _drop_watches(self, listed: set[str]) -> None:
+        if self._inotify is None:
+            return
+        wanted = listed | {os.path.dirname(path) for path in self._leads}
+        wanted |= {os.path.dirname(each.known.path) for log in self._logs.values() for each in log.generations}
+        for key in self._inotify.keys:
+            if isinstance(key, str) and key not in wanted:
+                self._inotify.drop(key)
+
+    def _warn_watch(self, error: OSError) -> None:
+        _log.warning(
+            "no more inotify watches: files are looked for by the clock",
+            tail=self.route.name,
+            seconds=self.route.rescan_interval,
+            reason=str(error),
+            remedy="raise fs.inotify.max_user_watches or fs.inotify.max_user_instances",
+        )
+
+    # News.
+
+    def _heard(self, events: list[Event]) -> None:
+        paths: list[tuple[str, int, int]] = []
+        for key, mask, cookie, name in events:
+            if mask & OVERFLOW or (isinstance(key, str) and not name):
+                self._relist = self._missed = True  # events are lost, or the directory itself changed
+                if isinstance(key, str):
+                    self._watch_anew(key)
+            elif isinstance(key, str):
+                paths.append((f"{key.rstrip('/')}/{name}", mask, cookie))
+            elif mask & WRITTEN and key in self._awaited:
+                log, path = self._where_awaited(key)
+                self._names.judge(path, judged=False)
+                self._look(path, log.path)
+        if self._missed:
+            self._miss()
+        changes = self._names.heard(paths)
+        for path, mask, _ in paths:
+            self._changed(path, mask)
+        for path, of in changes.looks.items():
+            self._look(path, of)
+        for of, path in changes.vanished:
+            self._vanished(of, path)
+        for file, path in changes.moved:
+            owned = self._files.find(file)
+            if owned is not None:
+                owned.generation.known = replace(owned.generation.known, path=path)
+        self._due.deleted += changes.deleted
+        self._news.set()
+
+    def _where_awaited(self, file: FileId) -> tuple[Log, str]:
+        log, place = self._awaited[file]
+        owned = self._files.find(file)
+        return log, place.path if owned is None else owned.generation.known.path
+
+    def _watch_anew(self, directory: str) -> None:
+        """A directory changed itself: another one may be in its place."""
+        if self._inotify is not None:
+            self._inotify.drop(directory)
+        for path, logs in self._leads.items():
+            if os.path.dirname(path) == directory:
+                self._due.watches.add(directory)
+                for log in logs:
+                    self._look(log, None)
+
+    def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
+        for file, path in deleted:
+            owned = self._files.find(file)
+            if owned is not None and owned.generation.known.path == path:  # it was not seen elsewhere since
+                owned.finder.apply(owned.log, Deleted(owned.generation.source))
+
+    def _changed(self, path: str, mask: int) -> None:
+        """What a name that came or went means beside what it names."""
+        if (
+            path in self._directories
+            or path in self._ancestors
+            or (mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO) and self._globs.leads_through(path))
+        ):
+            self._relist = True
+        for log in self._leads.get(path, ()):
+            self._look(log, None)
+        if mask & DELETED and self.route.compressed == "read":
+            for made in (f"{path}.{codec}" for codec in CODECS if codec):
+                if self._log_at(made) == made:
+                    self._look(made, None)
+        if path in self._told:
+            self._look(path, None)
+
+    def _vanished(self, log: str, path: str) -> None:
+        self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
+        if log in self._logs:
+            self._look(log, None)
+
+    def _log_at(self, path: str) -> str | None:
+        """The log that a file made at this path is of: the path's own, or one that leads there through links."""
+        if self.matches(path) and not self._files.taken_before(self, path):
+            return path
+        return next((log for log in self._leads.get(path, ()) if self._through[log][-1] == path), None)
+
+    def _is_read(self, file: FileId) -> bool:
+        owned = self._files.find(file)
+        return owned is not None and owned.generation.copy_of is None
+
+    def _log(self, path: str) -> Log:
+        log = self._logs.get(path)
+        if log is None:
+            log = self._logs[path] = Log(path)
+            self._named.setdefault(family_of(os.path.basename(path)), set()).add(path)
+        return log
+
+    # What the thread does.
+
+    def _look(self, path: str, log: str | None) -> None:
+        if self._due.looks.get(path) is None:
+            self._due.looks[path] = log
+        self._news.set()
+
+    async def _settle(self, rounds: int = sys.maxsize) -> None:
+        """Do what is due, and what follows from it, which may have no end where files come all the time."""
+        while self._due and rounds:
+            rounds -= 1
+            due, self._due = self._due, _Due()
+            if due.watches:
+                await self._watch_more(due.watches)
+            if due.looks:
+                await self._look_at(due)
+            if due.examinations:
+                await self._examine(due)
+            if due.seeks:
+                await self._seek(due)
+            if due.looks or due.examinations:
+                self._due.deleted += due.deleted
+            else:
+                self._forget_deleted(due.deleted)
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        asked = self._thread.ask(work)
+        while True:
+            steps = self._looks.steps
+            try:
+                return await Deadline.after(PATIENCE).wait_for(asyncio.shield(asked), "a look at files")
+            except DeadlineExceeded:
+                if steps == self._looks.steps:
+                    reason = f"no answer for {PATIENCE:g} s: a dead mount? Its files wait; nothing else does"
+                    self._trouble(", ".join(sorted(self._globs.roots)), reason)
+
+    async def _watch_more(self, directories: set[str]) -> None:
+        watched: list[tuple[str, int]] = []
+        limits: list[OSError] = []
+
+        def watch() -> None:
+            for directory in directories:
+                self._watch_in_thread(directory, watched, limits)
+
+        await self._ask(watch)
+        self._register(watched, limits)
+
+    async def _look_at(self, due: _Due) -> None:
+        """Look, hear what happened meanwhile, and look at that: so the oldest of several new files is read first."""
+        wanted = due.looks
+        found: list[tuple[Sighting, str | None]] = []
+        for _ in range(_LOOKS_BEFORE_READING):
+            paths = tuple(wanted)
+            sightings = await self._ask(partial(self._sightings, paths))
+            found += zip(sightings, wanted.values(), strict=True)
+            if self._inotify is not None:
+                self._inotify.drain()
+            wanted, self._due.looks = self._due.looks, {}
+            if not wanted:
+                break
+        self._due.looks |= wanted
+        await self._in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sighted)
+
+    def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
+        return [self._looks.look(path) for path in paths]
+
+    async def _examine(self, due: _Due) -> None:
+        """Files with alike names one after the other, the oldest first: one may be a copy of the one before."""
+        alike: dict[str, list[tuple[Log, Place]]] = {}
+
+        def gather(wanted: tuple[Log, Place]) -> None:
+            least = wanted[0].path  # where a link leads may have a shorter name
+            while len(shorter := min(self._alike(least), key=len, default=least)) < len(least):
+                least = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
+            alike.setdefault(least, []).append(wanted)
+
+        births: dict[str, int] = {}
+        for log, place in due.examinations.values():
+            births[log.path] = min(place.file.birth, births.get(log.path, place.file.birth))
+
+        def age(wanted: tuple[Log, Place]) -> tuple[int, str, bool, int]:
+            """Logs by their oldest file; of a log, what is written now comes last."""
+            log, place = wanted
+            return births[log.path], log.path, log.stands(place.file), place.modified
+
+        await self._in_turns(sorted(due.examinations.values(), key=age), gather)
+        for batch in zip_longest(*alike.values()):
+            logs = [each[0] for each in batch if each]
+            wanted: list[Examination] = []
+
+            def want(each: tuple[Log, Place], to: list[Examination] = wanted) -> None:
+                to.append(self._examination(each[1]))
+
+            await self._in_turns(filter(None, batch), want)
+            verdicts = await self._ask(partial(self._verdicts, wanted))
+            await self._in_turns(zip(logs, wanted, verdicts, strict=True), self._judged)
+
+    def _verdicts(self, wanted: list[Examination]) -> list[Examined | None]:
+        return [self._looks.examine(each) for each in wanted]
+
+    def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
+        log, wanted, examined = judged
+        owned = self._files.find(wanted.place.file)
+        if owned is not None and owned.log is not log:
+            if owned.generation.copy_of is None:
+                return  # it was met by another name meanwhile
+            log = owned.log
+        if examined is not None and examined.place.path != wanted.place.path:
+            self._found_at(log, examined.place)
+        if examined is None:
+            if log.generations:  # events say where it went, or else a search
+                self.apply(log, Missed())
+                self.apply(log, Listed())
+            return
+        if isinstance(examined.verdict, Copy):
+            log = self._log_of.get(examined.verdict.of, log)
+        self.apply(log, examined)
+        if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
+            self._refused.pop(wanted.place.file, None)
+
+    def _found_at(self, log: Log, place: Place) -> None:
+        """A file was found where nobody saw it go."""
+        vanished = self._names.looked(place.path, log.path, place.file)
+        if vanished is not None:
+            self._vanished(vanished, place.path)
+
+    def _examination(self, place: Place) -> Examination:
+        route = self.route
+        at_end = self._first_run and self._first_pass and route.start != "beginning"
+        if at_end and route.start_age is not None:
+            at_end = place.modified / 1e9 < time.time() - route.start_age
+        return Examination(place, self._originals(place), at_end, binary=route.binary == "accept")
+
+    def _alike(self, path: str) -> Iterable[str]:
+        """Logs that a file may hold a copy of, by its name: that restricts what is compared, and decides nothing."""
+        directory, name = os.path.split(path)
+        logs = self._named.get(family_of(name), set())
+        if len(logs) <= _ALIKE_MOST:
+            return logs
+        return logs & {f"{directory}/{base}" for base in (name, *possible_originals(name))}
+
+    def _originals(self, place: Place) -> tuple[Original, ...]:
+        return tuple(
+            self._original(each)
+            for path in self._alike(place.path)
+            if path in self._logs
+            for each in self._logs[path].generations
+            # What stands where a log is written is its next generation: as long as the one before is there, no copy.
+            if each.phase in {Phase.STORED, Phase.SOUGHT} or not self._logs[path].stands(place.file)
+            if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(place.file)
+        )
+
+    def _original(self, generation: Generation) -> Original:
+        known, position = self._newest(generation)
+        # Nobody waits in a run with an end for what a reader has to say.
+        reading = generation.phase is Phase.READING and not self._once
+        return Original(generation.source, known.path, known.file, position, known.witness, reading)
+
+    def _newest(self, generation: Generation) -> tuple[Known, int]:
+        """What is known of a generation, and how far it is read, as its reader has it if there is one."""
+        latest = self._sources.latest(generation.source) if generation.phase is Phase.READING else None
+        if latest is None or latest.position == generation.position:
+            return generation.known, generation.position
+        return Known.from_detail(latest.detail), latest.position
+
+    async def _seek(self, due: _Due) -> None:
+        searches: list[Search] = []
+
+        def want(generation: Generation) -> None:
+            searches.append(self._search(due.logs[generation.source], generation))
+
+        await self._in_turns(due.seeks.values(), want)
+        found = await self._ask(lambda: list(self._looks.search(searches)))
+
+        def take(sought: Sought) -> None:
+            log = due.logs[sought.source]
+            self.apply(log, sought)
+            for place in (sought.at, sought.rest):
+                if place is not None and self._files.find(place.file) is not None:
+                    self._found_at(log, place)
+
+        await self._in_turns(found, take)
+
+    def _search(self, log: Log, generation: Generation) -> Search:
+        def taken(file: FileId) -> bool:
+            owned = self._files.find(file)
+            return owned is not None and owned.generation.copy_of != generation.source
+
+        paths = [generation.known.path, log.path, *self._through.get(log.path, ())]
+        names = tuple(dict.fromkeys(map(os.path.basename, paths)))
+        for each in log.generations:
+            latest = self._sources.latest(each.source) if each.phase is Phase.READING else None
+            paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
+        kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
+        paths[:0] = [each.known.path for other in kin for each in other.generations]
+        others = [self._newest(each)[0] for each in log.generations if each is not generation]
+        return Search(
+            generation.source,
+            generation.known,
+            generation.position,
+            tuple(dict.fromkeys(os.path.dirname(path) for path in paths)),
+            names,
+            tuple(log.waiting),
+            self._rotated,
+            tuple(others),
+            generation.source == log.asked or generation in log.generations[-1:],
+            taken,
+            self._files.match,
+            tuple(
+                filter(None, {family_of(os.path.basename(log.path)), *(os.path.basename(each.path) for each in kin)})
+            ),
+            log.since,
+        )
+
+    # Facts.
+
+    def _sighted(self, looked: tuple[Sighting, str | None]) -> None:
+        """A look, and the log of a file there where it is not the one of the path."""
+        sighting, of = looked
+        path, place = sighting.path, sighting.place
+        own = self._log_at(path)
+        if own == path:
+            self._note_way(sighting)
+        if place is None:
+            vanished = self._names.looked(path, of or path, None)
+            if vanished is not None:
+                self._vanished(vanished, path)
+            return
+        for name in {path, place.path} if of or own else ():
+            vanished = self._names.looked(name, of or path, place.file)
+            if vanished is not None:
+                self._vanished(vanished, name)
+        owned = self._files.find(place.file)
+        if owned is not None:
+            self._seen_again(owned.finder, owned.log, path, place)
+        elif of is not None and of != path:
+            self.apply(self._log(of), Seen(replace(place, codec=codec_of(path)), here=False))
+        elif own is not None:
+            self.apply(self._log(own), Seen(replace(place, codec=codec_of(path)), here=own == path))
+        elif self.matches(path):
+            self._belongs(path, self._files.taken_before(self, path))
+
+    def _note_way(self, sighting: Sighting) -> None:
+        if sighting.trouble is not None:
+            self._trouble(sighting.path, sighting.trouble)
+        elif sighting.place is None:
+            self._told.pop(sighting.path, None)
+        before = self._through.get(sighting.path, ())
+        if sighting.through != before:
+            self._lead(sighting.path, sighting.through)
+            if before and (log := self._logs.get(sighting.path)) is not None:
+                # What came and went where it leads now, before that was known, is found by a search.
+                self.apply(log, Missed())
+                self.apply(log, Listed())
+
+    def _belongs(self, path: str, finder: TailFinder | None) -> None:
+        if finder is not None:
+            self._trouble(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
+
+    def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
+        finder.apply(log, Seen(place, here=log.path == path))
+        other = self._logs.get(path)
+        if other is not None and other is not log:
+            self.apply(other, Occupied(place.file))
+        if finder is not self and self.matches(path):
+            self._belongs(path, finder)
+
+    def _lead(self, log: str, through: tuple[str, ...]) -> None:
+        """A log is followed through links, or not any more."""
+        for path in self._through.pop(log, ()):
+            self._leads[path].discard(log)
+            if not self._leads[path]:
+                del self._leads[path]
+        if not through:
+            return
+        self._through[log] = through
+        for path in through:
+            self._leads.setdefault(path, set()).add(log)
+            self._named.setdefault(family_of(os.path.basename(path)), set()).add(log)
+            self._watch_beside(path)
+        if self._due.watches:
+            self._look(log, None)  # again, for what happened before there is a watch
+
+    def apply(self, log: Log, fact: Fact) -> None:
+        """Let a log of this tail decide, and do what it says. Another tail may have seen the fact."""
+        for command in log.step(fact):
+            self._do(log, command)
+        if self._due:
+            self._news.set()
+
+    # Commands.
+
+    def _do(self, log: Log, command: Command) -> None:
+        match command:
+            case Look(path):
+                self._look(path, log.path)
+            case Examine(place):
+                self._want_examination(log, place)
+            case Seek(generation):
+                self._due.seeks[generation.source] = generation
+                self._due.logs[generation.source] = log
+            case Read(generation, after):
+                self._note(log, generation)
+                self._told.pop(log.path, None)
+                self._sources.appeared(self._found(log, generation, after))
+            case Conclude(generation):
+                self._sources.conclude(generation.source)
+            case Keep(generation):
+                self._note(log, generation)
+                known = generation.known
+                self._sources.store(StoredPosition(generation.source, generation.position, known.to_detail()))
+                self._look_later(generation.source, log)
+            case Forget(generation):
+                self._log_of.pop(generation.source, None)
+                self._recent.pop(generation.source, None)
+                self._files.drop(generation)
+                self._sources.forget(generation.source)
+            case Await(place):
+                self._await(log, place)
+            case Refuse(place, reason):
+                self._refused[place.file] = (place.modified, reason)
+                self._names.judge(place.path, judged=True)
+                self._trouble(place.path, reason)
+            case Lose(loss):
+                self._sources.lost(replace(loss, thing=printable(loss.thing)))
+
+    def _note(self, log: Log, generation: Generation) -> None:
+        self._log_of[generation.source] = log
+        self._files.note(self, log, generation)
+        self._recent.pop(generation.source, None)
+        awaited = self._awaited.pop(generation.known.file, None)
+        if generation.phase is Phase.READING:
+            self._lengths.pop(generation.known.file, None)
+        if self._inotify is None:
+            return
+        if awaited is not None:
+            self._inotify.drop(generation.known.file)
+        self._watch_beside(generation.known.path)
+
+    def _watch_beside(self, path: str) -> None:
+        directory = os.path.dirname(path)
+        if self._inotify is not None and directory not in self._inotify:
+            self._due.watches.add(directory)
+
+    def _found(self, log: Log, generation: Generation, after: str | None) -> Found:
+        until = None
+        if self._once and not generation.known.codec:
+            until = max(generation.position, generation.size)
+        return Found(
+            generation.source,
+            generation.position,
+            generation.known.to_detail(),
+            until,
+            label=printable(log.path),
+            group=log.path,
+            after=after,
+            last=generation.last,
+        )
+
+    def _want_examination(self, log: Log, place: Place) -> None:
+        modified, reason = self._refused.get(place.file, (-1, ""))
+        if modified == place.modified:
+            self._names.judge(place.path, judged=True)
+            self._trouble(place.path, reason)
+            return
+        self._due.examinations[place.file] = log, place
+
+    def _await(self, log: Log, place: Place) -> None:
+        self._names.judge(place.path, judged=True)
+        self._awaited[place.file] = log, place
+        if self._lengths.get(place.file, (-1, 0.0))[0] != place.size:
+            self._lengths[place.file] = place.size, time.monotonic()
+        if self._inotify is None:
+            return
+        watched = place.file in self._inotify
+        try:
+            if not watched:
+                self._inotify.add(place.file, place.path, WRITTEN)
+            status = os.stat(place.path)
+            if not watched and status.st_ino != place.file.inode:
+                self._inotify.drop(place.file)
+            if (status.st_ino, status.st_size) != (place.file.inode, place.size):
+                self._look(place.path, log.path)
+        except WatchLimit as error:
+            self._warn_watch(error)
+        except OSError:
+            self._look(place.path, log.path)
+
+    def _trouble(self, path: str, reason: str) -> None:
+        if self._told.get(path) != reason:
+            self._told[path] = reason
+            self._sources.trouble(printable(path), printable(reason))
+
+
+class _Thread:
+    """One thread for looks, which nobody joins: a dead mount holds it up for ever, and nothing else."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._started = False
+
+    def ask(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the work done; of what is asked for, one after the other."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type] # there is one where there is no error
+
+        def run() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as failure:  # noqa: BLE001 - raised where the answer is awaited
+                error = failure
+            try:
+                loop.call_soon_threadsafe(done, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name=f"looks of {self._name}", daemon=True).start()
+        self._work.put(run)
+        return answer
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """Let the thread end when it has nothing to do."""
+        self._work.put(None)
+
+
+def _nearest(directory: str) -> str:
+    while not os.path.isdir(directory) and directory != "/":
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _up_from(path: str) -> set[str]:
+    parts = path.split("/")
+    return {"/".join(parts[:end]) or "/" for end in range(1, len(parts) + 1)}

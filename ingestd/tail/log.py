@@ -1,0 +1,723 @@
+"""Log: a path that somebody writes to, and its generations, oldest first. Decides what is read, and in which order.
+
+Pure: no I/O, no clock. `Log.step` takes a fact and gives commands; the finder gathers the facts and carries them out.
+
+A generation is a file with one content: renamed, copied, compressed or deleted it stays the same generation; truncated
+and written anew it is the next one. Each is a source of its own, so an acknowledgement never meets another content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ingestd.daemon.source import Loss
+from ingestd.tail.known import Known, name_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingestd.daemon.source import End
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.known import Witness
+
+__all__ = [
+    "CONCLUDED",
+    "DAMAGED",
+    "DELETED",
+    "GONE",
+    "LOSS_REASONS",
+    "TAKEN",
+    "TRUNCATED",
+    "VANISHED",
+    "Alone",
+    "Await",
+    "Command",
+    "Conclude",
+    "Copy",
+    "Deleted",
+    "Empty",
+    "Ended",
+    "Examine",
+    "Examined",
+    "Fact",
+    "Forget",
+    "Generation",
+    "Keep",
+    "Listed",
+    "Log",
+    "Look",
+    "Lose",
+    "Missed",
+    "Occupied",
+    "Phase",
+    "Place",
+    "Plain",
+    "Read",
+    "Refuse",
+    "Refused",
+    "Seek",
+    "Seen",
+    "Sought",
+    "Verdict",
+]
+
+TAKEN: Final = "taken"
+CONCLUDED: Final = "concluded"
+DELETED: Final = "deleted"
+TRUNCATED: Final = "truncated"
+GONE: Final = "gone"
+DAMAGED: Final = "damaged"
+"""Kinds of `End`: at `until`; nothing more was expected; no link left; its content is gone; not found; not readable."""
+
+VANISHED: Final = "vanished"
+"""A file came and went before it could be opened."""
+
+LOSS_REASONS: Final = (VANISHED, DELETED, TRUNCATED, DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, a path of it without links, its size and modification time (ns) when looked at, how it is compressed."""
+
+    path: str
+    file: FileId
+    size: int
+    modified: int
+    links: int = 1
+    codec: str = ""
+
+
+# What an examination says of a file that nobody knew.
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Text to be read from `start`. `witness`: its last bytes, as they were when it was examined."""
+
+    start: int
+    witness: Witness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Nothing is in it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not to be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a generation's content, up to `length`. Not `sure`: the original has changed since."""
+
+    of: str
+    length: int
+    witness: Witness | None = None
+    sure: bool = True
+
+
+Verdict: TypeAlias = Plain | Empty | Refused | Copy
+
+
+# Facts.
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file was seen: at the log's own path (`here`), or where one of its generations went."""
+
+    place: Place
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """At the log's path stands a generation of another log."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a file is that nobody knew. A `Copy` is told to the log of its original."""
+
+    place: Place
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All directories were listed: what is stored and was not seen is not where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A file that repeats another one was not written to for long, and the other one was not truncated."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Events are missing: files may have come and gone unseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What was found of a generation.
+
+    at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
+    compressed one. between: files that came and were rotated away after it, oldest first. unavailable: its file system
+    or directory is not there now.
+    """
+
+    source: str
+    at: Place | None = None
+    intact: bool = False
+    rest: Place | None = None
+    between: tuple[Place, ...] = ()
+    unavailable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A generation's reader ended; `known` is what it knew of the file last."""
+
+    source: str
+    end: End
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The last name of a finished generation's file is gone."""
+
+    source: str
+
+
+Fact: TypeAlias = Alone | Seen | Occupied | Examined | Listed | Missed | Sought | Ended | Deleted
+
+
+# Generations.
+
+
+_SEARCHES_MOST: Final = 5
+
+NOTHING: Final = ""
+"""`Generation.copy_of` of an empty file: it may become a log, or a copy."""
+
+
+class Phase(Enum):
+    """How far a generation is."""
+
+    STORED = "stored"
+    """Known from an earlier run, not seen in this one."""
+    SOUGHT = "sought"
+    """Not where it was, or its content is not: looked for."""
+    READING = "reading"
+    DONE = "done"
+    """Read as far as it goes; known, so that it is not sent again."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One content of one file. `position`: where its reading begins, or ended."""
+
+    source: str
+    known: Known
+    position: int
+    phase: Phase
+    links: int = 1
+    last: bool = False
+    """Nothing more is expected of it."""
+    copy_of: str | None = None
+    """The source whose content this file repeats up to `position`; `NOTHING` while it is empty; else None."""
+    size: int = 0
+    """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
+
+
+# Commands.
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Say what this file is: `Examined`."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at what stands at a path: `Seen`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Find this generation's file, and its content: `Sought`."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Store it, then read it; behind `after`, where that is being read."""
+
+    generation: Generation
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Nothing more is expected of it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Store it without reading it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """It is over: drop what is stored of it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Look at the file again when it is written to: it is empty, or a copy in the making."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Say that a file is not read, and why; ask again when it was modified."""
+
+    place: Place
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Say that data is lost."""
+
+    loss: Loss
+
+
+Command: TypeAlias = Examine | Look | Seek | Read | Conclude | Keep | Forget | Await | Refuse | Lose
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """One log.
+
+    Invariants
+        A file is one generation at a time, whatever it is called.
+        While the content of an older generation is looked for, no newer one begins.
+        What ends unread is read elsewhere, or said to be lost.
+    """
+
+    path: str
+    generations: list[Generation] = field(default_factory=list)
+    _here: FileId | None = None
+    """The file at the path, as far as known."""
+    _waiting: dict[FileId, Place] = field(default_factory=dict)
+    """Files that wait until what is older is found."""
+    _missed: bool = False
+    """Whether files may have come and gone unseen after the newest generation."""
+    asked: str = ""
+    """The source that was the newest when these were last sought."""
+    since: int = 0
+    """When the newest generation was modified last (ns), if it is over."""
+    _searches: int = 0
+    """How often in a row a search found files that nobody knew."""
+
+    def restore(self, source: str, position: int, known: Known) -> Generation:
+        """A generation of an earlier run. They come in the order of their names."""
+        generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
+        self.generations.append(generation)
+        return generation
+
+    def step(self, fact: Fact) -> list[Command]:  # noqa: PLR0911 - one for each fact
+        """Take a fact. Returns what is to be done, in order."""
+        match fact:
+            case Seen(place, here):
+                return [*self._seen(place, here=here)]
+            case Occupied(file):
+                self._here = file
+                return [*self._supersede()]
+            case Examined(place, verdict):
+                return [*self._examined(place, verdict)]
+            case Listed():
+                return [*self._listed()]
+            case Alone(file):
+                return [*self._alone(file)]
+            case Missed():
+                self._missed = bool(self.generations)
+                return []
+            case Sought():
+                return [*self._sought(fact)]
+            case Ended(source, end, known):
+                return [*self._ended(self.named(source), end, known)]
+            case Deleted(source):
+                return [*self._deleted(source)]
+
+    def of(self, file: FileId) -> Generation | None:
+        """The generation that this file holds now."""
+        for each in reversed(self.generations):
+            known = each.known.file
+            if known.same(file) or (each.phase is Phase.STORED and known.resembles(file)):
+                return each
+        return None
+
+    def named(self, source: str) -> Generation | None:
+        """The generation with this source."""
+        return next((each for each in self.generations if each.source == source), None)
+
+    def stands(self, file: FileId) -> bool:
+        """Whether this file stands at the log's path."""
+        return self._here is not None and self._here.same(file)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Paths of files that are not read until what is older is found."""
+        return tuple(place.path for place in self._waiting.values())
+
+    @property
+    def restless(self) -> bool:
+        """Whether something is missing, or waits."""
+        return bool(self._waiting) or self._unsettled
+
+    # What is seen.
+
+    def _seen(self, place: Place, *, here: bool) -> Iterator[Command]:
+        generation = self.of(place.file)
+        if here:
+            self._here = place.file
+            if generation is not None and generation is self.generations[-1]:
+                self._missed = False
+        if generation is None:
+            yield from self._meet(place)
+            return
+        if generation.phase is not Phase.STORED or not self._may_have_followers(generation, place, here=here):
+            yield from self._meet_again(generation, place)
+        else:
+            generation.known = replace(generation.known, path=place.path)  # the search begins there
+        if here:
+            yield from self._supersede()
+
+    def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
+        """Whether files may have come and gone since it was written: then it is sought, and they with it."""
+        if here and (stored.position or stored.known.witness or stored.known.modified == place.modified):
+            return False  # its content tells; of one that was empty, nothing does
+        newest = next(each for each in reversed(self.generations) if each.phase is Phase.STORED)
+        return stored is newest and not stored.known.done
+
+    def _meet(self, place: Place) -> Iterator[Command]:
+        if self._unsettled:
+            self._waiting[place.file] = place
+        else:
+            yield Examine(place)
+
+    def _meet_again(self, generation: Generation, place: Place) -> Iterator[Command]:
+        known = generation.known
+        generation.links, generation.size = place.links, place.size
+        if (known.path, known.file) != (place.path, place.file):
+            generation.known = known = replace(known, path=place.path, file=place.file)
+        complete = bool(known.codec) or place.size == generation.position
+        if generation.phase is Phase.STORED:
+            if known.done and complete:
+                generation.phase = Phase.DONE
+                yield Keep(generation)
+            else:
+                yield self._resume(generation, place)
+            yield from self._release()
+        elif generation.phase is Phase.DONE and complete:
+            if generation.copy_of is not None:
+                yield Await(place)
+        elif generation.phase is Phase.DONE:
+            if generation.copy_of is not None or place.size < generation.position:
+                yield Examine(place)
+            else:
+                yield self._read(generation)
+
+    def _resume(self, generation: Generation, place: Place) -> Read | Examine:
+        """Go on with what was found again. What was empty is examined first."""
+        if generation.position or generation.known.witness is not None:
+            return self._read(generation)
+        generation.phase, generation.copy_of = Phase.DONE, NOTHING
+        return Examine(place)
+
+    def _supersede(self) -> Iterator[Command]:
+        """What is not at the path any more gets nothing new, but from a writer that has it open."""
+        for generation in self.generations:
+            if generation.phase is Phase.READING and not generation.last and self._left(generation.known.file):
+                generation.last = True
+                yield Conclude(generation)
+
+    def _left(self, file: FileId) -> bool:
+        return self._here is not None and not self._here.same(file)
+
+    # What is read.
+
+    def _read(self, generation: Generation) -> Read:
+        before = None
+        for each in self.generations:
+            if each is generation:
+                break
+            if each.phase is Phase.READING:
+                before = each.source
+        generation.phase = Phase.READING
+        generation.last = bool(generation.known.codec) or self._left(generation.known.file)
+        generation.copy_of = None
+        if generation.known.done:
+            generation.known = replace(generation.known, done=False)
+        return Read(generation, before)
+
+    def _examined(self, place: Place, verdict: Verdict) -> Iterator[Command]:
+        match verdict:
+            case Empty():
+                yield from self._empty(replace(place, size=0))  # whatever it was when it was seen
+                yield Await(place)
+                yield from self._supersede()
+            case Refused(reason):
+                yield Refuse(place, reason)
+                yield from self._supersede()
+            case Plain(start, witness):
+                yield from self._begin(place, start, witness)
+            case Copy():
+                yield from self._copied(place, verdict)
+
+    def _begin(self, place: Place, start: int, witness: Witness | None) -> Iterator[Command]:
+        known = self.of(place.file)
+        if witness is not None:
+            place = replace(place, size=witness.at)  # as it was examined, whatever it was when it was seen
+        if known is not None:
+            if known.phase is not Phase.DONE:
+                return  # met by another name meanwhile
+            if known.copy_of is not None:
+                # It was empty, or only began as another file does: with the same header, perhaps.
+                known.position = start
+                # As modified as when it was first seen: others may have come and gone since.
+                known.known = replace(known.known, witness=witness, size=place.size)
+                yield self._read(known)
+                yield from self._supersede()
+                return
+            yield from self._drop(known)
+        generation = self._add(place, start, witness, Phase.READING)
+        yield self._read(generation)
+        yield from self._supersede()
+
+    def _add(self, place: Place, position: int, witness: Witness | None, phase: Phase) -> Generation:
+        known = Known(self.path, place.path, place.file, witness, place.size, place.modified, place.codec)
+        generation = Generation(name_source(place.file), known, position, phase, place.links, size=place.size)
+        self.generations.append(generation)
+        self.since = 0
+        return generation
+
+    def _empty(self, place: Place) -> Iterator[Command]:
+        if self.of(place.file) is None:
+            empty = self._add(place, 0, None, Phase.DONE)
+            empty.copy_of = NOTHING
+            yield Keep(empty)
+
+    def _drop(self, generation: Generation) -> Iterator[Command]:
+        if generation is self.generations[-1]:
+            self.since = max(self.since, generation.known.modified)
+        self.generations.remove(generation)
+        self._missed = self._missed and bool(self.generations)
+        yield Forget(generation)
+
+    # Copies.
+
+    def _copied(self, place: Place, copy: Copy) -> Iterator[Command]:
+        original = self.named(copy.of)
+        if original is None:
+            yield Examine(place)  # its end was told meanwhile
+        elif original.phase is Phase.DONE and place.codec:
+            # Compressed after it was read. Lines that came too late for it may be here.
+            yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
+        elif original.phase is Phase.DONE and not copy.sure:
+            yield from self._replace(original, place, DELETED)
+        elif not copy.sure or original.phase is Phase.SOUGHT:
+            self._waiting[place.file] = place
+        else:
+            repeated = self.of(place.file)
+            if repeated is None:
+                repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
+            elif repeated.phase is not Phase.DONE:
+                return
+            repeated.position, repeated.copy_of = copy.length, copy.of
+            repeated.known = replace(repeated.known, witness=copy.witness, size=copy.length, done=True)
+            yield Keep(repeated)
+            yield Await(place)
+
+    def _confirm_copies(self, original: Generation) -> None:
+        """The original is gone: what repeats it is no file that only begins alike."""
+        for each in self.generations:
+            if each.copy_of == original.source:
+                each.copy_of = None
+
+    def _alone(self, file: FileId) -> Iterator[Command]:
+        repeated = self.of(file)
+        if repeated is not None and repeated.copy_of not in {None, NOTHING}:
+            repeated.position, repeated.copy_of = 0, None
+            yield self._read(repeated)
+
+    # What is missing.
+
+    def _unresolved(self, generation: Generation) -> bool:
+        if generation.phase is Phase.STORED:
+            # What came after the newest one, unseen, is found with it.
+            return not generation.known.done or generation is self.generations[-1]
+        return generation.phase is Phase.SOUGHT
+
+    @property
+    def _unsettled(self) -> bool:
+        return self._missed or any(map(self._unresolved, self.generations))
+
+    def _listed(self) -> Iterator[Command]:
+        for generation in self.generations:
+            if generation.phase is Phase.STORED and self._unresolved(generation):
+                generation.phase = Phase.SOUGHT
+                yield Seek(generation)
+        if self._missed:
+            newest = self.generations[-1]
+            self.asked = newest.source
+            for generation in self.generations:
+                lost_sight = generation is newest or generation.copy_of == NOTHING
+                if lost_sight and generation.phase is not Phase.SOUGHT:
+                    yield Seek(generation)
+        yield from self._release()
+
+    def _sought(self, found: Sought) -> Iterator[Command]:
+        generation = self.named(found.source)
+        if generation is None:
+            return
+        if not found.unavailable and found.source == self.asked:
+            self._missed = False
+        if generation.phase is Phase.SOUGHT:
+            yield from self._found(generation, found)
+        elif found.at is not None:
+            yield from self._meet_again(generation, found.at)
+        met = [place for place in found.between if self.of(place.file) is None]
+        for place in met:
+            self._waiting.setdefault(place.file, place)
+        yield from self._release()
+        if met and self._searches < _SEARCHES_MOST:
+            # Names shift while they are looked at, and one may have slipped through.
+            self._searches += 1
+            self.asked = found.source
+            yield Seek(generation)
+        else:
+            self._searches = 0
+
+    def _found(self, generation: Generation, found: Sought) -> Iterator[Command]:
+        if found.unavailable:
+            generation.phase = Phase.STORED
+            return
+        if found.at is not None:
+            generation.known = replace(generation.known, path=found.at.path, file=found.at.file)
+            generation.size = found.at.size
+        if found.at is not None and found.intact:
+            yield self._resume(generation, found.at)
+        else:
+            if generation.known.witness is None and found.between:
+                generation.known = replace(generation.known, size=0)  # nobody can tell that it is none of these
+            yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)
+            if found.at is not None:
+                yield from self._begin_anew(found.at)
+
+    def _begin_anew(self, place: Place) -> Iterator[Command]:
+        """The file was truncated: it stays known, whatever it is called by now, and what is in it comes next."""
+        yield from self._empty(place)
+        yield Examine(place)
+
+    def _replace(self, generation: Generation, rest: Place | None, reason: str) -> Iterator[Command]:
+        """Go on in the file that has the content now; or say that nothing has."""
+        position, known = generation.position, generation.known
+        if rest is None:
+            if known.size > position and not known.done:
+                yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
+        else:
+            after = self.of(rest.file)
+            if after is None:
+                after = self._add(rest, position, known.witness, Phase.DONE)
+            self._waiting.pop(rest.file, None)
+            after.known = replace(after.known, witness=known.witness, done=True)
+            if rest.codec:
+                after.known = replace(after.known, size=known.size)  # of its text
+            self._confirm_copies(generation)
+            if after.phase is Phase.DONE:
+                after.copy_of = None
+                if rest.codec or rest.size > position:
+                    after.position = position
+                    yield self._read(after)
+                else:
+                    after.position = rest.size
+                    yield Keep(after)
+        yield from self._drop(generation)
+
+    def _release(self) -> Iterator[Command]:
+        if not self._waiting or self._unsettled:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for place in sorted(waiting.values(), key=lambda each: each.modified):
+            yield Examine(place)
+
+    # What ended.
+
+    def _ended(self, generation: Generation | None, end: End, known: Known) -> Iterator[Command]:
+        if generation is None:
+            return
+        generation.position = end.position
+        size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
+        if generation.known.path != known.path:
+            yield Look(generation.known.path)  # either may be the newer one
+        generation.known = replace(known, log=self.path, size=size)
+        match end.kind:
+            case "truncated" | "gone":
+                generation.phase = Phase.SOUGHT
+                yield Seek(generation)
+            case "deleted" if self._waiting:  # one of them may be what it was moved to
+                generation.phase = Phase.SOUGHT
+                yield Seek(generation)
+            case "deleted":
+                if end.size > end.position:
+                    yield Lose(Loss(end.path, DELETED, end.position, end.size - end.position, exact=True))
+                self._confirm_copies(generation)
+                yield from self._drop(generation)
+            case "damaged":
+                yield Lose(Loss(end.path, DAMAGED, end.position, max(0, end.size - end.position), exact=False))
+                yield from self._finish(generation)
+            case "concluded":
+                if not known.codec and self._here is not None and not self._left(known.file):
+                    yield self._read(generation)  # it is back at its path
+                else:
+                    yield from self._finish(generation)
+            case _:
+                generation.phase = Phase.DONE
+        yield from self._release()
+
+    def _finish(self, generation: Generation) -> Iterator[Command]:
+        generation.phase = Phase.DONE
+        generation.known = replace(generation.known, done=True)
+        yield Keep(generation)
+
+    def _deleted(self, source: str) -> Iterator[Command]:
+        generation = self.named(source)
+        if generation is not None and generation.phase is Phase.DONE and generation.links <= 1:
+            yield from self._drop(generation)

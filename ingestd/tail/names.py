@@ -1,0 +1,234 @@
+"""Names: what stands at which path of the watched directories, followed from event to event. Pure: no I/O, no clock.
+
+A file that is renamed before anybody looked at it belongs to the log that it was written under. A look tells what is
+at a path then. Events of before the look may come after it, so what it showed is certain one batch of events later.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ingestd.tail.rotation import codec_of, possible_originals
+from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ingestd.tail.file_id import FileId
+
+__all__ = ["Changes", "Names"]
+
+
+@dataclass(slots=True)
+class _Name:
+    """What stands at a path. `log`: the path that it is, or was, written under. `file`: None until it was looked at."""
+
+    log: str
+    file: FileId | None = None
+    judged: bool = False
+    """Empty or refused: nothing is lost with it."""
+    fresh: bool = True
+    """Looked at after the last batch of events."""
+    shown: FileId | None = None
+    """What a look showed just before it was renamed: most likely this file, but not certainly."""
+
+
+_LINK: Final = _Name("", judged=True)
+"""What was made beside a log: perhaps a link to what the log's name is deleted of next, which is a rotation then."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a batch of events asks for: looks (path, and the log that the file is of), and what it says of files."""
+
+    looks: dict[str, str | None] = field(default_factory=dict)
+    vanished: list[tuple[str, str]] = field(default_factory=list)
+    """(log, path) of files that came and went without being seen."""
+    deleted: list[tuple[FileId, str]] = field(default_factory=list)
+    """Known files of which a name is gone."""
+    moved: list[tuple[FileId, str]] = field(default_factory=list)
+    """Known files that were renamed, and their new paths."""
+
+
+class Names:
+    """Paths of one tail.
+
+    Invariants
+        A file that was not seen is looked for where it was renamed to, or said to have vanished.
+    """
+
+    def __init__(self, log_at: Callable[[str], str | None], known: Callable[[FileId], bool]) -> None:
+        """`log_at`: the log that a file made at a path is of. `known`: whether a file is a generation of a log."""
+        self._log_at = log_at
+        self._known = known
+        self._names: dict[str, _Name] = {}
+        self._fresh: set[str] = set()
+        self._moving: dict[int, list[tuple[str, _Name | None]]] = {}
+        """By cookie: where files were renamed from, and what stood there."""
+        self._doubtful: dict[str, _Name] = {}
+        self._links: dict[str, list[str]] = {}
+        """Names that were made of late beside a log, by its path, and look like rotations of it."""
+        self._late_links: dict[str, list[str]] = {}
+        self._link_names: set[str] = set()
+
+    def holds(self, path: str, inode: int) -> bool:
+        """Whether a path is certain to stand for the known file with this inode number."""
+        name = self._names.get(path)
+        if name is None or name.file is None or name.fresh or name.judged:
+            return False
+        return name.file.inode == inode and self._known(name.file)
+
+    def looked(self, path: str, log: str, file: FileId | None) -> str | None:
+        """A look showed this. Returns the log of a file that vanished unseen before it, if one did."""
+        before = self._doubtful.pop(path, None)
+        if file is None:
+            # What was to be seen there went meanwhile: events that are to come say how.
+            if path in self._names and not self._unseen(self._names[path]):
+                del self._names[path]
+            self._fresh.discard(path)
+        else:
+            self._names[path] = _Name(log, file)
+            self._fresh.add(path)
+        return None if before is None or before.file == file or not self._unseen(before) else before.log
+
+    def judge(self, path: str, *, judged: bool) -> None:
+        """Nothing is lost if the file at a path goes; or something is, since it was written to."""
+        name = self._names.get(path)
+        if name is not None:
+            name.judged = judged
+
+    def forget(self, present: Iterable[str]) -> None:
+        """Keep only what is at these paths, and what was renamed there by events."""
+        kept = set(present)
+        for path in [path for path in self._names if path not in kept and self._log_at(path) == path]:
+            del self._names[path]
+            self._fresh.discard(path)
+
+    def heard(self, events: Iterable[tuple[str, int, int]]) -> Changes:
+        """Take a batch of events: path, mask, cookie. All that happened before the batch was read is in it."""
+        changes = Changes()
+        late, fresh = self._moving, self._fresh
+        self._moving, self._fresh = {}, set()
+        self._late_links, self._links = self._links, {}
+        self._link_names = {path for paths in self._late_links.values() for path in paths}
+        for path, mask, cookie in events:
+            if mask & MOVED_FROM:
+                self._moving.setdefault(cookie, []).append((path, self._take(path)))
+                changes.looks.pop(path, None)
+            elif mask & MOVED_TO:
+                name = _taken(self._moving, cookie, path) or _taken(late, cookie, path)
+                if name is None:
+                    self._created(path, changes)
+                elif name is _LINK:
+                    self._linked(path)
+                else:
+                    self._renamed(name, path, changes)
+            elif mask & CREATED:
+                self._created(path, changes)
+                self._linked(path)
+            elif mask & DELETED:
+                self._deleted(path, changes)
+        for path, left in (each for froms in late.values() for each in froms):
+            if left is not None and self._certainly_unseen(left):
+                changes.vanished.append((left.log, path))  # renamed to where nobody watches
+        for path in fresh - self._fresh:
+            if path in self._names and path not in changes.looks:
+                self._names[path].fresh = False
+        return changes
+
+    def _unseen(self, name: _Name) -> bool:
+        file = name.file or name.shown
+        return not name.judged and (file is None or not self._known(file))
+
+    def _certainly_unseen(self, name: _Name) -> bool:
+        return self._unseen(name) and (name.file is None or not name.fresh)
+
+    def _created(self, path: str, changes: Changes) -> None:
+        log = self._log_at(path)
+        if log is not None:
+            self._replaced(path, changes)
+            self._names[path] = _Name(log)
+            changes.looks[path] = None
+        else:
+            self._names.pop(path, None)
+
+    def _linked(self, path: str) -> None:
+        """A name like a rotated one may be a second one of a log's file."""
+        directory, name = os.path.split(path)
+        for original in possible_originals(name) if not codec_of(name) else ():
+            if self._log_at(f"{directory}/{original}") is not None:
+                self._links.setdefault(f"{directory}/{original}", []).append(path)
+                self._link_names.add(path)
+
+    def _unlinked(self, path: str, name: _Name, changes: Changes) -> bool:
+        """Whether what was deleted here may have another name that was made for it: it was rotated then."""
+        links = [*self._late_links.pop(path, ()), *self._links.pop(path, ())]
+        for link in links:
+            changes.looks[link] = name.log
+            self._names[link] = _Name(name.log, judged=name.judged, shown=name.file or name.shown)
+        return bool(links)
+
+    def _replaced(self, path: str, changes: Changes) -> None:
+        before = self._names.get(path)
+        if before is not None and self._certainly_unseen(before):
+            changes.vanished.append((before.log, path))
+
+    def _renamed(self, name: _Name, new: str, changes: Changes) -> None:
+        self._replaced(new, changes)
+        self._names[new] = name
+        if name.file is None or name.fresh or name.judged or self._unseen(name):
+            # What is at the path now need not be what was looked at there.
+            changes.looks[new] = name.log
+            if name.file is not None:
+                self._names[new] = _Name(name.log, judged=name.judged, shown=name.file)
+        else:
+            changes.moved.append((name.file, new))
+            if self._log_at(new) is not None:
+                changes.looks[new] = name.log
+
+    def _take(self, path: str) -> _Name | None:
+        name = self._names.pop(path, None)
+        if name is None and (log := self._log_at(path)) is not None:
+            return _Name(log)
+        if name is None and path in self._link_names:
+            for links in (*self._late_links.values(), *self._links.values()):
+                if path in links:
+                    links.remove(path)
+                    name = _LINK
+        return name
+
+    def _deleted(self, path: str, changes: Changes) -> None:
+        name = self._names.pop(path, None)
+        changes.looks.pop(path, None)
+        rotated = self._unlinked(path, name or _Name(self._log_at(path) or path), changes)
+        if name is None:
+            return
+        if name.judged:
+            changes.deleted += [] if name.file is None else [(name.file, path)]
+            return
+        if not self._unseen(name):
+            if name.file is not None and not name.fresh:
+                changes.deleted.append((name.file, path))
+        elif rotated:
+            return
+        elif name.file is not None and name.fresh:
+            # Deleted since the look, or before the file that it showed came.
+            self._doubtful[path] = name
+            changes.looks[path] = None
+        else:
+            changes.vanished.append((name.log, path))
+
+
+def _taken(moving: dict[int, list[tuple[str, _Name | None]]], cookie: int, path: str) -> _Name | None:
+    """What was renamed; of several names of one directory, the one that the new name is beside."""
+    froms = moving.get(cookie)
+    if not froms:
+        return None
+    directory = path.rpartition("/")[0]
+    beside = next((each for each in froms if each[0].rpartition("/")[0] == directory), froms[0])
+    froms.remove(beside)
+    if not froms:
+        del moving[cookie]
+    return beside[1]

@@ -1,0 +1,96 @@
+"""Rotation: what rotated and compressed files are called. Names are hints, they decide nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["CODECS", "beginnings_of", "codec_of", "family_of", "is_rotation_of", "possible_originals", "rotated_from"]
+
+CODECS: Final = ("", "gz", "bz2", "xz", "zst", "lz4")
+"""How a file may be compressed, by the ending of its name; "" if it is not."""
+
+_ADDED: Final = re.compile(r"\d|\b(old|prev|bak)\b|~$")
+"""What rotation adds to a name."""
+
+_CURRENT: Final = "current"
+_TAI64N: Final = re.compile(r"@[0-9a-f]{24}(\.[stu])?")
+"""What svlogd, multilog and s6-log write to, and what they rotate it to."""
+
+_VARIES: Final = re.compile(r"[-._]?(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|~$")
+
+
+def codec_of(name: str) -> str:
+    """How a file is compressed, as its name or path tells: one of `CODECS`."""
+    stem, _, ending = os.path.basename(name).rpartition(".")
+    return ending if stem and ending in CODECS else ""
+
+
+def _plain(name: str) -> str:
+    """The name that a compressed file had before."""
+    codec = codec_of(name)
+    return name[: -len(codec) - 1] if codec else name
+
+
+def beginnings_of(original: str) -> tuple[str, ...]:
+    """What all names begin with that `is_rotation_of(…, original)` holds for."""
+    stem = original.rpartition(".")[0] or original
+    return (stem, "@") if original == _CURRENT else (stem,)
+
+
+def is_rotation_of(name: str, original: str) -> bool:
+    """Whether a file name looks like a rotated `original`.
+
+    So do access.log.1, access.log-20260101 and access-20260101.log of access.log, compressed (.gz) or not, and what
+    svlogd calls @400000006917a2b512345678.s of current.
+    """
+    if name.startswith(original):
+        return name != original
+    if original == _CURRENT:
+        return _TAI64N.fullmatch(_plain(name)) is not None
+    stem, dot, extension = original.rpartition(".")
+    return bool(
+        dot
+        and stem
+        and name.startswith((stem + "-", stem + ".", stem + "_"))
+        and _plain(name).endswith(dot + extension)
+    )
+
+
+def family_of(name: str) -> str:
+    """What a name has in common with those that it is rotated to: numbers, dates and compressed endings left out."""
+    plain = _plain(name)
+    return _CURRENT if _TAI64N.fullmatch(plain) else _VARIES.sub("", plain)
+
+
+def rotated_from(path: str) -> list[str]:
+    """The paths that a file at `path` may have been rotated from.
+
+    Its name has a number, a date, or `old` added, or no more than the ending of a compressed file.
+    """
+    directory, name = os.path.split(path)
+    plain = _plain(name)
+    return [
+        os.path.join(directory, original)
+        for original in possible_originals(name)
+        if (plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original)
+    ]
+
+
+def _added(name: str, original: str) -> str:
+    return name[len(os.path.commonprefix((name, original))) :]  # noqa: RUF071 - these are no paths
+
+
+def possible_originals(name: str) -> Iterator[str]:
+    """All names that `is_rotation_of(name, …)` holds for, and some more."""
+    if _TAI64N.fullmatch(_plain(name)):
+        yield _CURRENT
+    stem, dot, extension = _plain(name).rpartition(".")
+    for end in range(len(name) - 1, 0, -1):
+        yield name[:end]
+        if dot and end < len(stem) and name[end] in "-._":
+            yield name[:end] + dot + extension

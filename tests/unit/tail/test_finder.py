@@ -1,0 +1,749 @@
+"""What is found, where it is begun, whose it is, what is named as trouble; and what finding costs."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import socket
+import tempfile
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ingestd.daemon.source import StoredPosition, WrongDetail
+from ingestd.tail import finder as finder_module
+from ingestd.tail.looks import Looks
+from ingestd.tail.watch import DIRECTORY_EVENTS, OVERFLOW, Event, EventStream, WatchLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ingestd.tail.looks import Examination, Sighting
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("ab") as stream:
+        stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+class CountingLooks(Looks):
+    """Counts what is looked at, and what is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: Counter[str] = Counter()
+        self.examined: Counter[str] = Counter()
+
+    def look(self, path: str) -> Sighting:
+        self.looked[path] += 1
+        return super().look(path)
+
+    def examine(self, wanted: Examination) -> Any:
+        self.examined[wanted.place.path] += 1
+        return super().examine(wanted)
+
+
+# Finding
+
+
+async def test_a_file_appears_once_and_an_empty_one_when_it_has_bytes(follow: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", "one")
+    (tmp_path / "empty.log").touch()
+    follower = follow()
+    assert follower.paths(await follower.scan()) == ["a.log"]
+    await follower.begin()
+    append(tmp_path / "empty.log", "two")
+    append(tmp_path / "a.log", "three")
+    await follower.reads("one", "two", "three", ordered=False)
+    assert follower.paths() == ["a.log", "empty.log"]
+
+
+async def test_a_file_that_several_names_lead_to_appears_once(follow: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", "one")
+    (tmp_path / "link.log").symlink_to(tmp_path / "a.log")
+    os.link(tmp_path / "a.log", tmp_path / "hard.log")
+    follower = follow("*.log", "a*")
+    await follower.reads("one")
+    (tmp_path / "another.log").symlink_to(tmp_path / "link.log")
+    os.link(tmp_path / "a.log", tmp_path / "harder.log")
+    await follower.reads("one")
+    assert len(follower.found) == 1
+
+
+async def test_files_with_the_same_content_are_files_of_their_own(follow: Any, tmp_path: Path) -> None:
+    # Peers that know files by the first bytes alone take the second one for the first.
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes(b"# header\n" * 200)
+    follower = follow()
+    await follower.settle()
+    assert len(follower.found) == 2
+    assert len(follower.lines) == 400
+
+
+@pytest.mark.parametrize("names", [("worker.log", "worker-1.log"), ("app.log", "app.log.1"), ("a.log", "a.log~")])
+async def test_a_name_decides_nothing(follow: Any, tmp_path: Path, names: tuple[str, str]) -> None:
+    # Whatever it looks like, a file that the glob matches is a log, and one that is written to goes on.
+    follower = follow("*")
+    for number in range(3):
+        for name in names:
+            append(tmp_path / name, f"{name} {number}")
+        await follower.settle()
+    follower.restart()
+    await follower.reads(*(f"{name} {number}" for name in names for number in range(3)), ordered=False)
+    assert len(follower.sources) == 2
+
+
+async def test_a_new_file_is_found_by_events(follow: Any, tmp_path: Path) -> None:
+    follower = follow("**/*.log")
+    append(tmp_path / "a.log", "one")
+    await follower.reads("one")
+    (tmp_path / "sub").mkdir()
+    append(tmp_path / "new", "two")
+    (tmp_path / "new").rename(tmp_path / "b.log")
+    await follower.reads("one", "two")
+    append(tmp_path / "sub" / "c.part", "three")
+    (tmp_path / "sub" / "c.part").rename(tmp_path / "sub" / "c.log")
+    await follower.reads("one", "two", "three")
+    (tmp_path / "sub" / "deep" / "er").mkdir(parents=True)
+    append(tmp_path / "sub" / "deep" / "er" / "d.log", "four")
+    await follower.reads("one", "two", "three", "four")
+
+
+async def test_a_directory_that_comes_is_found_by_events(follow: Any, tmp_path: Path) -> None:
+    follower = follow("no/such/yet/*.log")
+    await follower.settle()
+    (tmp_path / "no").mkdir()
+    await follower.settle()
+    (tmp_path / "no" / "such" / "yet").mkdir(parents=True)
+    append(tmp_path / "no" / "such" / "yet" / "a.log", "one")
+    await follower.reads("one")
+
+
+async def test_a_directory_moved_away_and_made_anew_is_found_by_events(follow: Any, tmp_path: Path) -> None:
+    # A watch is the inode's: the directory that is moved takes its watch along, under the old path's name.
+    logs, away = tmp_path / "logs", tmp_path / "away"
+    logs.mkdir()
+    follower = follow("logs/*.log")
+    append(logs / "a.log", "one")
+    await follower.settle()
+    logs.rename(away)
+    logs.mkdir()
+    append(logs / "a.log", "two")
+    append(away / "a.log", "three")
+    await follower.settle()
+    append(logs / "b.log", "four")
+    await follower.reads("one", "two", "three", "four", ordered=False)
+    append(away / "c.log", "not ours")
+    await follower.settle()
+    assert b"not ours" not in follower.texts
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_file_that_comes_as_its_directory_is_first_watched_is_found(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    # A watch tells of what comes after it, a look of what was there before: who is made between the two is in neither.
+    watch = EventStream.watch
+    made = set()
+
+    def late(stream: EventStream, path: str, events: int) -> int:
+        if when == "after":
+            watched = watch(stream, path, events)
+        if events == DIRECTORY_EVENTS and path.startswith(str(tmp_path)) and path not in made:
+            made.add(path)
+            append(Path(path) / "between.log", path)
+        return watched if when == "after" else watch(stream, path, events)
+
+    (tmp_path / "sub").mkdir()
+    monkeypatch.setattr(EventStream, "watch", late)
+    follower = follow("**/*.log")
+    await follower.reads(str(tmp_path), f"{tmp_path}/sub", ordered=False)
+
+
+async def test_without_inotify_files_and_their_rotations_are_found_by_the_clock(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more(*_: Any, **__: Any) -> None:
+        raise WatchLimit(24, "Too many open files")
+
+    monkeypatch.setattr(finder_module, "EventStream", no_more)
+    follower = follow(rescan_interval=0.05)
+    await follower.settle()
+    append(tmp_path / "a.log", "one")
+    (tmp_path / "empty.log").touch()
+    await follower.reads("one")
+    append(tmp_path / "empty.log", "two")
+    await follower.reads("one", "two")
+    for number in range(3):
+        (tmp_path / "a.log").rename(tmp_path / f"a.log.{number}")
+        append(tmp_path / "a.log", f"next {number}")
+        await follower.settle()
+    await follower.reads("one", "two", "next 0", "next 1", "next 2")
+    assert not follower.losses
+
+
+async def test_a_kernel_that_gives_too_few_watches_is_made_up_for_by_the_clock(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = EventStream.watch
+
+    def some(stream: EventStream, path: str, events: int) -> int:
+        if path.endswith("/sub"):
+            raise WatchLimit(28, "No space left on device")
+        return watch(stream, path, events)
+
+    monkeypatch.setattr(EventStream, "watch", some)
+    (tmp_path / "sub").mkdir()
+    follower = follow("**/*.log", rescan_interval=0.05)
+    await follower.settle()
+    append(tmp_path / "a.log", "one")
+    await follower.reads("one")
+    append(tmp_path / "sub" / "b.log", "two")
+    await follower.reads("one", "two")
+
+
+async def test_after_an_overflow_everything_is_looked_at_anew(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = follow("*.log*")
+    for name in ("a.log", "b.log", "c.log"):
+        append(tmp_path / name, f"{name} one")
+    await follower.settle()
+    with monkeypatch.context() as deaf:
+        # The kernel drops these events.
+        deaf.setattr(follower.finder._inotify, "_heard", lambda _: None)
+        (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+        append(tmp_path / "a.log", "a.log two")
+        append(tmp_path / "new.log", "new.log one")
+        (tmp_path / "b.log").unlink()
+        (tmp_path / "c.log").rename(tmp_path / "d.log")
+        append(tmp_path / "c.log", "c.log two")
+        await follower.settle()
+    assert len(follower.lines) == 3
+    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    expected = [f"{name} one" for name in ("a.log", "b.log", "c.log", "new.log")]
+    await follower.reads(*expected, "a.log two", "c.log two", ordered=False)
+    assert not follower.losses
+
+
+# Where to start
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("beginning", ["old", "new", "later"]), ("end", ["later"]), ("1h", ["new", "later"])],
+)
+async def test_start_speaks_of_files_that_were_there_before(
+    follow: Any, tmp_path: Path, start: str, expected: list[str]
+) -> None:
+    append(tmp_path / "old.log", "old")
+    os.utime(tmp_path / "old.log", (0, 0))
+    append(tmp_path / "recent.log", "new")
+    follower = follow(start=start)
+    await follower.begin()
+    append(tmp_path / "then.log", "later")
+    await follower.reads(*expected, ordered=False)
+
+
+async def test_the_end_is_behind_the_last_whole_line(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"one\nhalf of a li")
+    follower = follow(start="end")
+    await follower.begin()
+    append(tmp_path / "a.log", "ne")
+    await follower.reads("half of a line")
+
+
+async def test_an_empty_file_of_before_is_read_from_its_beginning(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    follower = follow(start="end")
+    await follower.begin()
+    append(tmp_path / "a.log", "one")
+    await follower.reads("one")
+
+
+async def test_what_came_while_we_were_down_is_read_from_its_beginning(follow: Any, tmp_path: Path) -> None:
+    # Rotated while we were down, with start = "end": the lines of the new file must not be skipped.
+    append(tmp_path / "a.log", "one")
+    follower = follow(start="end")
+    await follower.settle()
+    follower.stop()
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    append(tmp_path / "a.log", "two")
+    append(tmp_path / "b.log", "three")
+    follower.start()
+    await follower.reads("two", "three", ordered=False)
+
+
+async def test_the_second_run_reads_from_the_beginning_although_the_first_found_nothing(
+    follow: Any, tmp_path: Path
+) -> None:
+    # Installed before the application: nothing is stored, and yet the next start is not the first.
+    follower = follow(start="end")
+    await follower.settle()
+    follower.stop()
+    append(tmp_path / "a.log", "one")
+    follower.start()
+    await follower.reads("one")
+
+
+async def test_what_was_begun_at_its_end_is_known_by_its_last_bytes(follow: Any, tmp_path: Path) -> None:
+    # Nothing was read of it yet, and still the bytes before the position tell that it is truncated and grown again.
+    header = "# " + "h" * 2000
+    append(tmp_path / "a.log", header, "one")
+    follower = follow(start="end")
+    await follower.settle()
+    follower.stop()
+    (tmp_path / "a.log").write_text("")
+    append(tmp_path / "a.log", header, "ONE", "TWO")
+    follower.start()
+    await follower.reads(header, "ONE", "TWO")
+
+
+async def test_once_ends_at_the_size_each_file_has_now(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"one\ntwo")
+    follower = follow(once=True)
+    (found,) = await follower.scan()
+    assert found.until == 7
+    with (tmp_path / "a.log").open("ab") as stream:
+        stream.write(b" more\nthree\n")
+    follower.drain()
+    assert follower.texts == [b"one", b"two"]
+    assert (follower.ended[found.source].kind, follower.ended[found.source].position) == ("taken", 7)
+    assert follower.stored[found.source].position == 7
+
+
+async def test_once_knows_copies_and_goes_on_where_the_last_run_stopped(follow: Any, tmp_path: Path) -> None:
+    follower = follow("a.log*", once=True)
+    append(tmp_path / "a.log", "one", "two")
+    (tmp_path / "a.log.1").write_bytes((tmp_path / "a.log").read_bytes())
+    append(tmp_path / "b.log", "not ours")
+    await follower.scan()
+    follower.drain()
+    assert follower.texts == [b"one", b"two"]
+    follower.stop()
+    append(tmp_path / "a.log", "three")
+    (tmp_path / "a.log").rename(tmp_path / "a.log.2")
+    append(tmp_path / "a.log", "four")
+    follower.start()
+    await follower.scan()
+    follower.drain()
+    assert follower.texts == [b"one", b"two", b"three", b"four"]
+    follower.restart()
+    await follower.scan()
+    follower.drain()
+    assert len(follower.texts) == 4
+    assert not follower.losses
+
+
+# Trouble
+
+
+async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "directory.log").mkdir()
+    os.mkfifo(tmp_path / "fifo.log")
+    (tmp_path / "dangling.log").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "circle.log").symlink_to(tmp_path / "circle.log")
+    (tmp_path / "binary.log").write_bytes(b"\x7fELF\0\0\0")
+    (tmp_path / "packed.log").write_bytes(gzip.compress(b"text\n"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(tmp_path)  # the path of a socket has at most 107 bytes
+        listener.bind("socket.log")
+        follower = follow("*.log", "directory.log", "missing.log", rescan_interval=0.05)
+        await follower.settle()
+        append(tmp_path / "a.log", "one")  # so that there is another pass
+        await follower.reads("one")
+    reasons = {Path(thing).name: reason for thing, reason in follower.told}
+    assert len(reasons) == len(follower.told), "trouble is told once a state"
+    assert reasons["directory.log"] == "a directory, not a file"
+    assert reasons["fifo.log"] == "a FIFO, not a file"
+    assert reasons["socket.log"] == "a socket, not a file"
+    assert reasons["dangling.log"] == "a symbolic link that leads nowhere"
+    assert "Too many levels of symbolic links" in reasons["circle.log"]
+    assert reasons["binary.log"].startswith("holds NUL bytes")
+    assert reasons["packed.log"].startswith("a compressed file")
+    assert reasons["missing.log"] == "no such file"
+    assert len(follower.found) == 1
+
+
+@pytest.mark.parametrize(("content", "word"), [(b"a\0b\n", "NUL"), (gzip.compress(b"text\n"), "compressed")])
+async def test_a_refused_file_is_taken_once_it_is_text(follow: Any, tmp_path: Path, content: bytes, word: str) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    follower = follow(rescan_interval=0.05)
+    await follower.settle()
+    assert [word in reason for _, reason in follower.told] == [True]
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    await follower.reads("one")
+    assert not follower.losses
+
+
+async def test_a_refused_file_that_was_not_modified_is_not_opened_again(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"a\0b")
+    looks = CountingLooks()
+    follower = follow(rescan_interval=0.05, looks=looks)
+    await follower.settle()
+    append(tmp_path / "b.log", "one")
+    await follower.reads("one")
+    assert looks.examined[f"{tmp_path}/a.log"] == 1
+
+
+@contextmanager
+def barred(path: Path) -> Iterator[Callable[[], None]]:
+    """As somebody else, who may not read the file until the function that is given is called."""
+    path.chmod(0)
+    privileged = os.geteuid() == 0
+    if privileged:
+        os.seteuid(65534)
+
+    def open_up() -> None:
+        if privileged:
+            os.seteuid(0)
+        path.chmod(0o644)
+
+    try:
+        yield open_up
+    finally:
+        open_up()
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A directory that everybody may enter."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+async def test_an_unreadable_file_is_named_and_taken_when_it_can_be_read(follow: Any, public_path: Path) -> None:
+    append(public_path / "a.log", "one")
+    with barred(public_path / "a.log") as open_up:
+        follower = follow(directory=public_path)
+        await follower.settle()
+        assert follower.told == [(f"{public_path}/a.log", "can not be read: Permission denied")]
+        open_up()
+        await follower.reads("one")
+    assert len(follower.told) == 1
+
+
+async def test_an_unreadable_directory_is_named_and_its_files_taken_when_it_can_be_read(
+    follow: Any, public_path: Path
+) -> None:
+    (public_path / "sub").mkdir()
+    append(public_path / "sub" / "a.log", "one")
+    follower = follow("sub/*.log", directory=public_path, rescan_interval=0.05)
+    await follower.reads("one")
+    follower.stop()
+    with barred(public_path / "sub") as open_up:
+        follower.start()
+        await follower.settle()
+        assert follower.troubles[f"{public_path}/sub"] == "directory can not be read: Permission denied"
+        open_up()
+        (public_path / "sub").chmod(0o755)
+        append(public_path / "sub" / "a.log", "two")
+        await follower.reads("one", "two")
+    assert not follower.losses
+
+
+async def test_binary_files_are_taken_when_that_is_asked_for(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"a\0b\n\xff\n")
+    follower = follow(binary="accept")
+    await follower.settle()
+    assert follower.texts == [b"a\0b", b"\xff"]
+
+
+async def test_a_link_that_leads_nowhere_is_followed_once_it_leads_somewhere(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    (tmp_path / "a.log").symlink_to("b.log")
+    (tmp_path / "b.log").symlink_to(tmp_path / "away" / "target")
+    follower = follow("a.log")
+    await follower.settle()
+    assert follower.told == [(f"{tmp_path}/a.log", "a symbolic link that leads nowhere")]
+    append(tmp_path / "away" / "target", "one")
+    await follower.reads("one")
+
+
+async def test_a_link_into_a_directory_that_is_missing_is_followed_at_a_later_look(follow: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to(tmp_path / "away" / "target")
+    follower = follow(rescan_interval=0.05)
+    await follower.settle()
+    (tmp_path / "away").mkdir()
+    append(tmp_path / "away" / "target", "one")
+    await follower.reads("one")
+
+
+async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.log"))
+    append(odd, "one")
+    follower = follow()
+    await follower.settle()
+    (stored,) = follower.stored.values()
+    stored.detail["path"].encode()
+    assert follower.found[0].label == f"{tmp_path}/\\xff.log"
+    follower.restart()
+    append(odd, "two")
+    await follower.reads("one", "two")
+
+
+def test_a_stored_detail_that_can_not_be_understood_is_named(make_route: Callable[..., Any]) -> None:
+    stored = [StoredPosition("odd", 3, {"offset": 1})]
+    with pytest.raises(WrongDetail, match="odd: path: expected a path, it is missing"):
+        make_route().finder(stored, once=False)
+
+
+# Two tails
+
+
+@pytest.fixture
+def two(follow: Any) -> Callable[..., tuple[Any, Any]]:
+    """Two tails of a daemon, the first in the configuration first."""
+
+    def make(first: str, second: str, **settings: Any) -> tuple[Any, Any]:
+        one = follow(first, name="first")
+        return one, follow(second, name="second", beside=[one], **settings)
+
+    return make
+
+
+async def settle(*followers: Any) -> None:
+    await asyncio.gather(*(follower.begin() for follower in followers if follower.running is None))
+    for follower in (*followers, *followers):
+        await follower.settle()
+
+
+async def test_a_file_that_two_tails_match_goes_to_the_first_whoever_sees_it_earlier(two: Any, tmp_path: Path) -> None:
+    first, second = two("a.log", "*.log")
+    append(tmp_path / "a.log", "a")
+    append(tmp_path / "b.log", "b")
+    await settle(second)
+    assert second.texts == [b"b"]
+    assert second.told == [(f"{tmp_path}/a.log", "taken by the tail 'first'; a file belongs to one tail")]
+    await settle(first, second)
+    assert first.texts == [b"a"]
+    assert first.told == []
+
+
+async def test_a_file_stays_with_its_tail_where_it_is_renamed_to(two: Any, tmp_path: Path) -> None:
+    first, second = two("a.log", "*.log")
+    append(tmp_path / "b.log", "one")
+    await settle(first, second)
+    (tmp_path / "b.log").rename(tmp_path / "a.log")
+    await settle(first, second)
+    append(tmp_path / "a.log", "two")
+    await settle(first, second)
+    assert second.texts == [b"one", b"two"]
+    assert first.texts == []
+    assert first.troubles == {f"{tmp_path}/a.log": "taken by the tail 'second'; a file belongs to one tail"}
+    append(tmp_path / "b.log", "three")
+    await settle(first, second)
+    assert second.texts == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("down", [False, True])
+async def test_a_file_moved_between_two_tails_is_read_once(two: Any, tmp_path: Path, down: bool) -> None:
+    # 100 of 100 lines came twice.
+    first, second = two("a/*.log", "b/*.log")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    append(tmp_path / "a" / "x.log", "1")
+    append(tmp_path / "b" / "y.log", "2")
+    await settle(first, second)
+    for round_trip in range(2):
+        if down:
+            second.stop()
+            first.stop()
+        there, back = ("a", "b") if not round_trip else ("b", "a")
+        (tmp_path / there / "x.log").rename(tmp_path / back / "x.log")
+        (tmp_path / back / "y.log").rename(tmp_path / there / "y.log")
+        append(tmp_path / back / "x.log", f"{round_trip} x")
+        append(tmp_path / there / "y.log", f"{round_trip} y")
+        if down:
+            first.start()
+            second.start()
+        await settle(first, second)
+    assert first.texts == [b"1", b"0 x", b"1 x"]
+    assert second.texts == [b"2", b"0 y", b"1 y"]
+    assert not first.losses + second.losses
+
+
+async def test_a_file_that_a_tail_refused_may_go_to_another(two: Any, tmp_path: Path) -> None:
+    # As good as a new file that gets the inode of one that was refused and deleted.
+    first, second = two("*.log", "*.bin", binary="accept")
+    (tmp_path / "a.log").write_bytes(b"a\0b\n")
+    await settle(first, second)
+    assert list(first.troubles) == [f"{tmp_path}/a.log"]
+    (tmp_path / "a.log").rename(tmp_path / "a.bin")
+    await settle(first, second)
+    assert second.texts == [b"a\0b"]
+    assert not first.losses
+
+
+async def test_a_rotated_file_that_another_tail_matches_is_read_once(two: Any, tmp_path: Path) -> None:
+    first, second = two("a.log", "a.log.*")
+    append(tmp_path / "a.log", "0")
+    await settle(first, second)
+    for number in range(1, 4):
+        (tmp_path / "a.log").rename(tmp_path / f"a.log.{number}")
+        append(tmp_path / "a.log", str(number))
+    await settle(first, second)
+    assert sorted(first.texts + second.texts) == [b"0", b"1", b"2", b"3"]
+
+
+# What it costs
+
+
+async def test_a_pass_looks_at_no_file_that_it_knows(follow: Any, tmp_path: Path) -> None:
+    # Thousands of files: a pass that looks at each of them is slow and hot.
+    for number in range(2000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    looks = CountingLooks()
+    follower = follow(looks=looks)
+    follower.unopened = []
+    await follower.begin()
+    assert len(follower.found) == 2000
+    assert max(looks.looked.values()) == 1
+    assert max(looks.examined.values()) == 1
+    append(tmp_path / "another.log", "y")
+    await follower.until(lambda: len(follower.found) == 2001)
+    before = looks.looked.copy()
+    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    append(tmp_path / "last.log", "z")
+    await follower.until(lambda: len(follower.found) == 2002)
+    assert set(looks.looked - before) <= {f"{tmp_path}/another.log", f"{tmp_path}/last.log"}
+
+
+async def test_a_rotation_costs_the_same_however_many_files_are_beside_it(follow: Any, tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"job-{number}.log").write_text("x\n")
+    looks = CountingLooks()
+    follower = follow("*.log*", looks=looks)
+    follower.unopened = []
+    await follower.begin()
+    append(tmp_path / "a.log", "one")
+    await follower.until(lambda: len(follower.found) == 1001)
+    before = looks.looked.copy()
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    append(tmp_path / "a.log", "two")
+    await follower.until(lambda: len(follower.found) == 1002)
+    assert set(looks.looked - before) <= {f"{tmp_path}/a.log", f"{tmp_path}/a.log.1"}
+
+
+async def test_a_start_lists_a_directory_once_however_many_files_are_gone_from_it(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Positions of deleted files are kept for a month: with thousands of them, and a look at every file of the directory
+    # for each, a start held the loop up for longer than systemd's watchdog bears, and so did the next one.
+    for number in range(200):
+        append(tmp_path / f"job-{number}.log", f"{number} one")
+        append(tmp_path / f"job-{number}.log.9", "rotated before")
+        os.utime(tmp_path / f"job-{number}.log.9", (1000, 1000))
+    looks = CountingLooks()
+    follower = follow(looks=looks)
+    await follower.settle()
+    follower.stop()
+    for number in range(3, 200):
+        (tmp_path / f"job-{number}.log").unlink()
+    (tmp_path / "job-0.log").rename(tmp_path / "job-0.log.1")
+    append(tmp_path / "job-0.log.1", "0 two")
+    (tmp_path / "job-1.log.2").write_bytes((tmp_path / "job-1.log").read_bytes())
+    (tmp_path / "job-1.log").write_text("another one\n")
+    (tmp_path / "job-2.log").unlink()
+    (tmp_path / "job-2.log.1.gz").write_bytes(gzip.compress(b"2 one\n2 two\n"))
+    looks.looked.clear()
+    listed = []
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    with monkeypatch.context() as counting:
+        counting.setattr(os, "scandir", counted)
+        follower.start()
+        await follower.scan()
+    assert len(listed) <= 2, "once to find files, once to find those that are missing"
+    await follower.settle()
+    assert sorted(follower.texts[200:]) == [b"0 two", b"2 two", b"another one"]
+    assert not follower.losses
+    assert looks.looked.total() < 2000
+    follower.restart()
+    looks.looked.clear()
+    await follower.settle()
+    assert looks.looked.total() < 50, "what is gone is not looked for again"
+
+
+# A file system that does not answer
+
+
+class StuckLooks(Looks):
+    """Does not come back from a look until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck = threading.Event()
+        self.go_on = threading.Event()
+
+    def walk(self, *arguments: Any) -> Any:
+        self.stuck.set()
+        assert self.go_on.wait(60)
+        return super().walk(*arguments)
+
+
+async def test_a_look_that_hangs_is_the_trouble_of_its_tail_alone(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "PATIENCE", 0.05)
+    append(tmp_path / "a.log", "a")
+    append(tmp_path / "b.log", "b")
+    looks = StuckLooks()
+    first = follow("a.log", name="first", looks=looks)
+    second = follow("b.log", name="second", beside=[first])
+    scan = asyncio.ensure_future(first.begin())
+    try:
+        await second.reads("b")
+        while not first.told:
+            await asyncio.sleep(0.01)
+        ((thing, reason),) = first.told
+        assert thing == str(tmp_path)
+        assert reason.startswith("no answer for 0.05 s")
+        assert not scan.done()
+    finally:
+        looks.go_on.set()
+    await scan
+    await first.reads("a")
+
+
+async def test_a_finder_whose_look_hangs_can_be_closed(follow: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", "a")
+    looks = StuckLooks()
+    follower = follow(looks=looks)
+    scan = asyncio.ensure_future(follower.scan())
+    try:
+        while not looks.stuck.is_set():
+            await asyncio.sleep(0.001)
+        scan.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scan
+        follower.finder.close()
+        follower.finder.close()
+    finally:
+        looks.go_on.set()
+
+
+async def test_the_loop_goes_on_while_thousands_of_files_are_found(follow: Any, tmp_path: Path) -> None:
+    for number in range(3000):
+        (tmp_path / f"{number}.log").write_text("x\n")
+    follower = follow()
+    follower.unopened = []
+    scan = asyncio.ensure_future(follower.scan())
+    turns = 0
+    while not scan.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await scan
+    assert len(follower.found) == 3000
+    assert turns > 10

@@ -1,0 +1,444 @@
+"""What looks at real files, directories and links show, and how a file is found again."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ingestd.tail.file_id import FileId, identify
+from ingestd.tail.globs import Globs
+from ingestd.tail.known import Known, Witness
+from ingestd.tail.log import Copy, Empty, Examined, Place, Plain, Refused
+from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingestd.tail.looks import Sighting
+
+NOTHING = Globs([], [])
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\ntwo\n")
+    return path
+
+
+def place_of(path: Path, codec: str = "") -> Place:
+    place = Looks().look(str(path)).place
+    assert place is not None
+    return replace(place, codec=codec)
+
+
+def modified(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() + seconds, time.time() + seconds))
+
+
+# Looking at a path
+
+
+def test_a_file_is_seen_with_what_it_is(looks: Looks, log: Path) -> None:
+    os.link(log, log.with_name("b.log"))
+    status = log.stat()
+    descriptor = os.open(log, os.O_PATH)
+    expected = Place(str(log), identify(descriptor), 8, status.st_mtime_ns, links=2)
+    os.close(descriptor)
+    sighting = looks.look(str(log))
+    assert (sighting.place, sighting.through, sighting.trouble) == (expected, (), None)
+
+
+def test_a_link_is_seen_with_all_that_leads_through(looks: Looks, log: Path) -> None:
+    directory = log.parent
+    (directory / "sub").symlink_to(".")
+    (directory / "middle").symlink_to("sub/a.log")
+    (directory / "link").symlink_to(directory / "middle")
+    sighting = looks.look(f"{directory}/link")
+    assert sighting.place == place_of(log)
+    assert sighting.through == tuple(f"{directory}/{name}" for name in ("link", "middle", "sub", "a.log"))
+
+
+def test_nothing_there_is_no_trouble(looks: Looks, tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/none", f"{tmp_path}/none/deeper"):
+        sighting = looks.look(path)
+        assert (sighting.place, sighting.through, sighting.trouble) == (None, (), None)
+
+
+def test_a_link_that_leads_nowhere_is_seen_with_where_it_leads(looks: Looks, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("away/none")
+    sighting = looks.look(f"{tmp_path}/link")
+    assert sighting.trouble == "a symbolic link that leads nowhere"
+    assert sighting.through == (f"{tmp_path}/link", f"{tmp_path}/away/none")
+
+
+@pytest.mark.parametrize(
+    ("make", "trouble"),
+    [
+        (Path.mkdir, "a directory, not a file"),
+        (os.mkfifo, "a FIFO, not a file"),
+        (lambda path: path.symlink_to("/dev/null"), "a character device, not a file"),
+        (lambda path: path.symlink_to(path), "can not be read: Too many levels of symbolic links"),
+    ],
+)
+def test_what_is_no_file_is_trouble(looks: Looks, tmp_path: Path, make: Callable[[Path], object], trouble: str) -> None:
+    make(tmp_path / "a.log")
+    sighting = looks.look(f"{tmp_path}/a.log")
+    assert (sighting.place, sighting.trouble) == (None, trouble)
+
+
+def test_links_on_the_way_are_named_and_a_loop_ends(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    (tmp_path / "up").symlink_to("../")
+    assert set(links_of(f"{tmp_path}/one")) >= {f"{tmp_path}/one", f"{tmp_path}/two"}
+    assert links_of(f"{tmp_path}/up/{tmp_path.name}/up/a.log") == (f"{tmp_path}/up", f"{tmp_path.parent}/a.log")
+    assert links_of(f"{tmp_path}/none") == ()
+
+
+# A walk
+
+
+def test_a_walk_looks_at_what_is_not_known_and_at_every_link(looks: Looks, log: Path) -> None:
+    (log.parent / "link.log").symlink_to(log)
+    (log.parent / "new.log").touch()
+    inode = log.stat().st_ino
+    walk = looks.walk(
+        Globs([f"{log.parent}/*.log"], []), lambda _: None, lambda path, at: (path, at) == (str(log), inode)
+    )
+    assert [Path(sighting.path).name for sighting in walk.sightings] == ["link.log", "new.log"]
+    assert walk.present == {str(log), f"{log.parent}/link.log", f"{log.parent}/new.log"}
+    assert walk.troubles == {}
+
+
+@pytest.mark.parametrize("happens", ["made", "deleted", "renamed", "anew", "gone"])
+def test_a_directory_is_known_to_be_as_it_was_listed_until_names_change(
+    looks: Looks, tmp_path: Path, happens: str
+) -> None:
+    directory = tmp_path / "sub"
+    directory.mkdir()
+    (directory / "a.log").touch()
+    os.utime(directory, (1000, 1000))
+    directories = looks.walk(Globs([f"{directory}/*"], []), lambda _: None, lambda *_: False).directories
+    with (directory / "a.log").open("ab") as stream:
+        stream.write(b"written\n")
+    assert set(directories) == {str(directory)}
+    assert not looks.changed(directories)
+    if happens == "made":
+        (directory / "b.log").touch()
+    elif happens == "deleted":
+        (directory / "a.log").unlink()
+    elif happens == "renamed":
+        (directory / "a.log").rename(directory / "b.log")
+    else:
+        directory.rename(tmp_path / "away")
+    if happens == "anew":
+        directory.mkdir()
+        os.utime(directory, (1000, 1000))
+    assert looks.changed(directories)
+
+
+# Examining a file
+
+
+def examine(looks: Looks, path: Path, *originals: Original, **settings: Any) -> Any:
+    examined = looks.examine(Examination(place_of(path, settings.pop("codec", "")), originals, **settings))
+    assert examined is not None
+    assert examined.place.path == str(path)
+    return examined.verdict
+
+
+def original(path: Path, position: int, *, witness: Witness | None = None, reading: bool = True) -> Original:
+    content = path.read_bytes()
+    return Original(
+        "o", str(path), place_of(path).file, position, witness or Witness.of(position, content[:position]), reading
+    )
+
+
+def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log: Path) -> None:
+    assert examine(looks, log) == Plain(0, Witness.of(8, b"one\ntwo\n"))
+
+
+@pytest.mark.parametrize(("content", "start"), [(b"one\ntwo", 4), (b"one\n", 4), (b"one", 0)])
+def test_at_its_end_it_begins_behind_its_last_whole_line(looks: Looks, log: Path, content: bytes, start: int) -> None:
+    log.write_bytes(content)
+    assert examine(looks, log, at_end=True).start == start
+
+
+def test_nul_bytes_at_the_beginning_nobody_wrote(looks: Looks, log: Path) -> None:
+    log.write_bytes(b"\0" * 5000 + b"one\n")
+    assert examine(looks, log).start == 5000
+    log.write_bytes(b"\0" * 5000)
+    assert examine(looks, log) == Empty()
+
+
+def test_an_empty_file_is_empty_and_one_that_is_another_now_is_not_examined(looks: Looks, log: Path) -> None:
+    wanted = Examination(place_of(log))
+    log.write_bytes(b"")
+    assert looks.examine(wanted) == Examined(wanted.place, Empty())
+    log.rename(log.with_name("kept"))
+    log.write_bytes(b"another\n")
+    kept = replace(wanted.place, path=str(log.with_name("kept")))
+    assert looks.examine(wanted) == Examined(kept, Empty()), "where it is now"
+    log.with_name("kept").unlink()
+    assert looks.examine(wanted) is None
+
+
+@pytest.mark.parametrize("content", [b"a\0b\n", gzip.compress(b"text\n")])
+def test_what_is_no_text_is_refused_unless_it_is_asked_for(looks: Looks, log: Path, content: bytes) -> None:
+    log.write_bytes(content)
+    assert isinstance(examine(looks, log), Refused)
+    assert examine(looks, log, binary=True).start == 0
+
+
+def test_what_may_not_be_opened_is_unreadable_now(looks: Looks, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("ingestd.tail.looks.open_text", refuse)
+    assert examine(looks, log) == Unreadable("can not be read: Permission denied")
+
+
+def test_a_compressed_file_is_read_from_its_beginning_once_it_is_made(looks: Looks, log: Path) -> None:
+    packed = log.with_name("a.log.gz")
+    packed.write_bytes(gzip.compress(b"of another file\n"))
+    assert examine(looks, packed, codec="gz") == Empty(), "what it is made of is there still"
+    known = original(log, 8)
+    log.unlink()
+    assert examine(looks, packed, known, codec="gz").start == 0
+
+
+def test_a_compressed_file_may_be_what_became_of_a_known_one(looks: Looks, log: Path) -> None:
+    known = original(log, 4)
+    packed = log.with_name("a.log.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    assert examine(looks, packed, known, codec="gz") == Copy("o", 0, sure=False)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("length", [4, 8])
+def test_the_beginning_of_a_known_file_is_a_copy_as_far_as_it_goes(looks: Looks, log: Path, length: int) -> None:
+    copy = log.with_name("copy")
+    copy.write_bytes(log.read_bytes()[:length])
+    found = examine(looks, copy, original(log, 8))
+    assert found == Copy("o", length, Witness.of(length, b"one\ntwo\n"[:length]))
+
+
+def test_a_file_with_the_same_header_is_no_copy(looks: Looks, log: Path) -> None:
+    header = b"#" * 5000 + b"\n"
+    log.write_bytes(header + b"one\n" * 10)
+    other = log.with_name("other")
+    other.write_bytes(header + b"ONE\n")
+    assert isinstance(examine(looks, other, original(log, len(header) + 4)), Plain)
+
+
+def test_what_a_truncated_file_held_is_a_copy_though_it_is_not_sure(looks: Looks, log: Path) -> None:
+    known = original(log, 8)
+    copy = log.with_name("copy")
+    shutil.copyfile(log, copy)
+    log.write_bytes(b"new\n")
+    assert examine(looks, copy, known) == Copy("o", 0, sure=False)
+    copy.write_bytes(b"something else\n")
+    # Its reader may have read on before the truncation: only when it says so is it known what this is.
+    assert examine(looks, copy, known) == Copy("o", 0, sure=False)
+    assert isinstance(examine(looks, copy, replace(known, reading=False)), Plain)
+
+
+def test_what_a_file_held_that_is_gone_is_known_by_the_witness(looks: Looks, log: Path) -> None:
+    known = original(log, 8, reading=False)
+    copy = log.with_name("copy")
+    copy.write_bytes(log.read_bytes() + b"three\n")
+    log.unlink()
+    assert examine(looks, copy, known) == Copy("o", 0, sure=False)
+    copy.write_bytes(b"ONE\nTWO\n")
+    assert isinstance(examine(looks, copy, known), Plain)
+
+
+# Searching a generation
+
+
+def search(path: Path, known: Known, position: int, **changes: Any) -> Search:
+    wanted = Search(
+        "s",
+        known,
+        position,
+        directories=(str(path.parent),),
+        names=(path.name,),
+        elsewhere=(),
+        rotated=NOTHING,
+        others=(),
+        newest=True,
+        taken=lambda _: False,
+        matched=lambda _: False,
+    )
+    return replace(wanted, **changes)
+
+
+def known_of(path: Path, position: int) -> Known:
+    place = place_of(path)
+    witness = Witness.of(position, path.read_bytes()[:position])
+    return Known(str(path), str(path), place.file, witness, place.size, place.modified)
+
+
+def find(looks: Looks, *searches: Search) -> list[Any]:
+    return list(looks.search(searches))
+
+
+def test_a_renamed_file_is_found_by_its_identity(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    log.rename(log.with_name("whatever"))
+    (found,) = find(looks, wanted)
+    assert found.at == place_of(log.with_name("whatever"))
+    assert found.intact
+
+
+def test_a_truncated_file_is_found_without_its_content_and_the_copy_with_it(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    log.write_bytes(b"new content\n")
+    (found,) = find(looks, wanted)
+    assert found.at == place_of(log)
+    assert not found.intact
+    assert found.rest == place_of(log.with_name("a.log.1"))
+
+
+def test_of_several_copies_the_newest_is_the_one(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    for number in (1, 2, 3):
+        shutil.copyfile(log, log.with_name(f"a.log.{number}"))
+        modified(log.with_name(f"a.log.{number}"), -10 * number)
+    log.write_bytes(b"")
+    (found,) = find(looks, wanted)
+    assert found.rest == place_of(log.with_name("a.log.1"))
+    taken = place_of(log.with_name("a.log.1")).file
+    (found,) = find(looks, replace(wanted, taken=lambda file: file.same(taken)))
+    assert found.rest == place_of(log.with_name("a.log.2"))
+
+
+def test_a_compressed_successor_is_found_by_its_text(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 4), 4)
+    packed = log.with_name("a.log.1.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.with_name("a.log.2.gz").write_bytes(gzip.compress(b"ONE\nTWO\n"))
+    log.unlink()
+    (found,) = find(looks, wanted)
+    assert found.at is None
+    assert found.rest == place_of(packed, "gz")
+
+
+def test_what_was_compressed_before_it_was_written_is_not_opened(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    packed = log.with_name("a.log.1.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    modified(packed, -100)
+    log.unlink()
+    (found,) = find(looks, wanted)
+    assert found.rest is None
+
+
+def test_without_a_witness_content_says_nothing(looks: Looks, log: Path) -> None:
+    known = replace(known_of(log, 8), witness=None)
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    log.unlink()
+    (found,) = find(looks, search(log, known, 0))
+    assert (found.at, found.rest) == (None, None)
+
+
+def test_what_came_and_was_rotated_since_is_found_the_oldest_first(looks: Looks, log: Path) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    log.rename(log.with_name("a.log.3"))
+    modified(log.with_name("a.log.3"), 0)
+    for number in (2, 1):
+        log.with_name(f"a.log.{number}").write_text(f"{number}\n")
+        modified(log.with_name(f"a.log.{number}"), 30 - 10 * number)
+    for name in ("a.log.9", "b.log.1", "a.log.txt"):
+        log.with_name(name).write_text("older, or of another log\n")
+    modified(log.with_name("a.log.9"), -1000)
+    modified(log.with_name("b.log.1"), 10)
+    modified(log.with_name("a.log.txt"), 10)
+    (found,) = find(looks, wanted)
+    assert found.intact
+    assert [Path(place.path).name for place in found.between] == ["a.log.2", "a.log.1"]
+    (found,) = find(looks, replace(wanted, matched=lambda path: path.endswith(".2")))
+    assert [Path(place.path).name for place in found.between] == ["a.log.1"]
+    (found,) = find(looks, replace(wanted, newest=False))
+    assert found.between == ()
+
+
+def test_other_directories_are_looked_through_where_it_is_said(looks: Looks, log: Path) -> None:
+    old = log.with_name("old")
+    old.mkdir()
+    wanted = search(log, known_of(log, 8), 8)
+    shutil.copyfile(log, old / "a.log.1")
+    log.unlink()
+    assert find(looks, wanted)[0].rest is None
+    assert find(looks, replace(wanted, rotated=Globs([f"{old}/*"], [])))[0].rest == place_of(old / "a.log.1")
+    assert find(looks, replace(wanted, elsewhere=(f"{old}/a.log.1",)))[0].rest == place_of(old / "a.log.1")
+
+
+def test_a_directory_is_listed_once_for_all_that_is_sought_in_it(
+    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+    for number in range(50):
+        path = tmp_path / f"{number}.log"
+        path.write_text(f"{number}\n")
+        searches.append(search(path, known_of(path, 2), 2))
+    for number in range(50):
+        (tmp_path / f"{number}.log").rename(tmp_path / f"{number}.log.1")
+    listed: list[Any] = []
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert all(found.intact for found in find(looks, *searches))
+    assert listed == [str(tmp_path)]
+
+
+@pytest.mark.parametrize("mounted", ["not at all", "empty"])
+def test_what_is_on_a_file_system_that_is_not_there_can_not_be_sought(
+    looks: Looks, tmp_path: Path, mounted: str
+) -> None:
+    path = tmp_path / "mount" / "a.log"
+    if mounted == "empty":
+        path.parent.mkdir()
+    known = Known(str(path), str(path), FileId(1, 2), Witness.of(1, b"1"), 1)
+    (found,) = find(looks, search(path, known, 1))
+    assert found.unavailable
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "other").touch()
+    (found,) = find(looks, search(path, known, 1))
+    assert (found.unavailable, found.at, found.rest) == (False, None, None)
+
+
+def test_an_error_of_one_search_is_not_the_others(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Looks):
+        def look(self, path: str) -> Sighting:
+            if path.endswith("b.log"):
+                raise OSError(5, "Input/output error")
+            return super().look(path)
+
+    other = tmp_path / "b.log"
+    shutil.copyfile(log, other)
+    searches = [search(path, known_of(path, 8), 8) for path in (other, log)]
+    first, second = find(Failing(), *searches)
+    assert first.unavailable
+    assert second.intact

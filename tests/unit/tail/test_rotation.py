@@ -1,0 +1,96 @@
+"""Names that rotation gives, compressed or not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestd.tail.rotation import codec_of, is_rotation_of, possible_originals, rotated_from
+
+ROTATED = [
+    ("access.log.1", "access.log"),
+    ("access.log-20260101", "access.log"),
+    ("access.log.2026-01-01.gz", "access.log"),
+    ("access-20260101.log", "access.log"),
+    ("access-20260101.log.gz", "access.log"),
+    ("access.1.log", "access.log"),
+    ("access.1.log.zst", "access.log"),
+    ("access.log.2.gz", "access.log"),
+    ("access.log.2.bz2", "access.log"),
+    ("access.log.2.gz", "access.log.2"),
+    ("access.log.gz", "access.log"),
+    ("access.log.bz2", "access.log"),
+    ("access.log.lz4", "access.log"),
+    ("access.log.old", "access.log"),
+    ("access.log.old.xz", "access.log"),
+    ("access.log~", "access.log"),
+    ("messages-1", "messages"),
+    ("messages.1.gz", "messages"),
+    ("0.log.20240101-120000", "0.log"),
+    ("0.log.20240101-120000.gz", "0.log"),
+]
+
+
+@pytest.mark.parametrize(("name", "original"), ROTATED)
+def test_the_names_that_rotation_gives(name: str, original: str) -> None:
+    assert is_rotation_of(name, original)
+    assert original in set(possible_originals(name))
+    assert f"/var/log/{original}" in rotated_from(f"/var/log/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "original"),
+    [
+        ("access.log", "access.log"),
+        ("error.log", "access.log"),
+        ("error.log.1.gz", "access.log"),
+        ("access.log", "access.log.1"),
+        ("access.log", "access.log.gz"),
+    ],
+)
+def test_other_names_are_no_rotations(name: str, original: str) -> None:
+    assert not is_rotation_of(name, original)
+
+
+def test_a_name_that_was_only_made_longer_is_not_taken_for_a_rotation_without_need() -> None:
+    assert "/app" not in rotated_from("/app.log")
+    assert "/app.log" not in rotated_from("/app.logger")
+
+
+@pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst", "lz4"])
+def test_the_ending_of_a_compressed_file_is_no_number_that_rotation_added(codec: str) -> None:
+    assert rotated_from(f"/app.log.{codec}") == ["/app.log"]
+
+
+@given(name=st.text("ab.-_1gz", min_size=1, max_size=8), original=st.text("ab.-_1gz", min_size=1, max_size=8))
+def test_every_rotation_is_found_by_its_possible_originals(name: str, original: str) -> None:
+    if is_rotation_of(name, original):
+        assert original in set(possible_originals(name))
+
+
+@given(name=st.text("ab.-_1", min_size=1, max_size=8), original=st.text("ab.-_1", min_size=1, max_size=8))
+def test_what_is_compressed_stays_a_rotation(name: str, original: str) -> None:
+    assert is_rotation_of(f"{name}.gz", original) or not is_rotation_of(name, original)
+    assert is_rotation_of(f"{name}.gz", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.log.1.gz", "gz"),
+        ("/var/log/a.bz2", "bz2"),
+        ("a.xz", "xz"),
+        ("a.zst", "zst"),
+        ("a.lz4", "lz4"),
+        ("a.log", ""),
+        ("gz", ""),
+        (".gz", ""),
+        ("a.", ""),
+        ("/old.gz/a.log", ""),
+        ("/old.gz/a", ""),
+        ("", ""),
+    ],
+)
+def test_how_a_file_is_compressed_is_read_from_its_name(name: str, codec: str) -> None:
+    assert codec_of(name) == codec
