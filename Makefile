@@ -10,7 +10,7 @@ PYTHON  ?= $(shell for python in python3 python3.14 python3.13 python3.12 python
 BIN     := $(VENV)/bin
 SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd)
 
-.PHONY: help demo test test-peers lint bench evidence reference clean
+.PHONY: help demo test test-peers test-long lint bench evidence reference clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -19,12 +19,19 @@ demo: $(VENV)/.installed
 	$(BIN)/python load-tests/demo.py
 
 test: $(VENV)/.developing
-	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv
-	$(BIN)/python -m pytest -m "not peers" --junitxml=$(REPORTS)/test.xml
+	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit
+	$(BIN)/python -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test.xml
 
 test-peers: $(VENV)/.developing
-	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv go kcat rsyslogd omkafka promtool systemd-analyze
+	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv go kcat rsyslogd omkafka promtool systemd-analyze logrotate svlogd
 	$(BIN)/python -m pytest -m peers --junitxml=$(REPORTS)/test-peers.xml
+
+# Campaigns: random histories, as many as HISTORIES says, in simulation and with a real daemon and files.
+HISTORIES ?= 1000000
+test-long: $(VENV)/.developing
+	INGESTD_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest --timeout 86400 tests/unit/tail/test_histories.py
+	INGESTD_HISTORY_LOGS=3000 INGESTD_HISTORY_SECONDS=600 INGESTD_HISTORY_PAUSE=0.001 \
+		$(BIN)/python -m pytest --timeout 7200 -m long tests/faults
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check

@@ -24,6 +24,9 @@ HOW_TO_INSTALL = {
     "go": "Go 1.26 or newer from https://go.dev/dl",
     "setpriv": "apt-get install util-linux",
     "taskset": "apt-get install util-linux",
+    "prlimit": "apt-get install util-linux",
+    "logrotate": "apt-get install logrotate",
+    "svlogd": "apt-get install runit",
 }
 SYSTEM_DIRECTORIES = ("/usr/local/go/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 RSYSLOG_MODULES = "usr/lib/*/rsyslog/omkafka.so"
