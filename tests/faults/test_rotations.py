@@ -273,7 +273,7 @@ def test_copies_around_clean_stops_and_starts_are_read_once(trial: Callable[...,
             with steady.paused():
                 copy_and_truncate(writer)
 
-        with Repeated(rotate, every=0.1):
+        with Repeated(rotate, every=0.3):
             for _ in range(3):
                 daemon.start()
                 time.sleep(0.5)
