@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.content import last_line_start, not_text, text_start
+from ingestd.tail.content import HEAD_BYTES, last_line_start, not_text, text_start
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Known, Witness, birth_of, witness_before
 from ingestd.tail.log import Copy, Empty, Examined, Place, Plain, Refused, Sought
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Examination", "Looks", "Original", "Search", "Sighting", "Unreadable", "Walk"]
 
-HEAD_BYTES: Final = 1024
 COMPARED_BYTES: Final = 4096
 """A copy is known by so many of its last bytes, and its first ones."""
 
