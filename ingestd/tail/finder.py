@@ -37,6 +37,7 @@ from ingestd.tail.log import (
     Examine,
     Examined,
     Forget,
+    Gone,
     Keep,
     Listed,
     Log,
@@ -47,8 +48,11 @@ from ingestd.tail.log import (
     Phase,
     Read,
     Refuse,
+    Repeat,
+    Repeated,
     Seek,
     Seen,
+    Taken,
 )
 from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
 from ingestd.tail.names import Names
@@ -168,6 +172,8 @@ class TailFinder:
         """Of awaited files, the size, and since when it is that."""
         self._refused: dict[FileId, tuple[int, str]] = {}
         self._recent: dict[str, Log] = {}
+        self._copied: dict[str, set[Log]] = {}
+        """By source, the logs that hold copies of it."""
         self._directories: dict[str, tuple[int, int, int]] = {}
         self._ancestors = {path for root in self._globs.roots for path in _up_from(root)}
         """These lead to the directories of the globs; so do links on the way, and where they lead."""
@@ -201,6 +207,8 @@ class TailFinder:
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
         self._files.note(self, log, generation)
+        if known.copy_of:
+            self._copied.setdefault(known.copy_of, set()).add(log)
         if known.done:
             self._look_later(position.source, log)
 
@@ -614,7 +622,11 @@ class TailFinder:
                 self.apply(log, Listed())
             return
         if isinstance(examined.verdict, Copy):
-            log = self._log_of.get(examined.verdict.of, log)
+            original = self._log_of.get(examined.verdict.of)
+            if original is None:  # its end was told meanwhile
+                self._look(examined.place.path, log.path)
+                return
+            log = original
         self.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._refused.pop(wanted.place.file, None)
@@ -791,12 +803,16 @@ class TailFinder:
 
     # Commands.
 
-    def _do(self, log: Log, command: Command) -> None:
+    def _do(self, log: Log, command: Command) -> None:  # noqa: C901 - one for each command
         match command:
-            case Look(path):
-                self._look(path, log.path)
+            case Look(path, own):
+                self._look(path, None if own and self._log_at(path) else log.path)
             case Examine(place):
                 self._want_examination(log, place)
+            case Repeat(place, copy):
+                owned = self._files.find(place.file)
+                met_by = self._log(self._log_at(place.path) or log.path) if owned is None else owned.log
+                self.apply(met_by, Repeated(place, copy))
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
@@ -816,6 +832,8 @@ class TailFinder:
                 self._recent.pop(generation.source, None)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)
+                for copied in self._copied.pop(generation.source, ()):
+                    self.apply(copied, Gone(generation.source))
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
@@ -827,7 +845,12 @@ class TailFinder:
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
+        owned = self._files.find(generation.known.file)
+        if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
+            owned.finder.apply(owned.log, Taken(generation.known.file))
         self._files.note(self, log, generation)
+        if generation.copy_of:
+            self._copied.setdefault(generation.copy_of, set()).add(log)
         self._recent.pop(generation.source, None)
         awaited = self._awaited.pop(generation.known.file, None)
         if generation.phase is Phase.READING:

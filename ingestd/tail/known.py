@@ -59,7 +59,8 @@ class Known:
 
     log: the path that it was written under. path: where it was seen last. size: bytes of text when last looked at.
     modified: nanoseconds since 1970. codec: as `rotation.codec_of` has it. done: it was read to its end and rotated
-    away; it is remembered so that it is not sent again.
+    away; it is remembered so that it is not sent again. copy_of: the source that it repeats, as long as that one may
+    still be another log that only begins alike.
     """
 
     log: str
@@ -70,6 +71,7 @@ class Known:
     modified: int = 0
     codec: str = ""
     done: bool = False
+    copy_of: str = ""
 
     def holds(self, text: Text) -> bool:
         """Whether a text has the bytes of the witness, as this generation has. Raises `OSError`."""
@@ -92,6 +94,7 @@ class Known:
             "modified": self.modified,
             "codec": self.codec,
             "done": self.done,
+            "copy_of": self.copy_of,
         }
         detail |= {key: value for key, value in rest.items() if value}
         if witness is not None:
@@ -122,6 +125,7 @@ class Known:
             modified=_number(detail, "modified", 0, least=-_SIGNED),
             codec=_text(detail, "codec", CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}", ""),
             done=_truth(detail, "done"),
+            copy_of=_text(detail, "copy_of", lambda _: True, "the name of a source", ""),
         )
 
 

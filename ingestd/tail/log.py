@@ -44,6 +44,7 @@ __all__ = [
     "Fact",
     "Forget",
     "Generation",
+    "Gone",
     "Keep",
     "Listed",
     "Log",
@@ -57,9 +58,12 @@ __all__ = [
     "Read",
     "Refuse",
     "Refused",
+    "Repeat",
+    "Repeated",
     "Seek",
     "Seen",
     "Sought",
+    "Taken",
     "Verdict",
 ]
 
@@ -152,6 +156,28 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A file that nobody knew, or that was empty, repeats a generation, perhaps one of another log."""
+
+    place: Place
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A generation's content is gone from its file: what repeats it is its copy, and no file that only begins alike."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Another log goes on in this file: it has the rest of a generation there."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """All directories were listed: what is stored and was not seen is not where it was."""
 
@@ -201,7 +227,9 @@ class Deleted:
     source: str
 
 
-Fact: TypeAlias = Alone | Seen | Occupied | Examined | Listed | Missed | Sought | Ended | Deleted
+Fact: TypeAlias = (
+    Alone | Seen | Occupied | Examined | Repeated | Gone | Taken | Listed | Missed | Sought | Ended | Deleted
+)
 
 
 # Generations.
@@ -237,7 +265,7 @@ class Generation:
     last: bool = False
     """Nothing more is expected of it."""
     copy_of: str | None = None
-    """The source whose content this file repeats up to `position`; `NOTHING` while it is empty; else None."""
+    """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
     size: int = 0
     """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
 
@@ -254,9 +282,18 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look at what stands at a path: `Seen`."""
+    """Look at what stands at a path: `Seen`. `own`: by the log of that path, if it has one of its own."""
 
     path: str
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Tell the log that met this file that it repeats a generation: `Repeated`."""
+
+    place: Place
+    copy: Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +354,7 @@ class Lose:
     loss: Loss
 
 
-Command: TypeAlias = Examine | Look | Seek | Read | Conclude | Keep | Forget | Await | Refuse | Lose
+Command: TypeAlias = Examine | Look | Repeat | Seek | Read | Conclude | Keep | Forget | Await | Refuse | Lose
 
 
 @dataclass(slots=True, eq=False)
@@ -336,6 +373,8 @@ class Log:
     """The file at the path, as far as known."""
     _waiting: dict[FileId, Place] = field(default_factory=dict)
     """Files that wait until what is older is found."""
+    _copies: dict[FileId, Place] = field(default_factory=dict)
+    """Files, perhaps of other logs, that may have the content of what is looked for."""
     _missed: bool = False
     """Whether files may have come and gone unseen after the newest generation."""
     asked: str = ""
@@ -348,10 +387,11 @@ class Log:
     def restore(self, source: str, position: int, known: Known) -> Generation:
         """A generation of an earlier run. They come in the order of their names."""
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
+        generation.copy_of = known.copy_of or None
         self.generations.append(generation)
         return generation
 
-    def step(self, fact: Fact) -> list[Command]:  # noqa: PLR0911 - one for each fact
+    def step(self, fact: Fact) -> list[Command]:  # noqa: C901, PLR0911 - one for each fact
         """Take a fact. Returns what is to be done, in order."""
         match fact:
             case Seen(place, here):
@@ -361,6 +401,13 @@ class Log:
                 return [*self._supersede()]
             case Examined(place, verdict):
                 return [*self._examined(place, verdict)]
+            case Repeated(place, copy):
+                return [*self._repeated(place, copy)]
+            case Gone(source):
+                return [*self._confirm_copies(source)]
+            case Taken(file):
+                taken = self.of(file)
+                return [] if taken is None else [*self._drop(taken)]
             case Listed():
                 return [*self._listed()]
             case Alone(file):
@@ -394,12 +441,12 @@ class Log:
     @property
     def waiting(self) -> tuple[str, ...]:
         """Paths of files that are not read until what is older is found."""
-        return tuple(place.path for place in self._waiting.values())
+        return tuple(place.path for place in (*self._waiting.values(), *self._copies.values()))
 
     @property
     def restless(self) -> bool:
         """Whether something is missing, or waits."""
-        return bool(self._waiting) or self._unsettled
+        return bool(self._waiting) or bool(self._copies) or self._unsettled
 
     # What is seen.
 
@@ -439,7 +486,7 @@ class Log:
             generation.known = known = replace(known, path=place.path, file=place.file)
         complete = bool(known.codec) or place.size == generation.position
         if generation.phase is Phase.STORED:
-            if known.done and complete:
+            if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
                 yield Keep(generation)
             else:
@@ -455,10 +502,10 @@ class Log:
                 yield self._read(generation)
 
     def _resume(self, generation: Generation, place: Place) -> Read | Examine:
-        """Go on with what was found again. What was empty is examined first."""
-        if generation.position or generation.known.witness is not None:
+        """Go on with what was found again. What was empty, or a copy, is examined first."""
+        if generation.copy_of is None and (generation.position or generation.known.witness is not None):
             return self._read(generation)
-        generation.phase, generation.copy_of = Phase.DONE, NOTHING
+        generation.phase, generation.copy_of = Phase.DONE, generation.copy_of or NOTHING
         return Examine(place)
 
     def _supersede(self) -> Iterator[Command]:
@@ -484,7 +531,7 @@ class Log:
         generation.last = bool(generation.known.codec) or self._left(generation.known.file)
         generation.copy_of = None
         if generation.known.done:
-            generation.known = replace(generation.known, done=False)
+            generation.known = replace(generation.known, done=False, copy_of="")
         return Read(generation, before)
 
     def _examined(self, place: Place, verdict: Verdict) -> Iterator[Command]:
@@ -546,30 +593,33 @@ class Log:
     def _copied(self, place: Place, copy: Copy) -> Iterator[Command]:
         original = self.named(copy.of)
         if original is None:
-            yield Examine(place)  # its end was told meanwhile
+            yield Look(place.path, own=True)  # its end was told meanwhile
         elif original.phase is Phase.DONE and place.codec:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
             yield from self._replace(original, place, DELETED)
         elif not copy.sure or original.phase is Phase.SOUGHT:
-            self._waiting[place.file] = place
+            self._copies[place.file] = place
         else:
-            repeated = self.of(place.file)
-            if repeated is None:
-                repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
-            elif repeated.phase is not Phase.DONE:
-                return
+            yield Repeat(place, copy)
+
+    def _repeated(self, place: Place, copy: Copy) -> Iterator[Command]:
+        repeated = self.of(place.file)
+        if repeated is None:
+            repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
+        if repeated.phase is Phase.DONE:
             repeated.position, repeated.copy_of = copy.length, copy.of
-            repeated.known = replace(repeated.known, witness=copy.witness, size=copy.length, done=True)
+            repeated.known = replace(repeated.known, witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
             yield Keep(repeated)
             yield Await(place)
 
-    def _confirm_copies(self, original: Generation) -> None:
-        """The original is gone: what repeats it is no file that only begins alike."""
+    def _confirm_copies(self, source: str) -> Iterator[Command]:
         for each in self.generations:
-            if each.copy_of == original.source:
+            if each.copy_of == source:
                 each.copy_of = None
+                each.known = replace(each.known, copy_of="")
+                yield Keep(each)
 
     def _alone(self, file: FileId) -> Iterator[Command]:
         repeated = self.of(file)
@@ -657,10 +707,10 @@ class Log:
             if after is None:
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
-            after.known = replace(after.known, witness=known.witness, done=True)
+            self._copies.pop(rest.file, None)
+            after.known = replace(after.known, witness=known.witness, done=True, copy_of="")
             if rest.codec:
                 after.known = replace(after.known, size=known.size)  # of its text
-            self._confirm_copies(generation)
             if after.phase is Phase.DONE:
                 after.copy_of = None
                 if rest.codec or rest.size > position:
@@ -672,11 +722,14 @@ class Log:
         yield from self._drop(generation)
 
     def _release(self) -> Iterator[Command]:
-        if not self._waiting or self._unsettled:
+        if self._unsettled:
             return
         waiting, self._waiting = self._waiting, {}
+        copies, self._copies = self._copies, {}
         for place in sorted(waiting.values(), key=lambda each: each.modified):
             yield Examine(place)
+        for place in copies.values():
+            yield Look(place.path, own=True)
 
     # What ended.
 
@@ -692,13 +745,12 @@ class Log:
             case "truncated" | "gone":
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
-            case "deleted" if self._waiting:  # one of them may be what it was moved to
+            case "deleted" if self._waiting or self._copies:  # one of them may be what it was moved to
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
             case "deleted":
                 if end.size > end.position:
                     yield Lose(Loss(end.path, DELETED, end.position, end.size - end.position, exact=True))
-                self._confirm_copies(generation)
                 yield from self._drop(generation)
             case "damaged":
                 yield Lose(Loss(end.path, DAMAGED, end.position, max(0, end.size - end.position), exact=False))

@@ -191,7 +191,13 @@ class Looks:
                     status = text.status()
                     if not identify(text.descriptor, status).same(place.file):
                         continue
-                    return Examined(replace(place, path=path), self._examine(wanted, text, status.st_size))
+                    verdict = self._examine(wanted, text, status.st_size)
+                    for _ in range(_TRIES):
+                        before, status = status, text.status()
+                        if status.st_size >= before.st_size:
+                            break
+                        verdict = self._examine(wanted, text, status.st_size)  # it was truncated meanwhile
+                    return Examined(replace(place, path=path), verdict)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -460,14 +466,18 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | N
     """Whether a file has the content of a known one, or had it before that one was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
-    try:
-        with open_text(original.path, "") as other:
-            if identify(other.descriptor).same(original.file):
-                if other.size >= original.position and (witness is None or witness.fits(other)):
-                    return _same_beginning(text, size, head, other, original.source)
-                return Copy(original.source, 0, sure=False) if holds or original.reading else None
-    except OSError:
-        pass  # renamed, or gone: its content says what it is
+    with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
+        if identify(other.descriptor).same(original.file):
+            least = original.position
+            for _ in range(2):  # the second time to see that it was not truncated within the first
+                now = other.size
+                if now < least or not (witness is None or witness.fits(other)):
+                    return Copy(original.source, 0, sure=False) if holds or original.reading else None
+                same = _same_beginning(text, size, head, other, original.source)
+                if same is not None:
+                    return same
+                least = now
+            return None
     return Copy(original.source, 0, sure=False) if holds else None
 
 

@@ -166,8 +166,9 @@ class Names:
         """Whether what was deleted here may have another name that was made for it: it was rotated then."""
         links = [*self._late_links.pop(path, ()), *self._links.pop(path, ())]
         for link in links:
-            changes.looks[link] = name.log
-            self._names[link] = _Name(name.log, judged=name.judged, shown=name.file or name.shown)
+            own = self._log_at(link)
+            changes.looks[link] = None if own else name.log
+            self._names[link] = _Name(own or name.log, judged=name.judged, shown=name.file or name.shown)
         return bool(links)
 
     def _replaced(self, path: str, changes: Changes) -> None:

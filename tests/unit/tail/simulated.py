@@ -497,6 +497,7 @@ class SimulatedText:
 
     @property
     def size(self) -> int:
+        self._files.between()
         return 0 if self._codec else self._inode.size
 
     @property
@@ -504,6 +505,7 @@ class SimulatedText:
         return self._inode.complete
 
     def read(self, position: int, length: int) -> bytes:
+        self._files.between()
         if self._codec and not self._inode.packed:
             raise OSError(errno.EBADMSG, "damaged")
         data = self._text[position : position + length]
@@ -766,6 +768,8 @@ class Token:
     late: bool
     excused: bool = False
     """Written through an old descriptor: found at the next rescan, where its file was taken for complete."""
+    log: str = ""
+    """Where it was written, as it is told to the daemon."""
     delivered: int = 0
     repeatable: bool = False
 
@@ -1191,11 +1195,17 @@ class Machine:
         for number in numbers:
             token = self.tokens[number]
             token.delivered += 1
+            require(self._is_of(token, reader.known), f"{number} of {token.log} is told to be of {reader.known.log}")
             if token.delivered == 1:
                 self.order.append(number)
             else:
                 require(token.repeatable, f"{number} arrived again, from {reader.known.path} by {reader.source}")
             token.repeatable = False
+
+    def _is_of(self, token: Token, known: Known) -> bool:
+        """Whether a line is not told to be of another log; in a directory that was moved away, nobody knows better."""
+        moved_away = "." in posixpath.dirname(known.path)
+        return moved_away or token.log == known.log or all(each.log != known.log for each in self.tokens.values())
 
     # Steps.
 

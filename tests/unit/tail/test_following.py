@@ -722,7 +722,9 @@ async def test_copied_and_truncated_twice_while_we_were_down(follow: Any, log: A
     later(log.with_name("a.log.1"), -10)
     append(log, first, "4")
     follower.start()
-    await follower.reads(first, "1", "2", first, "3", "and it is longer than all before" * 3, first, "4")
+    # A copy that was made whole meanwhile, where a glob matches it, is a log of its own: it has its own order.
+    expected = [first, "1", "2", first, "3", "and it is longer than all before" * 3, first, "4"]
+    await follower.reads(*expected, ordered=glob == "a.log")
     follower.restart()
     await follower.settle()
     assert len(follower.lines) == 8
@@ -783,6 +785,40 @@ async def test_a_copy_that_goes_on_by_itself_is_a_file_of_its_own(follow: Any, l
     append(copy, "b 3")
     append(log, "a 3")
     await follower.reads("1", "1", "b 2", "a 2", "b 3", "a 3", ordered=False)
+    assert {found.label for found in follower.found} == {str(log), str(copy)}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_logs_that_begin_with_the_same_header_are_logs_of_their_own(
+    follow: Any, tmp_path: Path, *, stops: bool
+) -> None:
+    # Seen after copy and truncate: a log that held nothing but its header yet was also read as a copy of another one.
+    header = "#" * 2000
+    logs = [tmp_path / f"app-{number}.log" for number in range(3)]
+    follower = follow("*.log")
+    append(logs[0], "0 first")
+    await follower.settle()
+    os.truncate(logs[0], 0)
+    for log in logs:
+        append(log, header)
+        await follower.settle()
+    if stops:
+        follower.restart()
+    for number, log in enumerate(logs):
+        append(log, f"{number} first")
+    await follower.settle()
+    follower.restart()
+    await follower.settle()
+    for number, log in enumerate(logs):
+        append(log, f"{number} second")
+    expected = [
+        "0 first",
+        *[header] * 3,
+        *(f"{number} {which}" for number in range(3) for which in ("first", "second")),
+    ]
+    await follower.reads(*expected, ordered=False)
+    assert {(found.label, found.detail["path"]) for found in follower.found} == {(str(log), str(log)) for log in logs}
+    assert not follower.losses
 
 
 async def test_truncated_without_a_copy_is_said_where_lines_were_not_read(follow: Any, log: Any) -> None:

@@ -321,12 +321,19 @@ class World:
             return
         if self.header and not inode.data:
             self.machine.files.write(inode, b"#" * 300 + b"\n")
+            self.machine.files.between()
         self.numbers += 1
         number = self.numbers
         data = b"%d;" % number + b"x%d" % number * self.padding + (b";\n" if end else b";")
         content = inode, inode.content
         self.machine.tokens[number] = Token(
-            number, self.machine.files.now, content, len(inode.data) + len(data), late, late and not self.machine.up
+            number,
+            self.machine.files.now,
+            content,
+            len(inode.data) + len(data),
+            late,
+            late and not self.machine.up,
+            writer.log,
         )
         self.machine.files.write(inode, data, number)
 
