@@ -56,10 +56,13 @@ class History:
     Invariants
         The judge hears of every line that is in no file any more, before it is gone.
         Files in `moved` and their names are left alone.
+        Until the daemon was ready once, logs are written and nothing else: what was rotated before is not its concern.
     """
 
     def __init__(self, root: Path, trial: Trial, chance: random.Random, count: int) -> None:
         self.told: list[str] = []
+        self.met = False
+        """Whether the daemon was ready once."""
         self._began = time.monotonic()
         self._root = root
         self._judge = trial.judge
@@ -98,7 +101,7 @@ class History:
     def step(self) -> None:
         """Take a step."""
         (step,) = self._chance.choices(list(self._steps), list(self._steps.values()))
-        step(self._chance.choice(self._logs))
+        (step if self.met else self._write)(self._chance.choice(self._logs))
 
     def end(self) -> None:
         """Make half lines whole."""
@@ -216,6 +219,7 @@ def live(trial: Trial, history: History, chance: random.Random, seconds: float) 
     while True:
         history.tell("daemon: starts")
         trial.start()
+        history.met = True
         history.tell("daemon: is ready")
         rest = ends - time.monotonic()
         time.sleep(max(0.0, min(rest, chance.uniform(0.2, 9))))
