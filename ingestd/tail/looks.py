@@ -303,7 +303,7 @@ class Looks:
             place
             for place in self._rotations(search, min(since, made))
             if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
-            if any(os.path.basename(original) in search.names for original in rotated_from(place.path))
+            if any(os.path.basename(name) in search.names for name in (place.path, *rotated_from(place.path)))
             and not search.matched(place.path)
             and not search.taken(place.file)
             and not place.file.same(known.file)

@@ -380,6 +380,22 @@ def test_what_came_and_was_rotated_since_is_found_the_oldest_first(looks: Looks,
     assert found.between == ()
 
 
+def test_what_came_since_may_have_been_moved_away_under_the_name_that_it_was_written_under(
+    looks: Looks, log: Path
+) -> None:
+    wanted = search(log, known_of(log, 8), 8)
+    moved = log.parent / "moved"
+    log.rename(log.with_name("a.log.1"))
+    log.write_bytes(b"new\n")
+    modified(log, 10)
+    moved.mkdir()
+    for name in ("a.log", "a.log.1"):
+        log.with_name(name).rename(moved / name)
+    (found,) = find(looks, replace(wanted, rotated=Globs([f"{moved}/*"], [])))
+    assert found.intact
+    assert [place.path for place in found.between] == [f"{moved}/a.log"]
+
+
 def test_other_directories_are_looked_through_where_it_is_said(looks: Looks, log: Path) -> None:
     old = log.with_name("old")
     old.mkdir()
