@@ -540,11 +540,15 @@ class Log:
                 yield from self._empty(replace(place, size=0))  # whatever it was when it was seen
                 yield Await(place)
                 yield from self._supersede()
+                if place.size and not place.codec:
+                    yield from self._seek_unseen()
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()
             case Plain(start, witness):
                 yield from self._begin(place, start, witness)
+                if witness is not None and witness.at < place.size:
+                    yield from self._seek_unseen()
             case Copy():
                 yield from self._copied(place, verdict)
 
@@ -645,13 +649,17 @@ class Log:
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
         if self._missed:
-            newest = self.generations[-1]
-            self.asked = newest.source
-            for generation in self.generations:
-                lost_sight = generation is newest or generation.copy_of == NOTHING
-                if lost_sight and generation.phase is not Phase.SOUGHT:
-                    yield Seek(generation)
+            yield from self._seek_unseen()
         yield from self._release()
+
+    def _seek_unseen(self) -> Iterator[Command]:
+        """Content came and went unread, or may have: a copy of it, or its file, is found with the newest generation."""
+        newest = self.generations[-1]
+        self._missed, self.asked = True, newest.source
+        for generation in self.generations:
+            lost_sight = generation is newest or generation.copy_of == NOTHING
+            if lost_sight and generation.phase is not Phase.SOUGHT:
+                yield Seek(generation)
 
     def _sought(self, found: Sought) -> Iterator[Command]:
         generation = self.named(found.source)

@@ -221,7 +221,8 @@ class Looks:
             if verdict is not None:
                 return verdict
         start = max(begin, last_line_start(text.descriptor, size)) if wanted.at_end else begin
-        return Plain(start, witness_before(text, size))
+        witness = witness_before(text, size)
+        return Empty() if witness is None else Plain(start, witness)  # it was truncated just now
 
     # Where a generation is.
 
@@ -347,6 +348,8 @@ class Looks:
     def _rotated_names(self, search: Search) -> list[tuple[str, int]]:
         listings = [self._list(directory) for directory in search.directories]
         found = [each for listing in listings for each in listing.rotations((*search.names, *search.kin))]
+        # Where a link led, the file may still be under its name.
+        found += [each for listing in listings for name in search.names for each in listing.named(name)]
         for path in search.elsewhere:
             with suppress(OSError):
                 found.append((path, os.stat(path).st_ino))
@@ -398,6 +401,12 @@ class _Listing:
 
     def under(self, inode: int) -> list[str]:
         return self._inodes.get(inode, [])
+
+    def named(self, name: str) -> Iterator[tuple[str, int]]:
+        """The file with this name: path, inode number."""
+        at = bisect_left(self._names, (name,))
+        if at < len(self._names) and self._names[at][0] == name:
+            yield f"{self._directory}/{name}", self._names[at][1]
 
     def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
         """What looks like rotations of these names: paths, inode numbers.
