@@ -191,13 +191,7 @@ class Looks:
                     status = text.status()
                     if not identify(text.descriptor, status).same(place.file):
                         continue
-                    verdict = self._examine(wanted, text, status.st_size)
-                    for _ in range(_TRIES):
-                        before, status = status, text.status()
-                        if status.st_size >= before.st_size:
-                            break
-                        verdict = self._examine(wanted, text, status.st_size)  # it was truncated meanwhile
-                    return Examined(replace(place, path=path), verdict)
+                    return Examined(replace(place, path=path), self._examine(wanted, text, status.st_size))
             except FileNotFoundError:
                 continue
             except OSError as error:
