@@ -30,6 +30,7 @@ from ingestd.tail.log import (
     VANISHED,
     Alone,
     Await,
+    Bury,
     Conclude,
     Copy,
     Deleted,
@@ -108,6 +109,9 @@ _ROUNDS: Final = 5
 _RECENT_MOST: Final = 256
 """Finished generations that are looked at again, for lines that came late."""
 
+_BURIED_MOST: Final = 256
+"""Generations that were read and deleted and are remembered, should their content come back compressed."""
+
 _log = get_logger(__name__)
 
 
@@ -172,6 +176,7 @@ class TailFinder:
         """Of awaited files, the size, and since when it is that."""
         self._refused: dict[FileId, tuple[int, str]] = {}
         self._recent: dict[str, Log] = {}
+        self._buried: dict[str, Log] = {}
         self._copied: dict[str, set[Log]] = {}
         """By source, the logs that hold copies of it."""
         self._directories: dict[str, tuple[int, int, int]] = {}
@@ -824,16 +829,24 @@ class TailFinder:
                 self._sources.conclude(generation.source)
             case Keep(generation):
                 self._note(log, generation)
-                known = generation.known
-                self._sources.store(StoredPosition(generation.source, generation.position, known.to_detail()))
+                self._store(generation)
                 self._look_later(generation.source, log)
+            case Bury(generation):
+                self._files.drop(generation)
+                self._store(generation)
+                self._recent.pop(generation.source, None)
+                self._buried[generation.source] = log
+                if len(self._buried) > _BURIED_MOST:
+                    oldest = next(iter(self._buried))
+                    self.apply(self._buried.pop(oldest), Deleted(oldest))
+                self._gone(generation)
             case Forget(generation):
                 self._log_of.pop(generation.source, None)
                 self._recent.pop(generation.source, None)
+                self._buried.pop(generation.source, None)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)
-                for copied in self._copied.pop(generation.source, ()):
-                    self.apply(copied, Gone(generation.source))
+                self._gone(generation)
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
@@ -842,6 +855,14 @@ class TailFinder:
                 self._trouble(place.path, reason)
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
+
+    def _store(self, generation: Generation) -> None:
+        detail = generation.known.to_detail()
+        self._sources.store(StoredPosition(generation.source, generation.position, detail))
+
+    def _gone(self, generation: Generation) -> None:
+        for log in self._copied.pop(generation.source, ()):
+            self.apply(log, Gone(generation.source))
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log

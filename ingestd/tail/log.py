@@ -33,6 +33,7 @@ __all__ = [
     "VANISHED",
     "Alone",
     "Await",
+    "Bury",
     "Command",
     "Conclude",
     "Copy",
@@ -222,7 +223,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The last name of a finished generation's file is gone."""
+    """The last name of a finished generation's file is gone; or, of one that is buried, it was so for long."""
 
     source: str
 
@@ -262,6 +263,7 @@ class Generation:
     position: int
     phase: Phase
     links: int = 1
+    """Names of its file; 0 once it is buried."""
     last: bool = False
     """Nothing more is expected of it."""
     copy_of: str | None = None
@@ -326,6 +328,13 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Bury:
+    """All of it was read and its file is gone. Store it for a while: its content may come back, compressed."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """It is over: drop what is stored of it."""
 
@@ -354,7 +363,7 @@ class Lose:
     loss: Loss
 
 
-Command: TypeAlias = Examine | Look | Repeat | Seek | Read | Conclude | Keep | Forget | Await | Refuse | Lose
+Command: TypeAlias = Examine | Look | Repeat | Seek | Read | Conclude | Keep | Bury | Forget | Await | Refuse | Lose
 
 
 @dataclass(slots=True, eq=False)
@@ -426,7 +435,7 @@ class Log:
         """The generation that this file holds now."""
         for each in reversed(self.generations):
             known = each.known.file
-            if known.same(file) or (each.phase is Phase.STORED and known.resembles(file)):
+            if each.links and (known.same(file) or (each.phase is Phase.STORED and known.resembles(file))):
                 return each
         return None
 
@@ -567,6 +576,8 @@ class Log:
                 yield self._read(known)
                 yield from self._supersede()
                 return
+            if known.known.codec or place.size >= known.position:
+                return  # it was asked for before it was read
             yield from self._drop(known)
         generation = self._add(place, start, witness, Phase.READING)
         yield self._read(generation)
@@ -759,7 +770,9 @@ class Log:
             case "deleted":
                 if end.size > end.position:
                     yield Lose(Loss(end.path, DELETED, end.position, end.size - end.position, exact=True))
-                yield from self._drop(generation)
+                    yield from self._drop(generation)
+                else:
+                    yield from self._bury(generation)
             case "damaged":
                 yield Lose(Loss(end.path, DAMAGED, end.position, max(0, end.size - end.position), exact=False))
                 yield from self._finish(generation)
@@ -780,4 +793,9 @@ class Log:
     def _deleted(self, source: str) -> Iterator[Command]:
         generation = self.named(source)
         if generation is not None and generation.phase is Phase.DONE and generation.links <= 1:
-            yield from self._drop(generation)
+            yield from self._bury(generation) if generation.links else self._drop(generation)
+
+    def _bury(self, generation: Generation) -> Iterator[Command]:
+        generation.phase, generation.links = Phase.DONE, 0
+        generation.known = replace(generation.known, done=True)
+        yield Bury(generation)

@@ -21,6 +21,7 @@ import pytest
 import zstandard
 
 from ingestd.daemon.source import StoredPosition
+from ingestd.tail import finder as finder_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,7 +119,21 @@ async def test_what_is_stored_grows_by_no_row_a_restart(follow: Any, log: Any) -
     for name in ("a.log.0", "a.log.1", "a.log.2"):
         log.with_name(name).unlink()
     await follower.settle()
-    assert len(follower.stored) == 1, "what is known of a deleted file is forgotten"
+    assert len(follower.stored) == 4
+    assert sum(stored.detail.get("done", False) for stored in follower.stored.values()) == 3
+
+
+async def test_of_deleted_files_the_last_are_remembered(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "_BURIED_MOST", 2)
+    follower = follow()
+    for number in range(5):
+        append(tmp_path / f"{number}.log", str(number))
+        await follower.settle()
+        (tmp_path / f"{number}.log").unlink()
+        await follower.settle()
+    assert [stored.detail["path"][-5:] for stored in follower.stored.values()] == ["3.log", "4.log"]
 
 
 # Renames
@@ -582,7 +597,7 @@ async def test_a_file_with_two_names_ends_when_the_second_goes(follow: Any, log:
     assert [end.kind for end in follower.ended.values()] == ["deleted"]
     await follower.settle()
     assert not follower.losses
-    assert not follower.stored
+    assert all(stored.detail["done"] for stored in follower.stored.values())
 
 
 # An inode that is used again
@@ -1093,7 +1108,7 @@ async def test_a_deleted_file_is_read_to_its_end(follow: Any, log: Any) -> None:
         writer.write(b"no newline")
     await follower.reads("1", "2", "no newline")
     assert not follower.losses
-    assert not follower.stored
+    assert all(stored.detail["done"] for stored in follower.stored.values())
 
 
 async def test_deleted_behind_our_back_is_said_once(follow: Any, log: Any) -> None:
