@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.judge import STANDING_SECONDS
 from harness.programs import program
 from harness.rotators import Repeated, Writer, compress, copy_and_truncate, link_and_unlink, repoint, rotated, shift
 from harness.trial import Trial
@@ -44,6 +45,8 @@ class Log:
 
     writer: Writer
     link: Path | None = None
+    led: float = 0.0
+    """Since when the link leads where it does."""
 
     @property
     def name(self) -> str:
@@ -192,7 +195,11 @@ class History:
         self.tell(f"{log.name}: deleted and begun anew")
 
     def _repoint(self, log: Log) -> None:
-        if log.link is not None:
+        """Where a link led only while no daemon was there to see it, nobody can know."""
+        now = time.monotonic()
+        seen = (min(run.ended, now) - max(run.ready, log.led) for run in self._judge.runs)
+        if log.link is not None and max(seen, default=0.0) > STANDING_SECONDS:
+            log.led = now
             log.writer.reopen(self._root / "targets" / f"{log.name}.{next(self._numbers)}")
             repoint(log.link, log.writer.path)
             self.tell(f"{log.name}: its link leads to {log.writer.path.name}")
