@@ -623,7 +623,7 @@ class TailFinder:
             self._found_at(log, examined.place)
         if examined is None:
             if log.generations:  # events say where it went, or else a search
-                self.apply(log, Missed())
+                self.apply(log, Missed(wanted.place))
                 self.apply(log, Listed())
             return
         if isinstance(examined.verdict, Copy):
@@ -704,7 +704,7 @@ class TailFinder:
             owned = self._files.find(file)
             return owned is not None and owned.generation.copy_of != generation.source
 
-        paths = [generation.known.path, log.path, *self._through.get(log.path, ())]
+        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         for each in log.generations:
             latest = self._sources.latest(each.source) if each.phase is Phase.READING else None
@@ -728,6 +728,7 @@ class TailFinder:
                 filter(None, {family_of(os.path.basename(log.path)), *(os.path.basename(each.path) for each in kin)})
             ),
             log.since,
+            log.unseen_since,
         )
 
     # Facts.

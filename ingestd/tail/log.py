@@ -8,12 +8,14 @@ and written anew it is the next one. Each is a source of its own, so an acknowle
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ingestd.daemon.source import Loss
 from ingestd.tail.known import Known, name_source
+from ingestd.tail.rotation import is_rotation_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,7 +194,9 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Events are missing: files may have come and gone unseen."""
+    """Events are missing: files may have come and gone unseen; so did `place`, which was seen, before it was read."""
+
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,8 +392,12 @@ class Log:
     """Whether files may have come and gone unseen after the newest generation."""
     asked: str = ""
     """The source that was the newest when these were last sought."""
+    stored_at: list[str] = field(default_factory=list)
+    """Where its generations were in the last run, but for rotations: a link led there, and may lead elsewhere now."""
     since: int = 0
     """When the newest generation was modified last (ns), if it is over."""
+    unseen_since: int = 0
+    """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -398,6 +406,9 @@ class Log:
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
         generation.copy_of = known.copy_of or None
         self.generations.append(generation)
+        name = os.path.basename(known.path)
+        if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.stored_at)):
+            self.stored_at.append(known.path)
         return generation
 
     def step(self, fact: Fact) -> list[Command]:  # noqa: C901, PLR0911 - one for each fact
@@ -421,8 +432,10 @@ class Log:
                 return [*self._listed()]
             case Alone(file):
                 return [*self._alone(file)]
-            case Missed():
+            case Missed(gone):
                 self._missed = bool(self.generations)
+                if gone is not None and self._missed:
+                    self._look_back(gone.modified - 1)
                 return []
             case Sought():
                 return [*self._sought(fact)]
@@ -550,14 +563,14 @@ class Log:
                 yield Await(place)
                 yield from self._supersede()
                 if place.size and not place.codec:
-                    yield from self._seek_unseen()
+                    yield from self._seek_content(place)
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()
             case Plain(start, witness):
                 yield from self._begin(place, start, witness)
                 if witness is not None and witness.at < place.size:
-                    yield from self._seek_unseen()
+                    yield from self._seek_content(place)
             case Copy():
                 yield from self._copied(place, verdict)
 
@@ -663,8 +676,13 @@ class Log:
             yield from self._seek_unseen()
         yield from self._release()
 
+    def _seek_content(self, seen: Place) -> Iterator[Command]:
+        """What the file held when it was seen is not in it: it was truncated unread, and a copy may have it."""
+        self._look_back(seen.modified - 1)
+        yield from self._seek_unseen()
+
     def _seek_unseen(self) -> Iterator[Command]:
-        """Content came and went unread, or may have: a copy of it, or its file, is found with the newest generation."""
+        """Files came and went unseen, or may have: they are found with the newest generation."""
         newest = self.generations[-1]
         self._missed, self.asked = True, newest.source
         for generation in self.generations:
@@ -676,6 +694,7 @@ class Log:
         generation = self.named(found.source)
         if generation is None:
             return
+        since = generation.known.modified
         if not found.unavailable and found.source == self.asked:
             self._missed = False
         if generation.phase is Phase.SOUGHT:
@@ -684,15 +703,19 @@ class Log:
             yield from self._meet_again(generation, found.at)
         met = [place for place in found.between if self.of(place.file) is None]
         for place in met:
-            self._waiting.setdefault(place.file, place)
+            self._waiting[place.file] = place  # it may have been seen before, elsewhere
         yield from self._release()
-        if met and self._searches < _SEARCHES_MOST:
+        if met and self.generations and self._searches < _SEARCHES_MOST:
             # Names shift while they are looked at, and one may have slipped through.
             self._searches += 1
-            self.asked = found.source
-            yield Seek(generation)
-        else:
-            self._searches = 0
+            self._look_back(since)
+            self.asked = self.generations[-1].source
+            yield Seek(self.generations[-1])
+        elif found.source == self.asked:
+            self._searches = self.unseen_since = 0
+
+    def _look_back(self, since: int) -> None:
+        self.unseen_since = min(since, self.unseen_since or since)
 
     def _found(self, generation: Generation, found: Sought) -> Iterator[Command]:
         if found.unavailable:

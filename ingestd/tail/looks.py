@@ -118,6 +118,8 @@ class Search:
     """Base names of other logs that its own looks like a rotation of: it may be rotated further as theirs are."""
     since: int = 0
     """What came after it was modified later than this (ns)."""
+    unseen_since: int = 0
+    """What was modified later than this is sought, too; 0: nothing more."""
 
 
 class Looks:
@@ -292,6 +294,7 @@ class Looks:
             return ()
         # Since it was last heard of. It may have been written to itself since then, later than what came after it.
         since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
+        since = min(since, search.unseen_since or since)
         # A file that was made after it came after it, whenever it was written to; but a copy from before it was known.
         made = max(known.file.birth or since, birth_of(search.source))
         found = [
