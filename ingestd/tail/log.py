@@ -589,8 +589,9 @@ class Log:
                 yield self._read(known)
                 yield from self._supersede()
                 return
-            if known.known.codec or place.size >= known.position:
-                return  # it was asked for before it was read
+            if place.codec or place.size >= known.position:
+                yield from self._meet_again(known, place)  # asked for before it was read
+                return
             yield from self._drop(known)
         generation = self._add(place, start, witness, Phase.READING)
         yield self._read(generation)

@@ -1,0 +1,100 @@
+"""What a log does when facts come late, or tell of content that is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ingestd.daemon.source import End
+from ingestd.tail.file_id import FileId
+from ingestd.tail.known import Known, Witness
+from ingestd.tail.log import (
+    CONCLUDED,
+    Empty,
+    Ended,
+    Examine,
+    Examined,
+    Listed,
+    Log,
+    Missed,
+    Phase,
+    Place,
+    Plain,
+    Read,
+    Seek,
+    Seen,
+    Sought,
+)
+
+PATH = "/d/app.log"
+
+
+def place(inode: int, size: int, path: str = PATH, modified: int = 100) -> Place:
+    return Place(path, FileId(1, inode, inode, f"{inode:x}", "1"), size, modified)
+
+
+def plain(size: int) -> Plain:
+    return Plain(0, Witness.of(size, b"x" * size))
+
+
+def log_with(*stored: Known, position: int = 5) -> Log:
+    log = Log(PATH)
+    for number, known in enumerate(stored):
+        log.restore(f"{number}", position, known)
+    return log
+
+
+def known(inode: int, size: int, path: str = PATH) -> Known:
+    there = place(inode, size, path)
+    return Known(PATH, path, there.file, Witness.of(size, b"x" * size), size, there.modified)
+
+
+def test_an_examination_that_was_asked_for_before_the_file_was_read_starts_nothing() -> None:
+    log, seen = Log(PATH), place(7, 10)
+    (read,) = [each for each in log.step(Examined(seen, plain(20))) if isinstance(each, Read)]
+    done = read.generation
+    log.step(Seen(place(8, 1), here=True))
+    log.step(Ended(done.source, End(CONCLUDED, PATH, 20, 20), replace(done.known, size=20)))
+    assert done.phase is Phase.DONE
+    assert log.step(Examined(seen, plain(20))) == []
+
+
+def test_content_that_was_truncated_before_it_was_examined_is_sought() -> None:
+    """A file with 10 bytes is seen, copied and truncated; only then it is examined."""
+    log = Log(PATH)
+    commands = log.step(Examined(place(7, 10), Empty()))
+    assert [each.generation.known.file.inode for each in commands if isinstance(each, Seek)] == [7]
+    assert log.unseen_since == 99
+
+
+def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
+    """A file waits for the search; its directory is moved away meanwhile."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(8, 3), here=True))
+    assert log.waiting == (PATH,)
+    log.step(Listed())
+    moved = place(8, 3, "/moved/app.log")
+    commands = log.step(Sought("0", place(7, 5, "/moved/app.log.1"), intact=True, between=(moved,)))
+    assert Examine(moved) in commands
+
+
+def test_a_search_is_repeated_for_what_is_the_newest_then_and_looks_as_far_back() -> None:
+    """The content that was sought is nowhere; what came after it shifted while it was looked for."""
+    log = log_with(known(7, 5), known(9, 5))
+    log.step(Seen(place(7, 5), here=True))
+    log.step(Listed())
+    commands = log.step(Sought("1", between=(place(8, 3, f"{PATH}.1", 200),)))
+    assert [each.generation.source for each in commands if isinstance(each, Seek)] == ["0"]
+    assert log.unseen_since == 100
+    log.step(Sought("0", place(7, 5), intact=True))
+    assert log.unseen_since == 0
+
+
+def test_a_file_that_was_seen_and_is_gone_is_sought_whatever_is_newer() -> None:
+    log = log_with(known(7, 5))
+    log.step(Missed(place(8, 3, modified=50)))
+    assert log.unseen_since == 49
+
+
+def test_where_a_link_led_in_the_last_run_is_remembered() -> None:
+    log = log_with(known(7, 5, "/t/0.log"), known(8, 5, "/t/0.log.1"), known(9, 5))
+    assert log.stored_at == ["/t/0.log", PATH]
