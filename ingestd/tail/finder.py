@@ -721,7 +721,7 @@ class TailFinder:
             tuple(log.waiting),
             self._rotated,
             tuple(others),
-            generation.source == log.asked or generation in log.generations[-1:],
+            generation.source == log.asked or generation in log.generations[-1:] or log.stands(generation.known.file),
             taken,
             self._files.match,
             tuple(

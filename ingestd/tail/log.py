@@ -506,7 +506,9 @@ class Log:
         generation.links, generation.size = place.links, place.size
         if (known.path, known.file) != (place.path, place.file):
             generation.known = known = replace(known, path=place.path, file=place.file)
-        complete = bool(known.codec) or place.size == generation.position
+        place = replace(place, codec=known.codec)
+        # A compressed file is read once, whole; but not while it is in the making.
+        complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
         if generation.phase is Phase.STORED:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
@@ -563,14 +565,14 @@ class Log:
                 yield Await(place)
                 yield from self._supersede()
                 if place.size and not place.codec:
-                    yield from self._seek_content(place)
+                    yield from self._seek_content(place.modified - 1)
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()
             case Plain(start, witness):
                 yield from self._begin(place, start, witness)
                 if witness is not None and witness.at < place.size:
-                    yield from self._seek_content(place)
+                    yield from self._seek_content(place.modified - 1)
             case Copy():
                 yield from self._copied(place, verdict)
 
@@ -677,9 +679,9 @@ class Log:
             yield from self._seek_unseen()
         yield from self._release()
 
-    def _seek_content(self, seen: Place) -> Iterator[Command]:
-        """What the file held when it was seen is not in it: it was truncated unread, and a copy may have it."""
-        self._look_back(seen.modified - 1)
+    def _seek_content(self, since: int) -> Iterator[Command]:
+        """What a file held when it was seen is not in it: a copy, modified since then, may have it."""
+        self._look_back(since)
         yield from self._seek_unseen()
 
     def _seek_unseen(self) -> Iterator[Command]:
@@ -722,6 +724,7 @@ class Log:
         if found.unavailable:
             generation.phase = Phase.STORED
             return
+        seen = generation.size
         if found.at is not None:
             generation.known = replace(generation.known, path=found.at.path, file=found.at.file)
             generation.size = found.at.size
@@ -733,6 +736,8 @@ class Log:
             yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)
             if found.at is not None:
                 yield from self._begin_anew(found.at)
+                if seen > found.at.size:  # of that content or of one that came after it
+                    yield from self._seek_content(generation.known.modified)
 
     def _begin_anew(self, place: Place) -> Iterator[Command]:
         """The file was truncated: it stays known, whatever it is called by now, and what is in it comes next."""

@@ -193,7 +193,8 @@ class Looks:
                     status = text.status()
                     if not identify(text.descriptor, status).same(place.file):
                         continue
-                    return Examined(replace(place, path=path), self._examine(wanted, text, status.st_size))
+                    wanted = replace(wanted, place=replace(place, path=path))
+                    return Examined(wanted.place, self._examine(wanted, text, status.st_size))
             except FileNotFoundError:
                 continue
             except OSError as error:
