@@ -809,7 +809,7 @@ class TailFinder:
 
     # Commands.
 
-    def _do(self, log: Log, command: Command) -> None:  # noqa: C901 - one for each command
+    def _do(self, log: Log, command: Command) -> None:  # noqa: C901, PLR0912 - one for each command
         match command:
             case Look(path, own):
                 self._look(path, None if own and self._log_at(path) else log.path)
