@@ -658,8 +658,9 @@ class TailFinder:
         return logs & {f"{directory}/{base}" for base in (name, *possible_originals(name))}
 
     def _originals(self, place: Place) -> tuple[Original, ...]:
+        names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
         return tuple(
-            self._original(each)
+            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(path, each))))
             for path in self._alike(place.path)
             if path in self._logs
             for each in self._logs[path].generations
@@ -668,11 +669,14 @@ class TailFinder:
             if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(place.file)
         )
 
-    def _original(self, generation: Generation) -> Original:
+    def _known_as(self, path: str, generation: Generation) -> tuple[str, ...]:
+        return path, generation.known.path, *self._through.get(path, ())
+
+    def _original(self, generation: Generation, *, akin: bool) -> Original:
         known, position = self._newest(generation)
         # Nobody waits in a run with an end for what a reader has to say.
         reading = generation.phase is Phase.READING and not self._once
-        return Original(generation.source, known.path, known.file, position, known.witness, reading)
+        return Original(generation.source, known.path, known.file, position, known.witness, reading, akin)
 
     def _newest(self, generation: Generation) -> tuple[Known, int]:
         """What is known of a generation, and how far it is read, as its reader has it if there is one."""

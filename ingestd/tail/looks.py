@@ -70,7 +70,10 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A generation that a new file may be a copy of. `reading`: its reader may know more than is known here."""
+    """A generation that a new file may be a copy of. `reading`: its reader may know more than is known here.
+
+    `akin`: the file is called like a rotation of its log. Another one waits only for a content that it is seen to have.
+    """
 
     source: str
     path: str
@@ -78,6 +81,7 @@ class Original:
     position: int
     witness: Witness | None
     reading: bool
+    akin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,13 +477,14 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | N
     """Whether a file has the content of a known one, or had it before that one was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
+    may_hold = holds or (original.reading and original.akin)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):
             least = original.position
             for _ in range(2):  # the second time to see that it was not truncated within the first
                 now = other.size
                 if now < least or not (witness is None or witness.fits(other)):
-                    return Copy(original.source, 0, sure=False) if holds or original.reading else None
+                    return Copy(original.source, 0, sure=False) if may_hold else None
                 same = _same_beginning(text, size, head, other, original.source)
                 if same is not None:
                     return same

@@ -247,6 +247,15 @@ def test_a_file_with_the_same_header_is_no_copy(looks: Looks, log: Path) -> None
     assert isinstance(examine(looks, other, original(log, len(header) + 4)), Plain)
 
 
+def test_a_file_of_another_name_does_not_wait_for_what_a_reader_may_know(looks: Looks, log: Path) -> None:
+    known = replace(original(log, 8), reading=True)
+    other = log.with_name("other")
+    other.write_bytes(b"other\n")
+    log.write_bytes(b"new\n")
+    assert examine(looks, other, known) == Copy("o", 0, sure=False)
+    assert isinstance(examine(looks, other, replace(known, akin=False)), Plain)
+
+
 def test_what_a_truncated_file_held_is_a_copy_though_it_is_not_sure(looks: Looks, log: Path) -> None:
     known = original(log, 8)
     copy = log.with_name("copy")
