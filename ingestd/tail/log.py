@@ -721,8 +721,8 @@ class Log:
         self.unseen_since = min(since, self.unseen_since or since)
 
     def _found(self, generation: Generation, found: Sought) -> Iterator[Command]:
-        if found.unavailable:
-            generation.phase = Phase.STORED
+        if found.unavailable or (self._missed and found.at is None and found.rest is None):
+            generation.phase = Phase.STORED  # what was missed since the search began may say where it went
             return
         seen = generation.size
         if found.at is not None:
