@@ -509,8 +509,12 @@ class TailFinder:
         log = self._logs.get(path)
         if log is None:
             log = self._logs[path] = Log(path)
-            self._named.setdefault(family_of(os.path.basename(path)), set()).add(path)
+            self._name(path, log)
         return log
+
+    def _name(self, path: str, log: Log) -> None:
+        """Files called like this path may hold copies of this log."""
+        self._named.setdefault(family_of(os.path.basename(path)), set()).add(log.path)
 
     # What the thread does.
 
@@ -617,6 +621,7 @@ class TailFinder:
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
+                self._name(log.path, owned.log)
                 return  # it was met by another name meanwhile
             log = owned.log
         if examined is not None and examined.place.path != wanted.place.path:
@@ -784,6 +789,7 @@ class TailFinder:
         finder.apply(log, Seen(place, here=log.path == path))
         other = self._logs.get(path)
         if other is not None and other is not log:
+            self._name(path, log)
             self.apply(other, Occupied(place.file))
         if finder is not self and self.matches(path):
             self._belongs(path, finder)
