@@ -57,7 +57,7 @@ from ingestd.tail.log import (
 )
 from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
 from ingestd.tail.names import Names
-from ingestd.tail.rotation import CODECS, codec_of, family_of, possible_originals, rotated_from
+from ingestd.tail.rotation import CODECS, codec_of, families_of, family_of, rotated_from
 from ingestd.tail.watch import (
     CREATED,
     DELETED,
@@ -101,7 +101,7 @@ _REST_FOR_WORK: Final = 20
 """In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
 
 _ALIKE_MOST: Final = 64
-"""A name that more logs have than this says nothing of where a file came from."""
+"""A family of names that more logs have than this says nothing of where a file came from."""
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
@@ -514,7 +514,8 @@ class TailFinder:
 
     def _name(self, path: str, log: Log) -> None:
         """Files called like this path may hold copies of this log."""
-        self._named.setdefault(family_of(os.path.basename(path)), set()).add(log.path)
+        for family in families_of(os.path.basename(path)):
+            self._named.setdefault(family, set()).add(log.path)
 
     # What the thread does.
 
@@ -656,11 +657,8 @@ class TailFinder:
 
     def _alike(self, path: str) -> Iterable[str]:
         """Logs that a file may hold a copy of, by its name: that restricts what is compared, and decides nothing."""
-        directory, name = os.path.split(path)
-        logs = self._named.get(family_of(name), set())
-        if len(logs) <= _ALIKE_MOST:
-            return logs
-        return logs & {f"{directory}/{base}" for base in (name, *possible_originals(name))}
+        families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
+        return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
 
     def _originals(self, place: Place) -> tuple[Original, ...]:
         names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
@@ -720,7 +718,10 @@ class TailFinder:
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
         paths[:0] = [each.known.path for other in kin for each in other.generations]
-        others = [self._newest(each)[0] for each in log.generations if each is not generation]
+        alike = {log.path, *self._alike(log.path)} & self._logs.keys()
+        others = [
+            self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
+        ]
         return Search(
             generation.source,
             generation.known,
@@ -805,7 +806,8 @@ class TailFinder:
         self._through[log] = through
         for path in through:
             self._leads.setdefault(path, set()).add(log)
-            self._named.setdefault(family_of(os.path.basename(path)), set()).add(log)
+            for family in families_of(os.path.basename(path)):
+                self._named.setdefault(family, set()).add(log)
             self._watch_beside(path)
         if self._due.watches:
             self._look(log, None)  # again, for what happened before there is a watch

@@ -411,7 +411,7 @@ class Log:
             self.stored_at.append(known.path)
         return generation
 
-    def step(self, fact: Fact) -> list[Command]:  # noqa: C901, PLR0911 - one for each fact
+    def step(self, fact: Fact) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 - one for each fact
         """Take a fact. Returns what is to be done, in order."""
         match fact:
             case Seen(place, here):

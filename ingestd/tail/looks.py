@@ -111,7 +111,7 @@ class Search:
     rotated: Globs
     """Where rotated files go that nobody sees going."""
     others: tuple[Known, ...]
-    """The log's other generations."""
+    """Other generations, of logs with alike names: a compressed file may have the content of one."""
     newest: bool
     """Whether nothing is known to have come after it."""
     taken: Callable[[FileId], bool]
@@ -311,9 +311,7 @@ class Looks:
             and not search.taken(place.file)
             and not place.file.same(known.file)
             and (now is None or not place.file.same(now.file))
-            and not (
-                place.codec and any(self._holds(place, each, 0) for each in (known, *search.others) if each.witness)
-            )
+            and not (place.codec and _has_one_of(place, (known, *search.others)))
         ]
         return tuple(sorted(found, key=lambda place: place.modified))
 
@@ -500,6 +498,16 @@ def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
             if original.witness is not None and original.witness.fits(text):
                 return Copy(original.source, 0, sure=False)
     return None
+
+
+def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
+    """Whether a compressed file has the content of one of these. Its text is read forward, once."""
+    witnesses = [known.witness for known in generations if known.witness is not None]
+    try:
+        with open_text(place.path, place.codec) as text:
+            return any(witness.fits(text) for witness in sorted(witnesses, key=lambda witness: witness.at))
+    except OSError:
+        return False  # damaged or in the making: who examines it says so
 
 
 def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str) -> Copy | None:

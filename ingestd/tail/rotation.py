@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CODECS", "beginnings_of", "codec_of", "family_of", "is_rotation_of", "possible_originals", "rotated_from"]
+__all__ = [
+    "CODECS",
+    "beginnings_of",
+    "codec_of",
+    "families_of",
+    "family_of",
+    "is_rotation_of",
+    "possible_originals",
+    "rotated_from",
+]
 
 CODECS: Final = ("", "gz", "bz2", "xz", "zst", "lz4")
 """How a file may be compressed, by the ending of its name; "" if it is not."""
@@ -65,6 +74,17 @@ def family_of(name: str) -> str:
     """What a name has in common with those that it is rotated to: numbers, dates and compressed endings left out."""
     plain = _plain(name)
     return _CURRENT if _TAI64N.fullmatch(plain) else _VARIES.sub("", plain)
+
+
+def families_of(name: str) -> tuple[str, ...]:
+    """What files have in common by their names, from the widest to the narrowest.
+
+    log.log, log-19.log and log-19.log.3 of log-19.log.3.gz.
+    """
+    plain = _plain(name)
+    varies = [*_VARIES.finditer(plain)]
+    last = (plain[: varies[-1].start()] + plain[varies[-1].end() :],) if len(varies) > 1 else ()
+    return tuple(dict.fromkeys((family_of(name), *last, plain)))
 
 
 def rotated_from(path: str) -> list[str]:

@@ -106,30 +106,6 @@ def test_a_search_that_finds_nothing_is_made_again_if_events_were_missed_meanwhi
     assert log.generations == []
 
 
-def packed(inode: int, path: str = f"{PATH}.1.gz") -> Place:
-    return replace(place(inode, 40, path), codec="gz")
-
-
-def test_what_a_finished_file_was_compressed_to_is_the_same_generation() -> None:
-    log = log_with(replace(known(7, 5), done=True), known(9, 5))
-    log.step(Seen(place(7, 5, f"{PATH}.1"), here=False))
-    (kept,) = log.step(Deleted("0", packed(8)))
-    assert isinstance(kept, Keep)
-    assert (kept.generation.source, kept.generation.position, kept.generation.known.codec) == ("0", 5, "gz")
-    assert log.of(packed(8).file) is kept.generation
-    assert log.of(place(7, 5).file) is None
-
-
-def test_what_was_not_read_of_a_file_that_was_compressed_is_read_there() -> None:
-    log = log_with(known(7, 5), position=2)
-    (read,) = log.step(Seen(place(7, 5), here=True))
-    assert isinstance(read, Read)
-    (again,) = log.step(Ended("0", End(DELETED, PATH, 3, 5), read.generation.known, packed(8)))
-    assert isinstance(again, Read)
-    assert (again.generation.source, again.generation.position, again.generation.known.path) == ("0", 3, f"{PATH}.1.gz")
-    assert again.generation.last
-
-
 def test_where_a_link_led_in_the_last_run_is_remembered() -> None:
     log = log_with(known(7, 5, "/t/0.log"), known(8, 5, "/t/0.log.1"), known(9, 5))
     assert log.stored_at == ["/t/0.log", PATH]
