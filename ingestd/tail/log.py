@@ -492,8 +492,7 @@ class Log:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
         if here and (stored.position or stored.known.witness or stored.known.modified == place.modified):
             return False  # its content tells; of one that was empty, nothing does
-        newest = next(each for each in reversed(self.generations) if each.phase is Phase.STORED)
-        return stored is newest and not stored.known.done
+        return stored is self.generations[-1] and not stored.known.done
 
     def _meet(self, place: Place) -> Iterator[Command]:
         if self._unsettled:
