@@ -11,8 +11,7 @@ import ctypes
 import os
 import struct
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +59,7 @@ _LAYOUT_KNOWN: Final = os.uname().machine in {"x86_64", "aarch64", "riscv64", "p
 """Elsewhere `struct statfs` differs, and files have no handle."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileId:
+class FileId(NamedTuple):
     """What the kernel knows a file by.
 
     birth: nanoseconds since 1970, 0 where unknown. handle: its type and bytes in hex, "" where there is none to trust.

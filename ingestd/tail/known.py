@@ -8,7 +8,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from ingestd.tail.file_id import FileId
 from ingestd.tail.rotation import CODECS
@@ -30,11 +30,31 @@ _SIGNED: Final = (1 << 63) - 1
 _UNSIGNED: Final = (1 << 64) - 1
 _NOT_UTF8: Final = "bytes:"
 
+_Check: TypeAlias = "tuple[str, Any, type, Callable[[Any], object], str]"
+
+
+def _number_check(key: str, default: int | None = 0, *, least: int = 0, most: int = _SIGNED) -> _Check:
+    return key, default, int, range(least, most + 1).__contains__, f"a whole number from {least} to {most}"
+
+
+_CHECKS: Final[tuple[_Check, ...]] = (
+    _number_check("device", None, most=_UNSIGNED),
+    _number_check("inode", None, most=_UNSIGNED),
+    _number_check("birth"),
+    _number_check("size"),
+    _number_check("modified", least=-_SIGNED),
+    ("handle", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
+    ("volume", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
+    ("codec", "", str, CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}"),
+    ("done", False, bool, lambda _: True, "true or false"),
+    ("copy_of", "", str, lambda _: True, "the name of a source"),
+)
+"""Of a detail: key, default, type (True is no number), what else holds for a value, how both are called."""
+
 _births = itertools.count(time.time_ns())
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(NamedTuple):
     """The hash of the `length` bytes of text before position `at`."""
 
     at: int
@@ -46,6 +66,16 @@ class Witness:
         """The witness of `data`, which ends at position `at`; the last `WITNESS_BYTES` of it count."""
         data = data[-WITNESS_BYTES:]
         return cls(at, len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest())
+
+    @classmethod
+    def from_detail(cls, detail: Mapping[str, Any]) -> Witness:
+        """Of a `Known.to_detail` that has one. Raises `ValueError` that names the key at fault."""
+        at = _number(detail, "witness_at", _SIGNED)
+        length = _number(detail, "witness_bytes", min(at, WITNESS_BYTES))
+        digest = detail["witness"]
+        if type(digest) is not str or not _DIGEST.fullmatch(digest):
+            _refuse(detail, "witness", "32 hexadecimal digits")
+        return cls(at, length, digest)
 
     def fits(self, text: Text) -> bool:
         """Whether a text has these bytes there. Raises `OSError`."""
@@ -104,29 +134,16 @@ class Known:
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> Known:
         """From what `to_detail` made, now or in version 0.1. Raises `ValueError` that names the key at fault."""
-        witness = None
-        if "witness" in detail:
-            at = _number(detail, "witness_at", least=1)
-            length = _number(detail, "witness_bytes", least=1, most=min(at, WITNESS_BYTES))
-            witness = Witness(at, length, _text(detail, "witness", _DIGEST.fullmatch, "32 hexadecimal digits"))
+        values: list[Any] = [
+            value if type(value := detail.get(key, default)) is kind and fits(value) else _refuse(detail, key, expected)
+            for key, default, kind, fits, expected in _CHECKS
+        ]
+        device, inode, birth, size, modified, handle, volume, codec, done, copy_of = values
         path = _path(detail, "path")
-        return cls(
-            log=_path(detail, "log") if "log" in detail else _path(detail, "origin", path),
-            path=path,
-            file=FileId(
-                _number(detail, "device", most=_UNSIGNED),
-                _number(detail, "inode", most=_UNSIGNED),
-                _number(detail, "birth", 0),
-                _text(detail, "handle", _HEXADECIMAL.fullmatch, "hexadecimal digits", ""),
-                _text(detail, "volume", _HEXADECIMAL.fullmatch, "hexadecimal digits", ""),
-            ),
-            witness=witness,
-            size=_number(detail, "size", 0),
-            modified=_number(detail, "modified", 0, least=-_SIGNED),
-            codec=_text(detail, "codec", CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}", ""),
-            done=_truth(detail, "done"),
-            copy_of=_text(detail, "copy_of", lambda _: True, "the name of a source", ""),
-        )
+        log = _path(detail, "log") if "log" in detail else _path(detail, "origin", path)
+        witness = Witness.from_detail(detail) if "witness" in detail else None
+        file = FileId(device, inode, birth, handle, volume)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of)
 
 
 def witness_before(text: Text, position: int) -> Witness | None:
@@ -165,38 +182,22 @@ def _to_store(path: str) -> str:
     return path if plain and not path.startswith(_NOT_UTF8) else _NOT_UTF8 + os.fsencode(path).hex()
 
 
-def _wrong(detail: Mapping[str, Any], key: str, expected: str) -> ValueError:
+def _refuse(detail: Mapping[str, Any], key: str, expected: str) -> NoReturn:
     found = f"found {detail[key]!r}" if key in detail else "it is missing"
-    return ValueError(f"{key}: expected {expected}, {found}")
+    raise ValueError(f"{key}: expected {expected}, {found}")
 
 
-def _number(
-    detail: Mapping[str, Any], key: str, default: int | None = None, *, least: int = 0, most: int = _SIGNED
-) -> int:
-    value = detail.get(key, default)
-    if type(value) is not int or not least <= value <= most:  # True is no number
-        raise _wrong(detail, key, f"a whole number from {least} to {most}")
-    return value
-
-
-def _truth(detail: Mapping[str, Any], key: str) -> bool:
-    value = detail.get(key, False)
-    if not isinstance(value, bool):
-        raise _wrong(detail, key, "true or false")
-    return value
-
-
-def _text(
-    detail: Mapping[str, Any], key: str, valid: Callable[[str], object], expected: str, default: str | None = None
-) -> str:
-    value = detail.get(key, default)
-    if not isinstance(value, str) or not valid(value):
-        raise _wrong(detail, key, expected)
+def _number(detail: Mapping[str, Any], key: str, most: int) -> int:
+    value = detail.get(key)
+    if type(value) is not int or not 1 <= value <= most:
+        _refuse(detail, key, f"a whole number from 1 to {most}")
     return value
 
 
 def _path(detail: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    text = _text(detail, key, _is_path, "a path", _to_store(default) if default else None)
+    text = detail.get(key, _to_store(default) if default else None)
+    if type(text) is not str or not _is_path(text):
+        _refuse(detail, key, "a path")
     return stored_path(text)
 
 
