@@ -9,7 +9,7 @@ import asyncio
 import pickle
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
     import socket
@@ -135,8 +135,7 @@ class Drain:
 # Worker to supervisor.
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """Every byte of a source before `position` is acknowledged; or only its detail is another one than before."""
 
     route: str

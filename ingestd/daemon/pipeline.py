@@ -186,7 +186,7 @@ class Pipeline:
         held = self._sources.get(source)
         if held is None:
             return
-        held.assignment = replace(held.assignment, found=replace(held.assignment.found, last=True))
+        held.assignment = held.assignment._replace(found=replace(held.assignment.found, last=True))
         if held.source is not None:
             held.source.conclude()
             self._ready(source)  # it may be finished at once
@@ -570,8 +570,8 @@ class Pipeline:
         """Positions that moved, and details that changed, since the last call."""
         return self._reports.moved()
 
-    def gauges(self) -> dict[str, SourceGauges] | None:
-        """The open sources as they stand now, or None when nothing has changed since the last call."""
+    def gauges(self) -> dict[str, SourceGauges | None]:
+        """The open sources that may have changed since the last call, as they stand now; None: it is not open."""
         for queue in self._lanes.values():
             for held in queue.ready:
                 self._reports.touch(held)

@@ -17,7 +17,7 @@ The way of the bytes, with who calls what:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +90,11 @@ class Found:
         """What a person calls it: its label, if it has one, else its name."""
         return self.label or self.source
 
+    def __reduce__(self) -> tuple[type[Found], tuple[object, ...]]:
+        """Pickle in half the time that a dataclass takes: a start sends every one to its owner."""
+        parts = self.source, self.position, self.detail, self.until, self.label, self.group, self.after, self.last
+        return Found, parts
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -119,8 +124,7 @@ class Loss:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """A source given to a worker. Its generation fences: what an older generation reports is dropped."""
 
     route: str

@@ -21,7 +21,6 @@ class SourceReports:
     def __init__(self, route: str) -> None:
         self._route = route
         self._moved: dict[str, OpenSource] = {}
-        self._gauges: dict[str, SourceGauges] = {}
         self._stale: set[str] = set()
 
     def touch(self, held: OpenSource) -> None:
@@ -50,17 +49,11 @@ class SourceReports:
         self._moved.clear()
         return moves
 
-    def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges] | None:
-        """All open sources as they stand now, or None when none was touched since the last call."""
-        if not self._stale:
-            return None
-        for name in self._stale:
-            held = sources.get(name)
-            if held is None:
-                self._gauges.pop(name, None)
-                continue
-            label = held.assignment.found.display_name
-            unread = 0 if held.source is None else held.source.unread
-            self._gauges[name] = SourceGauges(self._route, label, unread, held.progress.position)
-        self._stale.clear()
-        return self._gauges
+    def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges | None]:
+        """Of all open sources those that were touched since the last call, as they stand now; None: it is not open."""
+        stale, self._stale = self._stale, set()
+        return {name: self._gauge(held) if (held := sources.get(name)) else None for name in stale}
+
+    def _gauge(self, held: OpenSource) -> SourceGauges:
+        unread = 0 if held.source is None else held.source.unread
+        return SourceGauges(self._route, held.assignment.found.display_name, unread, held.progress.position)

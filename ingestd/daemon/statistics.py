@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ingestd.producer.events import LATENCY_BOUNDS
 
@@ -48,8 +49,7 @@ class RouteCounters:
         self.retries[kind] = self.retries.get(kind, 0) + 1
 
 
-@dataclass(slots=True)
-class SourceGauges:
+class SourceGauges(NamedTuple):
     """One source now."""
 
     route: str
@@ -73,5 +73,5 @@ class WorkerStatistics:
     arena_pages: int = 0
     arena_pages_used: int = 0
     routes: dict[str, RouteCounters] = field(default_factory=dict)
-    sources: dict[str, SourceGauges] | None = field(default_factory=dict)
-    """By source name; a source that is gone is no longer in it. None: all as in the report before."""
+    sources: dict[str, SourceGauges | None] = field(default_factory=dict)
+    """By name, the sources that changed since the report before; None: it is gone."""

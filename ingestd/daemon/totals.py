@@ -45,9 +45,11 @@ class Totals:
         if current is not None and statistics.incarnation > current.incarnation:
             self._keep(current)
             current = None
-        if statistics.sources is None:
-            unchanged = {} if current is None else current.sources
-            statistics = dataclasses.replace(statistics, sources=unchanged)
+        sources = {} if current is None else current.sources
+        sources |= statistics.sources
+        for gone in [name for name, gauges in statistics.sources.items() if gauges is None]:
+            del sources[gone]
+        statistics = dataclasses.replace(statistics, sources=sources)
         ended = statistics.incarnation <= self._ended_incarnation.get(statistics.slot, -1)
         self._current[statistics.slot] = _without_gauges(statistics) if ended else statistics
 
@@ -98,7 +100,8 @@ class Totals:
 
     def sources(self) -> dict[str, SourceGauges]:
         """Every source that a live worker reports, by name."""
-        return {name: gauges for report in self._current.values() for name, gauges in (report.sources or {}).items()}
+        reported = [report.sources for report in self._current.values()]
+        return {name: gauges for sources in reported for name, gauges in sources.items() if gauges is not None}
 
     def cpu_seconds(self) -> dict[int, float]:
         """CPU seconds of each worker slot, over all its incarnations."""

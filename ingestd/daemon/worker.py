@@ -143,7 +143,6 @@ class Worker:
         self._kick_due = False
         self._settled = asyncio.Event()
         self._positions_due: asyncio.TimerHandle | None = None
-        self._gauges: dict[str, dict[str, SourceGauges]] = {}
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 
@@ -304,7 +303,7 @@ class Worker:
         moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
         if moved:
             self.tell(PositionsReported(moved))
-            self._tell_counters(None)  # So that a worker killed now has counted all that its positions say.
+            self._tell_counters({})  # So that a worker killed now has counted all that its positions say.
 
     async def _report_statistics(self) -> None:
         while True:
@@ -313,13 +312,9 @@ class Worker:
 
     def _tell_statistics(self) -> None:
         changed = [pipeline.gauges() for pipeline in self._pipelines.values()]
-        for name, gauges in zip(self._pipelines, changed, strict=True):
-            if gauges is not None:
-                self._gauges[name] = gauges
-        sources = {name: gauge for gauges in self._gauges.values() for name, gauge in gauges.items()}
-        self._tell_counters(sources if any(gauges is not None for gauges in changed) else None)
+        self._tell_counters({name: gauges for each in changed for name, gauges in each.items()})
 
-    def _tell_counters(self, sources: dict[str, SourceGauges] | None) -> None:
+    def _tell_counters(self, sources: dict[str, SourceGauges | None]) -> None:
         names = [route.name for route in self.configure.routes]
         self.tell(
             StatisticsReported(

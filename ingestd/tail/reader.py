@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from ingestd.logs import get_logger
 from ingestd.tail.file_id import identify
-from ingestd.tail.known import Known
+from ingestd.tail.known import stored_path
 from ingestd.tail.remote import Do, RemoteSource, mount_thread, remote_mount
 from ingestd.tail.source import TailSource
 from ingestd.tail.text import open_text
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     from ingestd.daemon.source import Assignment
+    from ingestd.tail.known import Known
     from ingestd.tail.route import TailRoute
     from ingestd.tail.text import Text
 
@@ -83,7 +84,7 @@ class TailReader:
     def open(self, assignment: Assignment) -> AnySource:
         """See `ingestd.daemon.source.Opener.open`. A file that is not there gives a source that is finished."""
         found = assignment.found
-        mount = remote_mount(Known.from_detail(found.detail).path)
+        mount = remote_mount(stored_path(found.detail["path"]))
         source: AnySource
         if mount is None:
             source = self._open_local(assignment)
@@ -134,7 +135,9 @@ class TailReader:
                 if file.resembles(known.file):
                     # By the descriptor: the path may stand for another file by now, and that one is not ours to open.
                     descriptor = descriptor_of(f"/proc/self/fd/{place}", _FLAGS)
-                    return replace(known, path=path, file=file), open_text(descriptor, known.codec)
+                    if (path, file) != (known.path, known.file):
+                        known = replace(known, path=path, file=file)
+                    return known, open_text(descriptor, known.codec)
             finally:
                 os.close(place)
         return None

@@ -35,7 +35,13 @@ _REMOTE: Final = re.compile(
 
 def remote_mount(path: str) -> str | None:
     """The network or FUSE mount that a path without links is on, or None. Asks the kernel, never a server."""
-    mounts = _mounts(int(time.monotonic() / _MOUNTS_READ_EVERY))
+    now = int(time.monotonic() / _MOUNTS_READ_EVERY)
+    return _remote(path, now) if path in _mounts(now) else _remote(os.path.dirname(path), now)
+
+
+@lru_cache(maxsize=64)
+def _remote(path: str, now: int) -> str | None:
+    mounts = _mounts(now)
     while path not in mounts and path not in {"/", ""}:
         path = os.path.dirname(path)
     return path if _REMOTE.fullmatch(mounts.get(path, "")) else None

@@ -110,7 +110,7 @@ def test_a_file_that_is_gone_has_no_series() -> None:
     totals = Totals()
     totals.take(report(sources={"a": gauges("/a"), "b": gauges("/b")}))
     assert samples(totals)["ingestd_source_unread_bytes", "/b", "access"] == 7
-    totals.take(report(sources={"a": gauges("/a")}))
+    totals.take(report(sources={"b": None, "never shown": None}))
     shown = samples(totals)
     assert ("ingestd_source_unread_bytes", "/a", "access") in shown
     assert not any("/b" in key for key in shown)
@@ -211,13 +211,9 @@ def test_promtool_is_content() -> None:
 def test_a_report_without_sources_leaves_them_as_they_were() -> None:
     totals = Totals()
     totals.take(report(records=1, sources={"a": gauges("/a", unread=5)}))
-    quiet = report(records=2)
-    quiet.sources = None
-    totals.take(quiet)
+    totals.take(report(records=2))
     shown = samples(totals)
     assert shown["ingestd_source_unread_bytes", "/a", "access"] == 5
     assert shown["ingestd_records_total", "access"] == 2
-    successor = report(incarnation=1)
-    successor.sources = None
-    totals.take(successor)
+    totals.take(report(incarnation=1))
     assert not any("/a" in key for key in samples(totals))

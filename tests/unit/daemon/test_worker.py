@@ -44,7 +44,7 @@ class FakePipeline:
         return []
 
     def gauges(self):
-        return None
+        return {}
 
 
 @pytest.fixture
