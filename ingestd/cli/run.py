@@ -24,6 +24,7 @@ def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
     """Run the daemon, logging to standard error; on a terminal with a table of its routes below the log."""
     settings = configuration.daemon
     gc.freeze()  # what is there by now lives as long as the process
+    sys.setswitchinterval(0.001)  # a thread that looks at thousands of files leaves the loop its turn
     if sys.stderr.isatty() and settings.log_format != "json":
         from ingestd.cli.progress import run_showing_progress  # noqa: PLC0415 - rich is a tenth of the daemon's start
 

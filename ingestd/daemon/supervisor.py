@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import signal
 import time
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
@@ -48,7 +50,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -167,12 +169,17 @@ class Supervisor:
     async def run(self) -> Summary:
         """Start, work, drain, end. Returns what was done; raises what kept it from starting, or a defect of its own."""
         try:
-            await self._until_stop(self._start())
+            with _collecting_nothing():
+                await self._until_stop(self._start())
+                if not self._stop.is_set():
+                    self._finding.start(self._tasks, self._all_found)
+                    await self._until_stop(self._finding.finished_within(READY_PATIENCE))
             if not self._stop.is_set():
                 await self._work()
             self._notifier.stopping()
             await self._drain()
         finally:
+            gc.unfreeze()
             await self._end()
         if self._crash is not None:
             raise self._crash
@@ -186,6 +193,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._signalled, number)
         for name in self._clusters:
             self._configuration.check_security(name)
+        import kio.serial  # noqa: F401, PLC0415 - what clusters are asked with: later it would hold up HTTP
+
         if self._configuration.daemon.http:
             from ingestd.daemon.http import serve  # noqa: PLC0415 - aiohttp is a third of a start, and may be switched off
 
@@ -207,10 +216,6 @@ class Supervisor:
         self._started = True
 
     async def _work(self) -> None:
-        self._finding.start(self._tasks, self._all_found)
-        await self._until_stop(self._finding.finished_within(READY_PATIENCE))
-        if self._stop.is_set():
-            return
         self._notifier.ready(self._in_a_line())
         if not self._once:
             await self._stop.wait()
@@ -465,6 +470,19 @@ class Supervisor:
             routes=route_statuses(self._routes, self.totals, self._shards),
             clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
         )
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """What a start makes stays. To look through it for garbage, again and again, would hold up the loop each time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def _lock(state: Path) -> int:

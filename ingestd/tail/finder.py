@@ -235,7 +235,9 @@ class TailFinder:
         await self._pass()
         await self._in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
-        await self._files.looked(self, PATIENCE if any(log.restless for log in self._logs.values()) else 0)
+        restless: list[Log] = []
+        await self._in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
+        await self._files.looked(self, PATIENCE if restless else 0)
         await self._in_turns(list(self._logs.values()), self._seek_missing)
         await self._settle(_ROUNDS)
         self._first_pass = False
@@ -293,17 +295,17 @@ class TailFinder:
 
     async def _look_again(self) -> None:
         if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories)):
-            self._look_at_what_waits()
+            await self._look_at_what_waits()
             return
         await self._pass()
-        self._look_at_what_waits()
+        await self._look_at_what_waits()
 
     def _look_at_troubles(self) -> None:
         for path in self._told.keys() - self._not_found:
             if self._log_at(path) == path:
                 self._look(path, None)
 
-    def _look_at_what_waits(self) -> None:
+    async def _look_at_what_waits(self) -> None:
         for file, (log, place) in list(self._awaited.items()):
             size, since = self._lengths.get(file, (-1, 0.0))
             if size == place.size and time.monotonic() - since > COPY_PATIENCE:
@@ -315,14 +317,15 @@ class TailFinder:
             generation = log.named(source)
             if generation is not None:
                 self._look(generation.known.path, None)  # another file there is none of this log's
-        for log in list(self._logs.values()):
-            if log.restless:
-                self.apply(log, Listed())
-            for generation in log.generations:
-                if generation.phase is Phase.READING and generation.last:
-                    latest = self._sources.latest(generation.source)
-                    if latest is not None:  # it may have gone to a directory that nobody watches yet
-                        self._watch_beside(str(latest.detail.get("path", log.path)))
+        await self._in_turns(list(self._logs.values()), self._look_at_log)
+
+    def _look_at_log(self, log: Log) -> None:
+        self._seek_missing(log)
+        for generation in log.generations:
+            if generation.phase is Phase.READING and generation.last:
+                latest = self._sources.latest(generation.source)
+                if latest is not None:  # it may have gone to a directory that nobody watches yet
+                    self._watch_beside(str(latest.detail.get("path", log.path)))
 
     async def _pass(self) -> None:
         missed, self._relist, self._missed = self._missed, False, False
@@ -406,11 +409,13 @@ class TailFinder:
     def _drop_watches(self, listed: set[str]) -> None:
         if self._inotify is None:
             return
-        wanted = listed | {os.path.dirname(path) for path in self._leads}
-        wanted |= {os.path.dirname(each.known.path) for log in self._logs.values() for each in log.generations}
-        for key in self._inotify.keys:
-            if isinstance(key, str) and key not in wanted:
-                self._inotify.drop(key)
+        others = {key for key in self._inotify.keys - listed if isinstance(key, str)}
+        if not others:
+            return  # without a look at all generations
+        others -= {os.path.dirname(path) for path in self._leads}
+        others -= {os.path.dirname(each.known.path) for log in self._logs.values() for each in log.generations}
+        for key in others:
+            self._inotify.drop(key)
 
     def _warn_watch(self, error: OSError) -> None:
         _log.warning(

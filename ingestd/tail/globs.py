@@ -6,6 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Globs"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
+_ANY: Final = re.compile("")
+_DIRECTORIES_KEPT: Final = 1024
+_name: Final = attrgetter("name")
 
 
 def _part(part: str) -> re.Pattern[str]:
@@ -64,13 +69,19 @@ class Globs:
         self.patterns = [_Pattern.of(path) for path in paths]
         self._wholes = [_parts(pattern.text) for pattern in self.patterns]
         exclude = list(exclude)
-        self._excluded_names = [_part(glob) for glob in exclude if "/" not in glob]
+        self._excluded_name = re.compile("|".join(translate(glob) for glob in exclude if "/" not in glob) or "(?!)")
         self._excluded_paths = [_parts(glob) for glob in exclude if "/" in glob]
+        self._taken_of = lru_cache(_DIRECTORIES_KEPT)(self._names_in)
 
     def matches(self, path: str) -> bool:
         """Whether a tail with these globs takes the file at `path`."""
-        names = path.split("/")
-        return any(_fits(names, parts) for parts in self._wholes) and not self.excludes(path)
+        directory, _, name = path.rpartition("/")
+        return any(part.match(name) for part in self._taken_of(directory)) and not self.excludes(path)
+
+    def _names_in(self, directory: str) -> list[re.Pattern[str]]:
+        """What names of files the globs take in a directory."""
+        names = [*directory.split("/"), ""]
+        return [parts[-1] or _ANY for parts in self._wholes if _fits(names, (*parts[:-1], parts[-1] and _ANY))]
 
     def leads_through(self, directory: str) -> bool:
         """Whether a walk looks into a directory at this path."""
@@ -79,8 +90,7 @@ class Globs:
 
     def excludes(self, path: str) -> bool:
         """Whether an exclude matches."""
-        name = path.rpartition("/")[2]
-        if any(glob.match(name) for glob in self._excluded_names):
+        if self._excluded_name.match(path.rpartition("/")[2]):
             return True
         if not self._excluded_paths:
             return False
@@ -124,7 +134,7 @@ class Globs:
                 return
             enter(directory)
             with os.scandir(directory) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name)
+                entries = list(scan)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -145,16 +155,14 @@ class Globs:
         if part == "**":
             if rest:
                 yield from self._match(entries, rest, above, enter, trouble)
-            for entry in entries:
+            for entry in sorted(entries, key=_name):
                 if _is_directory(entry):
                     yield from self._below(entry.path, parts, above, enter, trouble)
                 elif not rest:
                     yield entry
             return
         expression = _part(part)
-        for entry in entries:
-            if not expression.match(entry.name):
-                continue
+        for entry in sorted((entry for entry in entries if expression.match(entry.name)), key=_name):
             if not rest:
                 # A directory is of interest only where a name without wildcards asks for it.
                 if not _MAGIC.search(part) or not _is_directory(entry):

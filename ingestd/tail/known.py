@@ -134,13 +134,13 @@ class Known:
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> Known:
         """From what `to_detail` made, now or in version 0.1. Raises `ValueError` that names the key at fault."""
+        path = _path(detail, "path")
+        log = _path(detail, "log") if "log" in detail else _path(detail, "origin", path)
         values: list[Any] = [
             value if type(value := detail.get(key, default)) is kind and fits(value) else _refuse(detail, key, expected)
             for key, default, kind, fits, expected in _CHECKS
         ]
         device, inode, birth, size, modified, handle, volume, codec, done, copy_of = values
-        path = _path(detail, "path")
-        log = _path(detail, "log") if "log" in detail else _path(detail, "origin", path)
         witness = Witness.from_detail(detail) if "witness" in detail else None
         file = FileId(device, inode, birth, handle, volume)
         return cls(log, path, file, witness, size, modified, codec, done, copy_of)
