@@ -571,7 +571,7 @@ class Pipeline:
         return self._reports.moved()
 
     def gauges(self) -> dict[str, SourceGauges | None]:
-        """The open sources that may have changed since the last call, as they stand now; None: it is not open."""
+        """Of all open sources those that changed since the last call, as they stand now; None: it is not open."""
         for queue in self._lanes.values():
             for held in queue.ready:
                 self._reports.touch(held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.daemon.source import Assignment, Found, StoredPosition
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Shard", "Shards"]
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(NamedTuple):
     """A source with its owner. `found.position` and `found.detail` are kept up to date."""
 
     route: str
@@ -40,7 +39,7 @@ class _Group:
     """The slot that owns a group, and how many sources of the group it owns."""
 
     slot: int
-    sources: int = 0
+    sources: int
 
 
 class Shards:
@@ -80,9 +79,12 @@ class Shards:
 
     def _slot_for(self, route: str, group: str) -> int:
         known = self._groups.get((route, group))
-        slot = min(range(len(self._owned)), key=self._owned.__getitem__) if known is None else known.slot
+        if known is not None:
+            known.sources += 1
+            return known.slot
+        slot = self._owned.index(min(self._owned))
         if group:
-            self._groups.setdefault((route, group), _Group(slot)).sources += 1
+            self._groups[route, group] = _Group(slot, 1)
         return slot
 
     def conclude(self, route: str, source: str) -> Shard | None:
@@ -90,7 +92,7 @@ class Shards:
         shard = self._shards.get((route, source))
         if shard is None or shard.found.last:
             return None
-        shard = self._shards[route, source] = replace(shard, found=replace(shard.found, last=True))
+        shard = self._shards[route, source] = shard._replace(found=replace(shard.found, last=True))
         return shard
 
     def renew(self, slot: int) -> list[Shard]:
@@ -99,7 +101,7 @@ class Shards:
         for name, shard in self._shards.items():
             if shard.slot == slot:
                 self._generation += 1
-                renewed.append(replace(shard, generation=self._generation))
+                renewed.append(shard._replace(generation=self._generation))
                 self._shards[name] = renewed[-1]
         return renewed
 
@@ -109,7 +111,7 @@ class Shards:
         if shard is None or shard.generation != move.generation:
             return None
         found = replace(shard.found, position=move.position, detail=move.detail)
-        shard = self._shards[move.route, move.source] = replace(shard, found=found)
+        shard = self._shards[move.route, move.source] = shard._replace(found=found)
         return shard
 
     def end(self, route: str, source: str, generation: int) -> Shard | None:

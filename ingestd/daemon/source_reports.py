@@ -21,6 +21,7 @@ class SourceReports:
     def __init__(self, route: str) -> None:
         self._route = route
         self._moved: dict[str, OpenSource] = {}
+        self._told: dict[str, SourceGauges] = {}
         self._stale: set[str] = set()
 
     def touch(self, held: OpenSource) -> None:
@@ -50,9 +51,17 @@ class SourceReports:
         return moves
 
     def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges | None]:
-        """Of all open sources those that were touched since the last call, as they stand now; None: it is not open."""
-        stale, self._stale = self._stale, set()
-        return {name: self._gauge(held) if (held := sources.get(name)) else None for name in stale}
+        """Of all open sources those that changed since the last call, as they stand now; None: it is not open."""
+        changed: dict[str, SourceGauges | None] = {}
+        for name in self._stale:
+            held = sources.get(name)
+            if held is None:
+                self._told.pop(name, None)
+                changed[name] = None
+            elif (gauge := self._gauge(held)) != self._told.get(name):
+                changed[name] = self._told[name] = gauge
+        self._stale.clear()
+        return changed
 
     def _gauge(self, held: OpenSource) -> SourceGauges:
         unread = 0 if held.source is None else held.source.unread

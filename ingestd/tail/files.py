@@ -70,8 +70,11 @@ class Files:
 
     def note(self, finder: TailFinder, log: Log, generation: Generation) -> None:
         """A tail knows a generation. Safe for one that is noted."""
-        held = self._by_inode.setdefault(generation.known.file.inode, [])
-        if not any(each.generation is generation for each in held):
+        inode = generation.known.file.inode
+        held = self._by_inode.get(inode)
+        if held is None:
+            self._by_inode[inode] = [Owned(finder, log, generation)]
+        elif generation not in [each.generation for each in held]:
             held.append(Owned(finder, log, generation))
 
     def drop(self, generation: Generation) -> None:

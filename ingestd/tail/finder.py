@@ -901,7 +901,7 @@ class TailFinder:
         self._watch_beside(generation.known.path)
 
     def _watch_beside(self, path: str) -> None:
-        directory = os.path.dirname(path)
+        directory = path.rpartition("/")[0] or "/"
         if self._inotify is not None and directory not in self._inotify:
             self._due.watches.add(directory)
 

@@ -76,7 +76,10 @@ class Globs:
     def matches(self, path: str) -> bool:
         """Whether a tail with these globs takes the file at `path`."""
         directory, _, name = path.rpartition("/")
-        return any(part.match(name) for part in self._taken_of(directory)) and not self.excludes(path)
+        for part in self._taken_of(directory):
+            if part.match(name):
+                return not self.excludes(path)
+        return False
 
     def _names_in(self, directory: str) -> list[re.Pattern[str]]:
         """What names of files the globs take in a directory."""

@@ -110,23 +110,23 @@ class Known:
     def to_detail(self) -> dict[str, Any]:
         """As JSON values, for `Found.detail`."""
         file, witness = self.file, self.witness
-        detail = {
+        detail: dict[str, Any] = {
             "log": _to_store(self.log),
             "path": _to_store(self.path),
             "device": file.device,
             "inode": file.inode,
         }
-        rest = {
-            "birth": file.birth,
-            "handle": file.handle,
-            "volume": file.volume,
-            "size": self.size,
-            "modified": self.modified,
-            "codec": self.codec,
-            "done": self.done,
-            "copy_of": self.copy_of,
-        }
-        detail |= {key: value for key, value in rest.items() if value}
+        rest = (
+            ("birth", file.birth),
+            ("handle", file.handle),
+            ("volume", file.volume),
+            ("size", self.size),
+            ("modified", self.modified),
+            ("codec", self.codec),
+            ("done", self.done),
+            ("copy_of", self.copy_of),
+        )
+        detail.update([pair for pair in rest if pair[1]])
         if witness is not None:
             detail |= {"witness": witness.digest, "witness_at": witness.at, "witness_bytes": witness.length}
         return detail
@@ -168,7 +168,7 @@ def birth_of(source: str) -> int:
 
 def printable(path: str) -> str:
     """A path that may not be UTF-8, for people."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    return path if path.isascii() else os.fsencode(path).decode(errors="backslashreplace")
 
 
 def stored_path(text: str) -> str:

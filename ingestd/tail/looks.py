@@ -8,7 +8,7 @@ import sys
 from bisect import bisect_left
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingestd.tail.content import HEAD_BYTES, last_line_start, not_text, text_start
 from ingestd.tail.file_id import identify
@@ -43,8 +43,7 @@ _KINDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """What a look at a path showed: a file, or what stands there instead.
 
     `through`: links on the way, and where they lead, as paths: a rename of any changes what the path stands for.

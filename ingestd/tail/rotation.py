@@ -35,7 +35,7 @@ _VARIES: Final = re.compile(r"[-._]?(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|
 
 def codec_of(name: str) -> str:
     """How a file is compressed, as its name or path tells: one of `CODECS`."""
-    stem, _, ending = os.path.basename(name).rpartition(".")
+    stem, _, ending = name.rpartition("/")[2].rpartition(".")
     return ending if stem and ending in CODECS else ""
 
 
