@@ -146,9 +146,9 @@ class PositionStore:
     def _take(self, row: tuple[Any, Any, Any, Any, Any], routes: dict[str, StoredRoute]) -> None:
         """Add a row to its route's. Raises `PositionsDamaged`."""
         route, source, position, detail, missing = row
-        for name, value in (("route", route), ("source", source)):
-            if not _is_text(value):
-                raise self._damaged_row(route, source, f"{name} is not UTF-8 text, but {_shown(value)}")
+        if not (_is_text(route) and _is_text(source)):
+            name, value = ("source", source) if _is_text(route) else ("route", route)
+            raise self._damaged_row(route, source, f"{name} is not UTF-8 text, but {_shown(value)}")
         if not isinstance(position, int) or position < 0:
             problem = f"position is not a whole number of 0 or more, but {_shown(position)}"
             raise self._damaged_row(route, source, problem)

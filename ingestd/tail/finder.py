@@ -374,8 +374,9 @@ class TailFinder:
             self.apply(log, Missed())
 
     def _certain(self, path: str, inode: int) -> bool:
-        watched = self._inotify is not None and os.path.dirname(path) in self._inotify
-        return watched and self._names.holds(path, inode)
+        if self._inotify is None or not self._names.holds(path, inode):
+            return False
+        return os.path.dirname(path) in self._inotify
 
     async def _in_turns(self, things: Iterable[T], take: Callable[[T], None]) -> None:
         began = time.monotonic()
