@@ -1,6 +1,7 @@
 """Supervisor: a signal ends it at any moment, a look cut short forgets nothing, and runs with an end end."""
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
@@ -452,6 +453,21 @@ async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(ma
         ("2", ""),
     ]
     await stops(running)
+
+
+async def test_garbage_is_not_collected_until_all_is_found(make):
+    # To look through all that a start makes, again and again, held HTTP up for a tenth of a second each time.
+    route = FakeRoute((Found("1", 0, {}),))
+    running = asyncio.create_task(make(route).run())
+    await route.looking.wait()
+    assert not gc.isenabled()
+    route.looked.set()
+    async with asyncio.timeout(5):
+        while not gc.isenabled():
+            await asyncio.sleep(0.01)
+    assert gc.get_freeze_count()
+    await stops(running)
+    assert not gc.get_freeze_count()
 
 
 @pytest.mark.parametrize("cluster_answers", [True, False])
