@@ -387,13 +387,12 @@ class TailSource:
                 return begin if self._complete(text) else None
             self.news_at = time.monotonic()
             found = find_newline(scratch, length)
-            if found >= 0:
-                self._scanned += found
-                return begin + found + 1
-            self._scanned += length
+            self._scanned += found if found >= 0 else length
             if self._scanned > self._limit and self._owner.route.long_lines == "split":
                 self._scanned = 0
                 return self._position
+            if found >= 0:
+                return begin + found + 1
         self._postpone()
         return None
 

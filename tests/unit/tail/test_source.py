@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gzip
 import os
+import random
 import time
 import tracemalloc
 from contextlib import suppress
@@ -225,6 +226,20 @@ async def test_a_long_line_is_split_and_nothing_of_it_lost(reading: Any, tmp_pat
     assert texts[-1] == b"two"
     assert b"".join(texts[1:-1]) == bytes(range(32, 127)) * 10_000
     assert max(map(len, texts)) == 1000
+
+
+@pytest.mark.parametrize("halves", [(800, 1800), (1800, 1800), (1000, 1), (999, 1)])
+async def test_a_line_that_passes_the_limit_as_its_end_comes_is_split(
+    reading: Any, tmp_path: Path, halves: tuple[int, int]
+) -> None:
+    line = random.Random(1).randbytes(sum(halves)).hex().encode()[: sum(halves)]
+    append(tmp_path / "a.log", line[: halves[0]])
+    reads = reading(max_line_bytes=1000, long_lines="split")
+    source = reads.open(tmp_path / "a.log")
+    texts = await reads.drain(source)
+    append(tmp_path / "a.log", line[halves[0] :] + b"\nnext\n")
+    texts += await reads.drain(source)
+    assert texts == [*(line[at : at + 1000] for at in range(0, len(line), 1000)), b"next"]
 
 
 async def test_a_gigabyte_without_newline_stalls_nothing_and_takes_no_memory(reading: Any, tmp_path: Path) -> None:
