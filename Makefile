@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python load-tests/demo.py
 
 test: $(VENV)/.developing
-	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit
+	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
 	$(BIN)/python -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test.xml
 
 test-peers: $(VENV)/.developing

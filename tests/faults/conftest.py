@@ -1,13 +1,15 @@
-"""What every fault test needs: a daemon on a directory of logs, and the wait until a topic has every line."""
+"""What every fault test needs: a daemon on a directory of logs, a judge, the wait until a topic has every line."""
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaException
 from harness.daemon import Daemon
+from harness.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +27,22 @@ def logs(tmp_path: Path) -> Path:
     directory = tmp_path / "logs"
     directory.mkdir()
     return directory
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, new_topic: str, tmp_path: Path, logs: Path) -> Iterator[Callable[..., Trial]]:
+    """`trial("*.log", **options)`: a daemon, not yet started, on globs within `logs`.
+
+    It sends to the embedded broker, or to what the fixture gives that an indirect parameter names: `kafka`.
+    """
+    servers = request.getfixturevalue(getattr(request, "param", "embedded")).servers
+    with ExitStack() as stack:
+
+        def make(*globs: str, **options: object) -> Trial:
+            paths = [f"{logs}/{glob}" for glob in globs]
+            return stack.enter_context(Trial(tmp_path, servers=servers, topic=new_topic, paths=paths, **options))
+
+        yield make
 
 
 @pytest.fixture

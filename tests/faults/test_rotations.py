@@ -6,7 +6,6 @@ lines are lost because somebody deleted them first, that is said.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import time
 from pathlib import Path
@@ -37,21 +36,9 @@ if TYPE_CHECKING:
 
 HEADER = [b"#Fields: %03d " % number + b"date time s-ip cs-method cs-uri-stem " * 2 for number in range(15)]
 """More than 1,024 bytes that every generation of a log begins with."""
+BROKERS = ["embedded", "kafka"]
+"""For `trial`. The most telling cases are tried on a real Kafka node too."""
 GLOBS = pytest.param("*.log", id="names"), pytest.param("*.log*", id="rotated-names-too")
-
-
-@pytest.fixture
-def trial(embedded: BrokerProcess, new_topic: str, tmp_path: Path, logs: Path) -> Iterator[Callable[..., Trial]]:
-    """`trial("*.log", **options)`: a daemon, not yet started, on globs within `logs`."""
-    with contextlib.ExitStack() as stack:
-
-        def make(*globs: str, **options: object) -> Trial:
-            paths = [f"{logs}/{glob}" for glob in globs]
-            return stack.enter_context(
-                Trial(tmp_path, servers=embedded.servers, topic=new_topic, paths=paths, **options)
-            )
-
-        yield make
 
 
 def counted_reads(pid: int) -> int:
@@ -122,6 +109,7 @@ def test_generations_of_20_ms_under_an_exact_name_all_arrive(trial: Callable[...
     daemon.finish().check()
 
 
+@pytest.mark.parametrize("trial", BROKERS, indirect=True)
 def test_generations_that_came_and_went_while_the_daemon_was_down_all_arrive(
     trial: Callable[..., Trial], logs: Path
 ) -> None:
@@ -207,10 +195,13 @@ MODES = {
     "copytruncate-dateext": ["copytruncate", "dateext", "dateformat -%Y%m%d-%s"],
 }
 BY_WIDE_GLOBS = [("create", "*.log*"), ("delaycompress", "*.log*"), ("copytruncate", "*.log*")]
+LOGROTATE = [("embedded", mode, "*.log") for mode in MODES]
+LOGROTATE += [("embedded", *each) for each in BY_WIDE_GLOBS]
+LOGROTATE += [("kafka", mode, "*.log*") for mode in ("delaycompress", "copytruncate")]
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize(("mode", "glob"), [*((mode, "*.log") for mode in MODES), *BY_WIDE_GLOBS])
+@pytest.mark.parametrize(("trial", "mode", "glob"), LOGROTATE, indirect=["trial"])
 def test_what_logrotate_rotates_arrives_while_the_daemon_runs_and_after_it_was_down(
     trial: Callable[..., Trial], logs: Path, tmp_path: Path, mode: str, glob: str
 ) -> None:
@@ -260,7 +251,9 @@ def test_logs_whose_generations_begin_with_the_same_header_are_read_once_when_th
     daemon.finish().check()
 
 
-@pytest.mark.parametrize("glob", GLOBS)
+@pytest.mark.parametrize(
+    ("trial", "glob"), [("embedded", "*.log"), ("embedded", "*.log*"), ("kafka", "*.log*")], indirect=["trial"]
+)
 def test_copies_around_clean_stops_and_starts_are_read_once(trial: Callable[..., Trial], logs: Path, glob: str) -> None:
     daemon = trial(glob)
     writer = Writer(daemon.judge, logs / "app.log")
@@ -285,7 +278,11 @@ def test_copies_around_clean_stops_and_starts_are_read_once(trial: Callable[...,
 # Links.
 
 
-@pytest.mark.parametrize("interrupt", ["", "stopped", "killed"], ids=["runs", "stopped", "killed"])
+@pytest.mark.parametrize(
+    ("trial", "interrupt"),
+    [("embedded", ""), ("embedded", "stopped"), ("embedded", "killed"), ("kafka", "killed")],
+    indirect=["trial"],
+)
 def test_what_kubelet_rotates_compresses_and_deletes_arrives(
     trial: Callable[..., Trial], logs: Path, interrupt: str
 ) -> None:

@@ -25,6 +25,8 @@ HOW_TO_INSTALL = {
     "setpriv": "apt-get install util-linux",
     "taskset": "apt-get install util-linux",
     "prlimit": "apt-get install util-linux",
+    "unshare": "apt-get install util-linux",
+    "sh": "apt-get install dash",
     "logrotate": "apt-get install logrotate",
     "svlogd": "apt-get install runit",
 }
