@@ -67,6 +67,13 @@ def test_a_quiet_daemon_is_measured(tmp_path: Path) -> None:
     assert len(found["figures"]["workers_mb"]) == 2
 
 
+def test_files_that_rotate_are_read_once_and_are_measured(tmp_path: Path) -> None:
+    options = ["--files", "20", "--seconds", "2", "--settle", "1", "--directory", str(tmp_path)]
+    found = run("rotating", tmp_path / "results", *options)
+    assert found["figures"]["delivered"] == found["figures"]["written"]
+    assert len(found["figures"]["cpu_percent"]) == 1 + found["settings"]["workers"]
+
+
 def test_a_group_member_joins_commits_and_idles(tmp_path: Path) -> None:
     options = ["--partitions", "50", "--seconds", "1", "--directory", str(tmp_path)]
     found = run("group", tmp_path / "results", *options)
