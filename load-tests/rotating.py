@@ -143,7 +143,7 @@ def _measure(directory: Path, cluster: KafkaCluster, given: argparse.Namespace) 
         "cpu_percent": [(now - then) / took * 100 for now, then in zip(after, before, strict=True)],
         "written": written,
         "delivered": delivered(cluster, topic),
-        "quiet": ages.ages[:quiet],
+        "quiet": ages.ages[1:quiet],  # the very first waits for connections, too
         "rotating": ages.ages[quiet:],
     }
 

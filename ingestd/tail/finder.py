@@ -617,11 +617,8 @@ class TailFinder:
                 to.append(self._examination(each[1]))
 
             await self._in_turns(filter(None, batch), want)
-            verdicts = await self._ask(partial(self._verdicts, wanted))
+            verdicts = await self._ask(partial(self._looks.examine, wanted))
             await self._in_turns(zip(logs, wanted, verdicts, strict=True), self._judged)
-
-    def _verdicts(self, wanted: list[Examination]) -> list[Examined | None]:
-        return [self._looks.examine(each) for each in wanted]
 
     def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged

@@ -18,7 +18,7 @@ from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, rotat
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
@@ -186,11 +186,21 @@ class Looks:
 
     # What a file is.
 
-    def examine(self, wanted: Examination) -> Examined | None:
-        """Say what a file is, and where. None: it is not in its directory any more."""
+    def examine(self, wanted: Sequence[Examination]) -> list[Examined | None]:
+        """Say what files are, and where. None: it is not in its directory any more; these are listed once for all."""
+        found = [self._examine_at(each, [each.place.path]) for each in wanted]
+        for _ in range(2):  # names may shift meanwhile
+            missing = [index for index, each in enumerate(found) if each is None]
+            paths = _paths_of([wanted[index].place for index in missing])
+            for index in missing:
+                place = wanted[index].place
+                found[index] = self._examine_at(wanted[index], [place.path, *paths.get(place.file.inode, ())])
+        return found
+
+    def _examine_at(self, wanted: Examination, paths: Iterable[str]) -> Examined | None:
         self.steps += 1
         place = wanted.place
-        for path in _names_of(place):
+        for path in paths:
             try:
                 with open_text(path, place.codec) as text:
                     status = text.status()
@@ -428,12 +438,18 @@ class _Listing:
             at += 1
 
 
-def _names_of(place: Place) -> Iterator[str]:
-    """Where a file may be: at its path, or renamed beside it since. Twice, for names may shift meanwhile."""
-    for _ in range(2):
-        yield place.path
-        with suppress(OSError), os.scandir(os.path.dirname(place.path)) as entries:
-            yield from [entry.path for entry in entries if entry.inode() == place.file.inode]
+def _paths_of(places: Iterable[Place]) -> dict[int, list[str]]:
+    """Where files are that were renamed within their directories, by inode number."""
+    inodes: dict[str, set[int]] = {}
+    for place in places:
+        inodes.setdefault(os.path.dirname(place.path), set()).add(place.file.inode)
+    found: dict[int, list[str]] = {}
+    for directory, sought in inodes.items():
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.inode() in sought:
+                    found.setdefault(entry.inode(), []).append(entry.path)
+    return found
 
 
 def links_of(path: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from ingestd.tail.looks import Looks
 from ingestd.tail.watch import DIRECTORY_EVENTS, OVERFLOW, Event, EventStream, WatchLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ingestd.tail.looks import Examination, Sighting
 
@@ -43,8 +43,8 @@ class CountingLooks(Looks):
         self.looked[path] += 1
         return super().look(path)
 
-    def examine(self, wanted: Examination) -> Any:
-        self.examined[wanted.place.path] += 1
+    def examine(self, wanted: Sequence[Examination]) -> Any:
+        self.examined.update(each.place.path for each in wanted)
         return super().examine(wanted)
 
 

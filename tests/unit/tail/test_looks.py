@@ -154,7 +154,7 @@ def test_a_directory_is_known_to_be_as_it_was_listed_until_names_change(
 
 
 def examine(looks: Looks, path: Path, *originals: Original, **settings: Any) -> Any:
-    examined = looks.examine(Examination(place_of(path, settings.pop("codec", "")), originals, **settings))
+    (examined,) = looks.examine([Examination(place_of(path, settings.pop("codec", "")), originals, **settings)])
     assert examined is not None
     assert examined.place.path == str(path)
     return examined.verdict
@@ -187,13 +187,36 @@ def test_nul_bytes_at_the_beginning_nobody_wrote(looks: Looks, log: Path) -> Non
 def test_an_empty_file_is_empty_and_one_that_is_another_now_is_not_examined(looks: Looks, log: Path) -> None:
     wanted = Examination(place_of(log))
     log.write_bytes(b"")
-    assert looks.examine(wanted) == Examined(wanted.place, Empty())
+    assert looks.examine([wanted]) == [Examined(wanted.place, Empty())]
     log.rename(log.with_name("kept"))
     log.write_bytes(b"another\n")
     kept = replace(wanted.place, path=str(log.with_name("kept")))
-    assert looks.examine(wanted) == Examined(kept, Empty()), "where it is now"
+    assert looks.examine([wanted]) == [Examined(kept, Empty())], "where it is now"
     log.with_name("kept").unlink()
-    assert looks.examine(wanted) is None
+    assert looks.examine([wanted]) == [None]
+
+
+def test_files_that_were_renamed_or_are_gone_are_looked_for_in_one_listing_of_their_directory(
+    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A finder that is late finds most files renamed: a listing for each makes it later still.
+    files = [tmp_path / f"{number}.log" for number in range(20)]
+    for file in files:
+        file.write_bytes(b"%s\n" % file.name.encode())
+    wanted = [Examination(place_of(file)) for file in files]
+    for file in files[:10]:
+        file.rename(file.with_suffix(".1"))
+    for file in files[10:]:
+        file.unlink()
+    listed: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or real(path))  # type: ignore[func-returns-value]
+    examined = looks.examine(wanted)
+    assert [each and each.place.path for each in examined] == [
+        *(str(file.with_suffix(".1")) for file in files[:10]),
+        *[None] * 10,
+    ]
+    assert len(listed) == 2
 
 
 @pytest.mark.parametrize("content", [b"a\0b\n", gzip.compress(b"text\n")])
