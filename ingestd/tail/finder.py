@@ -172,6 +172,8 @@ class TailFinder:
         self._names = Names(self._log_at, self._is_read)
         self._due = _Due()
         self._awaited: dict[FileId, tuple[Log, Place]] = {}
+        self._expected: dict[str, FileId] = {}
+        """Where awaited files should be, by paths that are being looked at."""
         self._lengths: dict[FileId, tuple[int, float]] = {}
         """Of awaited files, the size, and since when it is that."""
         self._refused: dict[FileId, tuple[int, str]] = {}
@@ -310,7 +312,9 @@ class TailFinder:
             size, since = self._lengths.get(file, (-1, 0.0))
             if size == place.size and time.monotonic() - since > COPY_PATIENCE:
                 self.apply(log, Alone(file))
-        for log, path in map(self._where_awaited, self._awaited):
+        for file in self._awaited:
+            log, path = self._where_awaited(file)
+            self._expected[path] = file
             self._look(path, log.path)
         self._look_at_troubles()
         for source, log in self._recent.items():
@@ -754,11 +758,15 @@ class TailFinder:
         if own == path:
             self._note_way(sighting)
         if place is None:
+            self._miss_awaited(path, None)
             vanished = self._names.looked(path, of or path, None)
             if vanished is not None:
                 self._vanished(vanished, path)
             return
+        self._miss_awaited(path, place.file)
         for name in {path, place.path} if of or own else ():
+            if not self._is_watched(name):
+                continue  # of what happens there next, nobody tells
             vanished = self._names.looked(name, of or path, place.file)
             if vanished is not None:
                 self._vanished(vanished, name)
@@ -771,6 +779,18 @@ class TailFinder:
             self.apply(self._log(own), Seen(replace(place, codec=codec_of(path)), here=own == path))
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
+
+    def _is_watched(self, path: str) -> bool:
+        return self._inotify is not None and os.path.dirname(path) in self._inotify
+
+    def _miss_awaited(self, path: str, found: FileId | None) -> None:
+        """A file that is waited for may not be where it was: it is searched for."""
+        awaited = self._expected.pop(path, None)
+        if awaited is not None and awaited != found and awaited in self._awaited:
+            log, where = self._where_awaited(awaited)
+            if where == path and not log.restless:
+                self.apply(log, Missed())
+                self.apply(log, Listed())
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
@@ -877,8 +897,14 @@ class TailFinder:
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
     def _gone(self, generation: Generation) -> None:
+        self._stop_waiting(generation.known.file)
         for log in self._copied.pop(generation.source, ()):
             self.apply(log, Gone(generation.source))
+
+    def _stop_waiting(self, file: FileId) -> None:
+        self._lengths.pop(file, None)
+        if self._awaited.pop(file, None) is not None and self._inotify is not None:
+            self._inotify.drop(file)
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log

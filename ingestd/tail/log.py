@@ -703,6 +703,8 @@ class Log:
             yield from self._found(generation, found)
         elif found.at is not None:
             yield from self._meet_again(generation, found.at)
+        elif generation.copy_of == NOTHING and not found.unavailable:
+            yield from self._drop(generation)
         met = [place for place in found.between if self.of(place.file) is None]
         for place in met:
             self._waiting[place.file] = place  # it may have been seen before, elsewhere

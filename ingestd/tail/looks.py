@@ -284,7 +284,10 @@ class Looks:
         return None
 
     def _by_content(self, search: Search, at: Place | None) -> Place | None:
-        """The copy, or the compressed successor, that has the bytes of the witness; the newest first."""
+        """The copy, or the compressed successor, that has the bytes of the witness; the newest first.
+
+        What stands where the log is written may be the next generation, with the same header: it comes last.
+        """
         if search.known.witness is None:
             return None
         known = search.known
@@ -295,7 +298,7 @@ class Looks:
             and not search.taken(place.file)
             and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
         ]
-        found.sort(key=lambda place: place.modified, reverse=True)
+        found.sort(key=lambda place: (os.path.basename(place.path) not in search.names, place.modified), reverse=True)
         return next((place for place in found if self._holds(place, known, search.position)), None)
 
     def _between(self, search: Search, now: Place | None) -> tuple[Place, ...]:
