@@ -702,7 +702,7 @@ class TailFinder:
             searches.append(self._search(due.logs[generation.source], generation))
 
         await self._in_turns(due.seeks.values(), want)
-        found = await self._ask(lambda: list(self._looks.search(searches)))
+        found = await self._ask(partial(self._looks.search, searches))
 
         def take(sought: Sought) -> None:
             log = due.logs[sought.source]

@@ -133,8 +133,8 @@ class Looks:
         """Grows with every look: who waits sees whether there is progress."""
         self._listings: dict[str, _Listing] = {}
         self._listed: dict[str, tuple[int, int, int]] = {}
-        self._rotated: dict[int, dict[str, int]] = {}
-        """Of each tail, what is where rotated files are moved to: paths, and inode numbers."""
+        self._rotated: dict[int, _Moved] = {}
+        """Of each tail, what is where rotated files are moved to."""
 
     def look(self, path: str) -> Sighting:
         """Look at what stands at a path now, through links, without opening it for reading."""
@@ -236,21 +236,24 @@ class Looks:
 
     # Where a generation is.
 
-    def search(self, searches: Iterable[Search]) -> Iterator[Sought]:
-        """Find generations. Each directory is listed once for all of them."""
-        self._listings, self._rotated = {}, {}
-        for search in searches:
-            try:
-                yield self._seek(search)
-            except OSError:
-                yield Sought(search.source, unavailable=True)
+    def search(self, searches: Sequence[Search]) -> list[Sought]:
+        """Find generations. Directories are listed once for all of them, and again for those that names shifted for."""
+        found: dict[int, Sought] = {}
+        for _ in range(_TRIES):
+            self._listings, self._rotated = {}, {}
+            for index in range(len(searches)):
+                if index not in found:
+                    with suppress(_Shifted):
+                        found[index] = self._seek(searches[index])
+            if len(found) == len(searches):
+                break
+        nowhere = [Sought(search.source, unavailable=True) for search in searches]
+        return [found.get(index, unavailable) for index, unavailable in enumerate(nowhere)]
 
     def _seek(self, search: Search) -> Sought:
-        if not _unavailable(search.known):
-            for _ in range(_TRIES):
-                with suppress(_Shifted):
-                    return self._sought(search)
-                self._listings.clear()
+        with suppress(OSError):
+            if not _unavailable(search.known):
+                return self._sought(search)
         return Sought(search.source, unavailable=True)
 
     def _sought(self, search: Search) -> Sought:
@@ -276,8 +279,7 @@ class Looks:
     def _by_identity(self, listings: list[_Listing], search: Search) -> Place | None:
         known = search.known
         beside = [path for listing in listings for path in listing.under(known.file.inode)]
-        moved = [path for path, inode in self._moved(search).items() if inode == known.file.inode]
-        for path in dict.fromkeys([known.path, *beside, *moved]):
+        for path in dict.fromkeys([known.path, *beside, *self._moved(search).under(known.file.inode)]):
             place = self.look(path).place
             if place is not None and (place.file.same(known.file) or place.file.resembles(known.file)):
                 return replace(place, codec=known.codec)
@@ -316,9 +318,9 @@ class Looks:
         made = max(known.file.birth or since, birth_of(search.source))
         found = [
             place
-            for place in self._rotations(search, min(since, made))
+            for place in self._rotations(search, search.names, min(since, made))
             if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
-            if any(os.path.basename(name) in search.names for name in (place.path, *rotated_from(place.path)))
+            if not _names_of(place.path).isdisjoint(search.names)
             and not search.matched(place.path)
             and not search.taken(place.file)
             and not place.file.same(known.file)
@@ -327,37 +329,25 @@ class Looks:
         ]
         return tuple(sorted(found, key=lambda place: place.modified))
 
-    def _rotations(self, search: Search, since: int = -1) -> Iterator[Place]:
-        """What looks like rotations of what is sought, and was modified after `since`.
-
-        Names may shift meanwhile: then the directories are listed again, and what is new there is looked at.
-        """
+    def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
+        """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""
         seen: set[int] = set()
-        for _ in range(_TRIES):
-            shifted = False
-            for path, inode in self._rotated_names(search):
-                if inode in seen:
-                    continue
-                try:
-                    status = os.stat(path)
-                except OSError:
-                    shifted = True
-                    continue
-                seen.add(status.st_ino)
-                shifted |= status.st_ino != inode
-                if status.st_mtime_ns <= since:
-                    continue  # most are old: they cost no more than this
-                place = self.look(path).place
-                if place is not None and place.file.inode == status.st_ino:
-                    yield replace(place, codec=codec_of(path))
-                else:
-                    seen.discard(status.st_ino)
-                    shifted = True
-            if not shifted:
-                return
-            self._listings.clear()
+        for path, inode in self._rotated_names(search, names):
+            if inode in seen:
+                continue
+            try:
+                status = os.stat(path)
+            except OSError:
+                raise _Shifted from None
+            seen.add(inode)
+            if status.st_ino == inode and status.st_mtime_ns <= since:
+                continue  # most are old: they cost no more than this
+            place = self.look(path).place
+            if place is None or place.file.inode != inode:
+                raise _Shifted
+            yield replace(place, codec=codec_of(path))
 
-    def _rotated_names(self, search: Search) -> list[tuple[str, int]]:
+    def _rotated_names(self, search: Search, names: tuple[str, ...]) -> list[tuple[str, int]]:
         listings = [self._list(directory) for directory in search.directories]
         found = [each for listing in listings for each in listing.rotations((*search.names, *search.kin))]
         # Where a link led, the file may still be under its name.
@@ -365,13 +355,12 @@ class Looks:
         for path in search.elsewhere:
             with suppress(OSError):
                 found.append((path, os.stat(path).st_ino))
-        return [*dict.fromkeys([*found, *self._moved(search).items()])]
+        return [*dict.fromkeys([*found, *self._moved(search).rotations(names)])]
 
-    def _moved(self, search: Search) -> dict[str, int]:
+    def _moved(self, search: Search) -> _Moved:
         key = id(search.rotated)
         if key not in self._rotated:
-            entries = search.rotated.walk(lambda _: None, lambda _, __: None)
-            self._rotated[key] = {entry.path: entry.inode() for entry in entries}
+            self._rotated[key] = _Moved(search.rotated.walk(lambda _: None, lambda _, __: None))
         return self._rotated[key]
 
     @staticmethod
@@ -389,6 +378,30 @@ class Looks:
 
 class _Shifted(Exception):
     """A file is not where it was seen a moment ago."""
+
+
+class _Moved:
+    """The regular files where rotated ones are moved to, by inode number and by what they may have been called."""
+
+    def __init__(self, entries: Iterable[os.DirEntry[str]]) -> None:
+        self._inodes: dict[int, list[str]] = {}
+        self._names: dict[str, list[tuple[str, int]]] = {}
+        for entry in entries:
+            if entry.is_symlink():
+                continue  # what it leads to was not moved here
+            self._inodes.setdefault(entry.inode(), []).append(entry.path)
+            for name in _names_of(entry.path):
+                self._names.setdefault(name, []).append((entry.path, entry.inode()))
+
+    def under(self, inode: int) -> list[str]:
+        return self._inodes.get(inode, [])
+
+    def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """What these names may have been rotated to; all that there is where there are none: paths, inode numbers."""
+        if not originals:
+            yield from ((path, inode) for inode, paths in self._inodes.items() for path in paths)
+        for original in originals:
+            yield from self._names.get(original, ())
 
 
 class _Listing:
@@ -439,6 +452,11 @@ class _Listing:
         while at < len(self._names) and self._names[at][0].startswith(stem):
             yield self._names[at]
             at += 1
+
+
+def _names_of(path: str) -> set[str]:
+    """What a file may have been called before it was rotated, and its own name."""
+    return {os.path.basename(name) for name in (path, *rotated_from(path))}
 
 
 def _paths_of(places: Iterable[Place]) -> dict[int, list[str]]:
