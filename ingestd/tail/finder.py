@@ -673,7 +673,7 @@ class TailFinder:
             if original is None:  # its end was told meanwhile
                 self._look(examined.place.path, log.path)
                 return
-            log = original
+            examined, log = replace(examined, asked=log.path), original
         self.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._refused.pop(wanted.place.file, None)
@@ -740,6 +740,7 @@ class TailFinder:
                 if place is not None and self._files.find(place.file) is not None:
                     self._found_at(log, place)
 
+        self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
 
     def _search(self, log: Log, generation: Generation) -> Search:
@@ -875,8 +876,8 @@ class TailFinder:
 
     def _do(self, log: Log, command: Command) -> None:  # noqa: C901, PLR0912 - one for each command
         match command:
-            case Look(path, own):
-                self._look(path, None if own and self._log_at(path) else log.path)
+            case Look(path, asked):
+                self._look(path, None if asked and self._log_at(path) else asked or log.path)
             case Examine(place):
                 self._want_examination(log, place)
             case Repeat(place, copy):

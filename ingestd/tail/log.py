@@ -152,10 +152,11 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a file is that nobody knew. A `Copy` is told to the log of its original."""
+    """What a file is that nobody knew. A `Copy` is told to the log of its original; `asked`: the log that met it."""
 
     place: Place
     verdict: Verdict
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +289,10 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look at what stands at a path: `Seen`. `own`: by the log of that path, if it has one of its own."""
+    """Look at what stands at a path: `Seen`. `asked`: by the log of that path, if it has one of its own, or by this."""
 
     path: str
-    own: bool = False
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +387,8 @@ class Log:
     """The file at the path, as far as known."""
     _waiting: dict[FileId, Place] = field(default_factory=dict)
     """Files that wait until what is older is found."""
-    _copies: dict[FileId, Place] = field(default_factory=dict)
-    """Files, perhaps of other logs, that may have the content of what is looked for."""
+    _copies: dict[FileId, tuple[Place, str]] = field(default_factory=dict)
+    """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
     """Whether files may have come and gone unseen after the newest generation."""
     asked: str = ""
@@ -419,8 +420,8 @@ class Log:
             case Occupied(file):
                 self._here = file
                 return [*self._supersede()]
-            case Examined(place, verdict):
-                return [*self._examined(place, verdict)]
+            case Examined():
+                return [*self._examined(fact)]
             case Repeated(place, copy):
                 return [*self._repeated(place, copy)]
             case Gone(source):
@@ -463,7 +464,7 @@ class Log:
     @property
     def waiting(self) -> tuple[str, ...]:
         """Paths of files that are not read until what is older is found."""
-        return tuple(place.path for place in (*self._waiting.values(), *self._copies.values()))
+        return tuple(place.path for place in (*self._waiting.values(), *(met for met, _ in self._copies.values())))
 
     @property
     def restless(self) -> bool:
@@ -557,8 +558,9 @@ class Log:
             generation.known = replace(generation.known, done=False, copy_of="")
         return Read(generation, before)
 
-    def _examined(self, place: Place, verdict: Verdict) -> Iterator[Command]:
-        match verdict:
+    def _examined(self, examined: Examined) -> Iterator[Command]:
+        place = examined.place
+        match examined.verdict:
             case Empty():
                 yield from self._empty(replace(place, size=0))  # whatever it was when it was seen
                 yield Await(place)
@@ -573,7 +575,7 @@ class Log:
                 if witness is not None and witness.at < place.size:
                     yield from self._seek_content(place.modified - 1)
             case Copy():
-                yield from self._copied(place, verdict)
+                yield from self._copied(place, examined.verdict, examined.asked or self.path)
 
     def _begin(self, place: Place, start: int, witness: Witness | None) -> Iterator[Command]:
         known = self.of(place.file)
@@ -620,17 +622,17 @@ class Log:
 
     # Copies.
 
-    def _copied(self, place: Place, copy: Copy) -> Iterator[Command]:
+    def _copied(self, place: Place, copy: Copy, asked: str) -> Iterator[Command]:
         original = self.named(copy.of)
         if original is None:
-            yield Look(place.path, own=True)  # its end was told meanwhile
+            yield Look(place.path, asked)  # its end was told meanwhile
         elif original.phase is Phase.DONE and place.codec:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
             yield from self._replace(original, place, DELETED)
         elif not copy.sure or original.phase is Phase.SOUGHT:
-            self._copies[place.file] = place
+            self._copies[place.file] = place, asked
         else:
             yield Repeat(place, copy)
 
@@ -777,8 +779,8 @@ class Log:
         copies, self._copies = self._copies, {}
         for place in sorted(waiting.values(), key=lambda each: each.modified):
             yield Examine(place)
-        for place in copies.values():
-            yield Look(place.path, own=True)
+        for place, asked in copies.values():
+            yield Look(place.path, asked)
 
     # What ended.
 
