@@ -711,7 +711,8 @@ class TailFinder:
                 if place is not None and self._files.find(place.file) is not None:
                     self._found_at(log, place)
 
-        self._hear()  # what is not found may just have been moved away
+        if self._inotify is not None:
+            self._inotify.drain()  # what is not found may just have been moved away
         await self._in_turns(found, take)
 
     def _search(self, log: Log, generation: Generation) -> Search:
