@@ -390,9 +390,9 @@ class Log:
     _copies: dict[FileId, tuple[Place, str]] = field(default_factory=dict)
     """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
-    """Whether files may have come and gone unseen after the newest generation."""
+    """Whether files may have come and gone unseen since the newest generation was last sought, and they with it."""
     asked: str = ""
-    """The source that was the newest when these were last sought."""
+    """The source that was the newest when it was sought, until there is an answer."""
     stored_at: list[str] = field(default_factory=list)
     """Where its generations were in the last run, but for rotations: a link led there, and may lead elsewhere now."""
     since: int = 0
@@ -669,12 +669,14 @@ class Log:
 
     @property
     def _unsettled(self) -> bool:
-        return self._missed or any(map(self._unresolved, self.generations))
+        return self._missed or bool(self.asked) or any(map(self._unresolved, self.generations))
 
     def _listed(self) -> Iterator[Command]:
         for generation in self.generations:
             if generation.phase is Phase.STORED and self._unresolved(generation):
                 generation.phase = Phase.SOUGHT
+                if generation is self.generations[-1]:
+                    self._missed, self.asked = False, generation.source
                 yield Seek(generation)
         if self._missed:
             yield from self._seek_unseen()
@@ -688,7 +690,10 @@ class Log:
     def _seek_unseen(self) -> Iterator[Command]:
         """Files came and went unseen, or may have: they are found with the newest generation."""
         newest = self.generations[-1]
-        self._missed, self.asked = True, newest.source
+        self._missed = newest.phase in {Phase.SOUGHT, Phase.STORED}  # then it is sought again, or later, anyway
+        if self._missed:
+            return
+        self.asked = newest.source
         for generation in self.generations:
             lost_sight = generation is newest or generation.copy_of == NOTHING
             if lost_sight and generation.phase is not Phase.SOUGHT:
@@ -696,11 +701,13 @@ class Log:
 
     def _sought(self, found: Sought) -> Iterator[Command]:
         generation = self.named(found.source)
+        asked = found.source == self.asked
+        if asked:
+            self.asked = ""
+            self._missed = bool(self.generations) and (self._missed or generation is None or found.unavailable)
         if generation is None:
             return
         since = generation.known.modified
-        if not found.unavailable and found.source == self.asked:
-            self._missed = False
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
@@ -717,7 +724,7 @@ class Log:
             self._look_back(since)
             self.asked = self.generations[-1].source
             yield Seek(self.generations[-1])
-        elif found.source == self.asked:
+        elif asked and not self._missed:
             self._searches = self.unseen_since = 0
 
     def _look_back(self, since: int) -> None:
