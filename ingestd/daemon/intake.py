@@ -92,7 +92,7 @@ class Intake:
 
     def ended(self, found: Found, end: End) -> None:
         """A source is finished: the finder looks at what stands in its place."""
-        self._log.info(
+        self._log.debug(
             "source finished",
             source=found.source,
             file=found.display_name,

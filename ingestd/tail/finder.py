@@ -88,6 +88,9 @@ T = TypeVar("T")
 SETTLE: Final = 0.02
 """Seconds that events are gathered: a rotation is several."""
 
+SETTLE_IN_STREAMS: Final = 0.1
+"""The same, where they come all the time: what is done for many rotations at once costs little for each."""
+
 COPY_PATIENCE: Final = 30.0
 """Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
 
@@ -191,6 +194,8 @@ class TailFinder:
         self._relist = True
         self._missed = False
         """Whether events are missing since the last pass."""
+        self._events: list[Event] = []
+        """What was heard and waits for the next turn."""
         self._news = asyncio.Event()
         self._sources: Sources
         for position in sorted(stored or (), key=lambda each: birth_of(each.source)):
@@ -231,7 +236,7 @@ class TailFinder:
         self._sources = sources
         if not self._once:
             try:
-                self._inotify = EventStream(self._heard, pause=SETTLE)
+                self._inotify = EventStream(self._heard, pause=SETTLE, longest=SETTLE_IN_STREAMS)
             except WatchLimit as error:
                 self._warn_watch(error)
         await self._pass()
@@ -268,10 +273,11 @@ class TailFinder:
                     rested = now + max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
                     rescan = max(rested, now + self.route.rescan_interval)
                 else:
-                    with suppress(DeadlineExceeded):  # then it is time for a pass without news
-                        await Deadline.after(due - now).wait_for(self._news.wait(), "news of files")
-                    self._news.clear()
+                    left = SETTLE_IN_STREAMS if self._due or self._events else sys.maxsize
+                    with suppress(DeadlineExceeded):  # then it is time for a pass, or for what was left, without news
+                        await Deadline.after(min(due - now, left)).wait_for(self._news.wait(), "news of files")
                 await self._settle(_ROUNDS)
+                self._news.clear()  # what came meanwhile may wait for more
         finally:
             self.close()
 
@@ -410,6 +416,7 @@ class TailFinder:
         for error in limits:
             self._warn_watch(error)
         self._inotify.replay()
+        self._hear()
 
     def _drop_watches(self, listed: set[str]) -> None:
         if self._inotify is None:
@@ -434,6 +441,16 @@ class TailFinder:
     # News.
 
     def _heard(self, events: list[Event]) -> None:
+        self._events += events
+        self._news.set()
+
+    def _hear(self) -> None:
+        """Take all that happened until now."""
+        if self._inotify is not None:
+            self._inotify.drain()
+        events, self._events = self._events, []
+        if not events:
+            return
         paths: list[tuple[str, int, int]] = []
         for key, mask, cookie, name in events:
             if mask & OVERFLOW or (isinstance(key, str) and not name):
@@ -536,6 +553,7 @@ class TailFinder:
 
     async def _settle(self, rounds: int = sys.maxsize) -> None:
         """Do what is due, and what follows from it, which may have no end where files come all the time."""
+        self._hear()
         while self._due and rounds:
             rounds -= 1
             due, self._due = self._due, _Due()
@@ -582,13 +600,24 @@ class TailFinder:
             paths = tuple(wanted)
             sightings = await self._ask(partial(self._sightings, paths))
             found += zip(sightings, wanted.values(), strict=True)
-            if self._inotify is not None:
-                self._inotify.drain()
+            if not self._concerned(found):
+                break
+            self._hear()
             wanted, self._due.looks = self._due.looks, {}
             if not wanted:
                 break
-        self._due.looks |= wanted
+        else:
+            self._due.looks |= wanted
         await self._in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sighted)
+
+    def _concerned(self, found: list[tuple[Sighting, str | None]]) -> bool:
+        """Whether what happened meanwhile concerns what was looked at. What does not waits for the next turn."""
+        if self._inotify is None:
+            return False
+        self._inotify.drain()
+        looked = {path for sighting, of in found for path in (sighting.path, *sighting.through, of)}
+        looked |= {sighting.place.path for sighting, _ in found if sighting.place is not None}
+        return any(not name or f"{str(key).rstrip('/')}/{name}" in looked for key, _, _, name in self._events)
 
     def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
         return [self._looks.look(path) for path in paths]
@@ -711,8 +740,7 @@ class TailFinder:
                 if place is not None and self._files.find(place.file) is not None:
                     self._found_at(log, place)
 
-        if self._inotify is not None:
-            self._inotify.drain()  # what is not found may just have been moved away
+        self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
 
     def _search(self, log: Log, generation: Generation) -> Search:

@@ -1,7 +1,7 @@
 """Inotify: one descriptor for many files or directories; says what changed.
 
 A busy file gives thousands of events a second, of which one is news. So after each wake-up the descriptor is left alone
-for `pause` seconds: the kernel gathers meanwhile, and one read takes all.
+for `pause` seconds: the kernel gathers meanwhile, and one read takes all. What comes after quiet is told at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import math
 import os
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -63,9 +64,12 @@ class Inotify:
         Nothing is called after `close`.
     """
 
-    def __init__(self, changed: Callable[[Hashable, int], None], *, pause: float) -> None:
+    def __init__(self, changed: Callable[[Hashable, int], None], *, pause: float, longest: float = 0.0) -> None:
+        """`longest`: what the pause grows to while events come all the time, if that is more."""
         self._changed = changed
-        self._pause = pause
+        self._least = self._pause = pause
+        self._longest = max(pause, longest)
+        self._listening = -math.inf
         self._loop = asyncio.get_running_loop()
         self._library = ctypes.CDLL(None, use_errno=True)
         self._keys: dict[int, set[Hashable]] = {}
@@ -125,7 +129,9 @@ class Inotify:
         return frozenset(self._watches)
 
     def _readable(self) -> None:
-        if self._pause > 0:
+        if self._least > 0:
+            in_a_stream = self._loop.time() - self._listening < self._least
+            self._pause = min(2 * self._pause, self._longest) if in_a_stream else self._least
             self._loop.remove_reader(self._descriptor)
             self._resume = self._loop.call_later(self._pause, self._listen)
         self.drain()
@@ -167,6 +173,7 @@ class Inotify:
 
     def _listen(self) -> None:
         self._resume = None
+        self._listening = self._loop.time()
         self._loop.add_reader(self._descriptor, self._readable)
 
     def close(self) -> None:
@@ -197,8 +204,8 @@ class EventStream(Inotify):
     A watch may be set by another thread (`watch`) before its key is registered: what it tells meanwhile is kept.
     """
 
-    def __init__(self, heard: Callable[[list[Event]], None], *, pause: float) -> None:
-        super().__init__(lambda _key, _events: None, pause=pause)
+    def __init__(self, heard: Callable[[list[Event]], None], *, pause: float, longest: float = 0.0) -> None:
+        super().__init__(lambda _key, _events: None, pause=pause, longest=longest)
         self._heard = heard
         self._strange: list[tuple[int, int, int, bytes]] = []
 

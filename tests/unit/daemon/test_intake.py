@@ -124,7 +124,7 @@ def test_the_end_of_a_source_is_logged_with_what_people_call_it_and_where_it_was
     made, *_ = make()
     made.ended(Found("8-2a-1f", 7, {}, label="/logs/a"), End("concluded", "/logs/a.1", 7, 7))
     event = only(logged)
-    assert (event["event"], event["level"]) == ("source finished", "info")
+    assert (event["event"], event["level"]) == ("source finished", "debug")
     fields = ("source", "file", "reason", "path", "position", "size")
     assert [event[name] for name in fields] == ["8-2a-1f", "/logs/a", "concluded", "/logs/a.1", 7, 7]
 

@@ -1318,5 +1318,5 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "time", clock),
-        (finder_module, "EventStream", lambda heard, pause: SimulatedStream(machine().files, heard)),
+        (finder_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
     ]

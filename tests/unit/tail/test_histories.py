@@ -443,7 +443,8 @@ class World:
             require(self._said(token.number), f"{token.number} is lost, and nobody says so")
         lost = [token for token in self.machine.tokens.values() if not token.delivered]
         for at, loss in self.machine.losses:
-            if loss.reason != VANISHED and self.clean:
+            unread = codec_of(loss.thing) and not loss.start  # nobody can know whether there was text in it
+            if loss.reason != VANISHED and self.clean and not unread:
                 require(any(token.at <= at for token in lost), f"said to be lost, and is not: {loss}")
 
     def _judge_order(self) -> None:
