@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.errors import DeadlineExceeded
 from ingestd.retry import Deadline
-from ingestd.tail.log import Phase
+from ingestd.tail.facts import (
+    Phase,
+)
 
 if TYPE_CHECKING:
+    from ingestd.tail.facts import (
+        Generation,
+    )
     from ingestd.tail.file_id import FileId
     from ingestd.tail.finder import TailFinder
-    from ingestd.tail.log import Generation, Log
+    from ingestd.tail.log import Log
 
 __all__ = ["Files", "Owned"]
 

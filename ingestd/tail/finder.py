@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,9 +20,7 @@ from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
-from ingestd.tail.files import Files
-from ingestd.tail.known import Known, birth_of, printable
-from ingestd.tail.log import (
+from ingestd.tail.facts import (
     NOTHING,
     TAKEN,
     VANISHED,
@@ -41,7 +37,6 @@ from ingestd.tail.log import (
     Gone,
     Keep,
     Listed,
-    Log,
     Look,
     Lose,
     Missed,
@@ -55,9 +50,13 @@ from ingestd.tail.log import (
     Seen,
     Taken,
 )
+from ingestd.tail.files import Files
+from ingestd.tail.known import Known, birth_of, printable
+from ingestd.tail.log import Log
 from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, families_of, family_of, rotated_from
+from ingestd.tail.thread import LookThread
 from ingestd.tail.watch import (
     CREATED,
     DELETED,
@@ -75,9 +74,16 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
+    from ingestd.tail.facts import (
+        Command,
+        Fact,
+        Generation,
+        Place,
+        Sought,
+    )
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.log import Command, Fact, Generation, Place, Sought
     from ingestd.tail.looks import Sighting, Walk
+    from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
     from ingestd.tail.watch import Event
 
@@ -161,7 +167,7 @@ class TailFinder:
         self._files = next((other.files for other in others if isinstance(other, TailFinder)), None) or Files()
         self._files.enter(self)
         self._looks = looks or Looks()
-        self._thread = _Thread(route.name)
+        self._thread = LookThread(route.name)
         self._first_run = stored is None
         self._first_pass = True
         self._logs: dict[str, Log] = {}
@@ -451,23 +457,27 @@ class TailFinder:
         events, self._events = self._events, []
         if not events:
             return
-        paths: list[tuple[str, int, int]] = []
+        names: list[tuple[str, int, int]] = []
         for key, mask, cookie, name in events:
             if mask & OVERFLOW or (isinstance(key, str) and not name):
                 self._relist = self._missed = True  # events are lost, or the directory itself changed
                 if isinstance(key, str):
                     self._watch_anew(key)
             elif isinstance(key, str):
-                paths.append((f"{key.rstrip('/')}/{name}", mask, cookie))
+                names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
                 log, path = self._where_awaited(key)
                 self._names.judge(path, judged=False)
                 self._look(path, log.path)
         if self._missed:
             self._miss()
-        changes = self._names.heard(paths)
-        for path, mask, _ in paths:
+        self._take(self._names.heard(names))
+        for path, mask, _ in names:
             self._changed(path, mask)
+        self._news.set()
+
+    def _take(self, changes: Changes) -> None:
+        """What events say of files."""
         for path, of in changes.looks.items():
             self._look(path, of)
         for of, path in changes.vanished:
@@ -477,7 +487,6 @@ class TailFinder:
             if owned is not None:
                 owned.generation.known = replace(owned.generation.known, path=path)
         self._due.deleted += changes.deleted
-        self._news.set()
 
     def _where_awaited(self, file: FileId) -> tuple[Log, str]:
         log, place = self._awaited[file]
@@ -1007,53 +1016,6 @@ class TailFinder:
         if self._told.get(path) != reason:
             self._told[path] = reason
             self._sources.trouble(printable(path), printable(reason))
-
-
-class _Thread:
-    """One thread for looks, which nobody joins: a dead mount holds it up for ever, and nothing else."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._started = False
-
-    def ask(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the work done; of what is asked for, one after the other."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-
-        def done(result: T | None, error: BaseException | None) -> None:
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(result)  # type: ignore[arg-type] # there is one where there is no error
-
-        def run() -> None:
-            result, error = None, None
-            try:
-                result = work()
-            except BaseException as failure:  # noqa: BLE001 - raised where the answer is awaited
-                error = failure
-            try:
-                loop.call_soon_threadsafe(done, result, error)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits any more
-
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._run, name=f"looks of {self._name}", daemon=True).start()
-        self._work.put(run)
-        return answer
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-    def close(self) -> None:
-        """Let the thread end when it has nothing to do."""
-        self._work.put(None)
 
 
 def _nearest(directory: str) -> str:

@@ -11,18 +11,28 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingestd.tail.content import HEAD_BYTES, last_line_start, not_text, text_start
+from ingestd.tail.facts import (
+    Copy,
+    Empty,
+    Examined,
+    Place,
+    Plain,
+    Refused,
+    Sought,
+)
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Known, Witness, birth_of, witness_before
-from ingestd.tail.log import Copy, Empty, Examined, Place, Plain, Refused, Sought
 from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, rotated_from
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ingestd.tail.facts import (
+        Verdict,
+    )
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
-    from ingestd.tail.log import Verdict
     from ingestd.tail.text import Text
 
 __all__ = ["Examination", "Looks", "Original", "Search", "Sighting", "Unreadable", "Walk"]

@@ -12,9 +12,11 @@ from ingestd.daemon.source import PER_RECORD, Lane
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
+from ingestd.tail.facts import (
+    LOSS_REASONS,
+)
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import stored_path
-from ingestd.tail.log import LOSS_REASONS
 from ingestd.tail.partition import partition_of_key
 
 if TYPE_CHECKING:

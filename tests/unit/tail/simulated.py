@@ -20,11 +20,15 @@ from ingestd.tail import finder as finder_module
 from ingestd.tail import globs as globs_module
 from ingestd.tail import known as known_module
 from ingestd.tail import looks as looks_module
+from ingestd.tail.facts import (
+    Examined,
+    Place,
+    Plain,
+)
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
 from ingestd.tail.known import WITNESS_BYTES, Known, Witness
-from ingestd.tail.log import Examined, Place, Plain
 from ingestd.tail.looks import Looks
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 

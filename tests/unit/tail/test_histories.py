@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from ingestd.tail.log import VANISHED
+from ingestd.tail.facts import (
+    VANISHED,
+)
 from ingestd.tail.rotation import codec_of, is_rotation_of
 from ingestd.tail.route import TailRoute
 

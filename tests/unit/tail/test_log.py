@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingestd.daemon.source import End
-from ingestd.tail.file_id import FileId
-from ingestd.tail.known import Known, Witness
-from ingestd.tail.log import (
+from ingestd.tail.facts import (
     CONCLUDED,
     Empty,
     Ended,
     Examine,
     Examined,
     Listed,
-    Log,
     Missed,
     Phase,
     Place,
@@ -24,6 +21,9 @@ from ingestd.tail.log import (
     Seen,
     Sought,
 )
+from ingestd.tail.file_id import FileId
+from ingestd.tail.known import Known, Witness
+from ingestd.tail.log import Log
 
 PATH = "/d/app.log"
 

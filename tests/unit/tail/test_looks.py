@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ingestd.tail.facts import (
+    Copy,
+    Empty,
+    Examined,
+    Place,
+    Plain,
+    Refused,
+)
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Witness
-from ingestd.tail.log import Copy, Empty, Examined, Place, Plain, Refused
 from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
 
 if TYPE_CHECKING:

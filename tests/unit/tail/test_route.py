@@ -10,9 +10,11 @@ import pytest
 
 from ingestd.daemon.configuration import WrongSetting
 from ingestd.daemon.source import PER_RECORD, Found, Lane
+from ingestd.tail.facts import (
+    LOSS_REASONS,
+)
 from ingestd.tail.file_id import FileId
 from ingestd.tail.known import Known
-from ingestd.tail.log import LOSS_REASONS
 from ingestd.tail.partition import partition_of_key
 from ingestd.tail.route import TailRoute
 

@@ -1,0 +1,356 @@
+"""Facts and commands: what a `Log` is told and what it asks for; and its generations, of which both speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from ingestd.daemon.source import End, Loss
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.known import Known, Witness
+
+__all__ = [
+    "CONCLUDED",
+    "DAMAGED",
+    "DELETED",
+    "GONE",
+    "LOSS_REASONS",
+    "NOTHING",
+    "TAKEN",
+    "TRUNCATED",
+    "VANISHED",
+    "Alone",
+    "Await",
+    "Bury",
+    "Command",
+    "Conclude",
+    "Copy",
+    "Deleted",
+    "Empty",
+    "Ended",
+    "Examine",
+    "Examined",
+    "Fact",
+    "Forget",
+    "Generation",
+    "Gone",
+    "Keep",
+    "Listed",
+    "Look",
+    "Lose",
+    "Missed",
+    "Occupied",
+    "Phase",
+    "Place",
+    "Plain",
+    "Read",
+    "Refuse",
+    "Refused",
+    "Repeat",
+    "Repeated",
+    "Seek",
+    "Seen",
+    "Sought",
+    "Taken",
+    "Verdict",
+]
+
+TAKEN: Final = "taken"
+CONCLUDED: Final = "concluded"
+DELETED: Final = "deleted"
+TRUNCATED: Final = "truncated"
+GONE: Final = "gone"
+DAMAGED: Final = "damaged"
+"""Kinds of `End`: at `until`; nothing more was expected; no link left; its content is gone; not found; not readable."""
+
+VANISHED: Final = "vanished"
+"""A file came and went before it could be opened."""
+
+LOSS_REASONS: Final = (VANISHED, DELETED, TRUNCATED, DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, a path of it without links, its size and modification time (ns) when looked at, how it is compressed."""
+
+    path: str
+    file: FileId
+    size: int
+    modified: int
+    links: int = 1
+    codec: str = ""
+
+
+# What an examination says of a file that nobody knew.
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Text to be read from `start`. `witness`: its last bytes, as they were when it was examined."""
+
+    start: int
+    witness: Witness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Nothing is in it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not to be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a generation's content, up to `length`. Not `sure`: the original has changed since."""
+
+    of: str
+    length: int
+    witness: Witness | None = None
+    sure: bool = True
+
+
+Verdict: TypeAlias = Plain | Empty | Refused | Copy
+
+
+# Facts.
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file was seen: at the log's own path (`here`), or where one of its generations went."""
+
+    place: Place
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """At the log's path stands a generation of another log."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a file is that nobody knew. A `Copy` is told to the log of its original; `asked`: the log that met it."""
+
+    place: Place
+    verdict: Verdict
+    asked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A file that nobody knew, or that was empty, repeats a generation, perhaps one of another log."""
+
+    place: Place
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A generation's content is gone from its file: what repeats it is its copy, and no file that only begins alike."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Another log goes on in this file: it has the rest of a generation there."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All directories were listed: what is stored and was not seen is not where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A file that repeats another one was not written to for long, and the other one was not truncated."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Events are missing: files may have come and gone unseen; so did `place`, which was seen, before it was read."""
+
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What was found of a generation.
+
+    at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
+    compressed one. between: files that came and were rotated away after it, oldest first. unavailable: its file system
+    or directory is not there now.
+    """
+
+    source: str
+    at: Place | None = None
+    intact: bool = False
+    rest: Place | None = None
+    between: tuple[Place, ...] = ()
+    unavailable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A generation's reader ended; `known` is what it knew of the file last."""
+
+    source: str
+    end: End
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The last name of a finished generation's file is gone; or, of one that is buried, it was so for long."""
+
+    source: str
+
+
+Fact: TypeAlias = (
+    Alone | Seen | Occupied | Examined | Repeated | Gone | Taken | Listed | Missed | Sought | Ended | Deleted
+)
+
+
+# Generations.
+
+
+NOTHING: Final = ""
+"""`Generation.copy_of` of an empty file: it may become a log, or a copy."""
+
+
+class Phase(Enum):
+    """How far a generation is."""
+
+    STORED = "stored"
+    """Known from an earlier run, not seen in this one."""
+    SOUGHT = "sought"
+    """Not where it was, or its content is not: looked for."""
+    READING = "reading"
+    DONE = "done"
+    """Read as far as it goes; known, so that it is not sent again."""
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One content of one file. `position`: where its reading begins, or ended."""
+
+    source: str
+    known: Known
+    position: int
+    phase: Phase
+    links: int = 1
+    """Names of its file; 0 once it is buried."""
+    last: bool = False
+    """Nothing more is expected of it."""
+    copy_of: str | None = None
+    """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
+    size: int = 0
+    """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
+
+
+# Commands.
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Say what this file is: `Examined`."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at what stands at a path: `Seen`. `asked`: by the log of that path, if it has one of its own, or by this."""
+
+    path: str
+    asked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Tell the log that met this file that it repeats a generation: `Repeated`."""
+
+    place: Place
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Find this generation's file, and its content: `Sought`."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Store it, then read it; behind `after`, where that is being read."""
+
+    generation: Generation
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Nothing more is expected of it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Store it without reading it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """All of it was read and its file is gone. Store it for a while: its content may come back, compressed."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """It is over: drop what is stored of it."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Look at the file again when it is written to: it is empty, or a copy in the making."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Say that a file is not read, and why; ask again when it was modified."""
+
+    place: Place
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Say that data is lost."""
+
+    loss: Loss
+
+
+Command: TypeAlias = Examine | Look | Repeat | Seek | Read | Conclude | Keep | Bury | Forget | Await | Refuse | Lose
