@@ -66,6 +66,7 @@ class World:
         )
         text.close()
         self.given = b""
+        self.read_to = 0
         self.most = known.size
         self.open(known, 0)
 
@@ -118,7 +119,7 @@ class World:
     def cut(self, length: int) -> None:
         """Cut off what was not read, or some of it."""
         size = os.fstat(self.writer.fileno()).st_size
-        os.ftruncate(self.writer.fileno(), max(min(size, len(self.given)), size - length))
+        os.ftruncate(self.writer.fileno(), max(min(size, self.read_to), size - length))
 
     # What the daemon does.
 
@@ -133,6 +134,7 @@ class World:
         data = bytes(buffer[: piece.length])
         assert data.endswith(b"\n")
         self.given += data[: piece.end - piece.start]
+        self.read_to = max(self.read_to, piece.end)  # also by an earlier worker: its witness may be there
         assert self.given == self.content[: piece.end], "bytes of other content, or under a wrong position"
         self.ends.append(piece.end)
         return True
