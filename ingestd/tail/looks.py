@@ -397,8 +397,8 @@ class _Moved:
         self._inodes: dict[int, list[str]] = {}
         self._names: dict[str, list[tuple[str, int]]] = {}
         for entry in entries:
-            if entry.is_symlink():
-                continue  # what it leads to was not moved here
+            if entry.is_symlink() or entry.name.endswith(".tmp"):
+                continue  # what it leads to was not moved here; what is in the making was not either
             self._inodes.setdefault(entry.inode(), []).append(entry.path)
             for name in _names_of(entry.path):
                 self._names.setdefault(name, []).append((entry.path, entry.inode()))

@@ -201,8 +201,8 @@ class TailRoute:
 
     @property
     def rotated_globs(self) -> Globs:
-        """Where rotated files are moved to."""
-        return Globs(self.rotated, self.exclude)
+        """Where rotated files are moved to. No exclude counts there: a log's content may lie in what is excluded."""
+        return Globs(self.rotated, ())
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:
