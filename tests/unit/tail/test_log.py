@@ -66,6 +66,16 @@ def test_content_that_was_truncated_before_it_was_examined_is_sought() -> None:
     assert log.unseen_since == 99
 
 
+def test_content_that_came_and_went_in_an_empty_file_is_sought() -> None:
+    """A file is empty; before the next look it is written to, copied and truncated."""
+    log = Log(PATH)
+    log.step(Examined(place(7, 0), Empty()))
+    commands = log.step(Seen(place(7, 0, modified=200), here=True))
+    assert [each.generation.known.file.inode for each in commands if isinstance(each, Seek)] == [7]
+    assert log.unseen_since == 100
+    assert not [each for each in log.step(Seen(place(7, 0, modified=200), here=True)) if isinstance(each, Seek)]
+
+
 def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
     """A file waits for the search; its directory is moved away meanwhile."""
     log = log_with(known(7, 5))
