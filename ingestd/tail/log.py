@@ -363,8 +363,8 @@ class Log:
 
     def _unresolved(self, generation: Generation) -> bool:
         if generation.phase is Phase.STORED:
-            # What came after the newest one, unseen, is found with it.
-            return not generation.known.done or generation is self.generations[-1]
+            # What came after the newest one, unseen, is found with it; if that one is over, it was found already.
+            return not generation.known.done or (generation is self.generations[-1] and not self.since)
         return generation.phase is Phase.SOUGHT
 
     @property
