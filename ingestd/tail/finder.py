@@ -224,6 +224,8 @@ class TailFinder:
         log = self._log(known.log)
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
+        if known.path in log.stored_at:
+            self._name(known.path, log)
         self._files.note(self, log, generation)
         if known.copy_of:
             self._copied.setdefault(known.copy_of, set()).add(log)
