@@ -757,7 +757,7 @@ class TailFinder:
     def _search(self, log: Log, generation: Generation) -> Search:
         def taken(file: FileId) -> bool:
             owned = self._files.find(file)
-            return owned is not None and owned.generation.copy_of != generation.source
+            return owned is not None and owned.generation.copy_of not in {NOTHING, generation.source}
 
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
