@@ -18,7 +18,7 @@ from ingestd.tail.known import stored_path
 from ingestd.tail.remote import Do, RemoteSource, mount_thread, remote_mount
 from ingestd.tail.source import TailSource
 from ingestd.tail.text import open_text
-from ingestd.tail.watch import FILE_EVENTS, WRITTEN, Inotify, WatchLimit
+from ingestd.tail.watch import FILE_EVENTS, OVERFLOW, WRITTEN, Inotify, WatchLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -221,9 +221,8 @@ class TailReader:
 
     def _heard(self, key: Hashable, events: int) -> None:
         source = cast("AnySource", key)
-        if events != WRITTEN:
-            source.look()
-        self._ready(source.name)
+        if (events != WRITTEN and source.look()) or events & (WRITTEN | OVERFLOW):
+            self._ready(source.name)
 
     def _tick(self) -> None:
         """Look at files without a watch, and at the next few of all."""
@@ -238,6 +237,7 @@ class TailReader:
     def drain(self) -> None:
         """See `ingestd.daemon.source.Opener.drain`."""
         for source in [*self._sources.values()]:
+            source.look()
             if source.has_news():
                 self._changed(source.name)
 

@@ -110,10 +110,9 @@ class TailSource:
         return replace(self._known, witness=witness, size=self._most, modified=self._modified).to_detail()
 
     def has_news(self) -> bool:
-        """Whether the file is known to be elsewhere, or larger, than `detail` told last."""
-        self.look()
-        if self._text is not None:
-            with suppress(OSError):
+        """Whether the file is larger than `detail` told last or, as a `look` has shown, elsewhere."""
+        with suppress(OSError):
+            if self._text is not None and self._text.size > self._most:
                 self._unchanged(self._text)
         return self._told != (self._known.path, self._most)
 
@@ -159,9 +158,9 @@ class TailSource:
             status = self._text.status()
             if there is None or not os.path.samestat(there, status):
                 self._follow(self._text)
-        expected = self._modified, self._position + self._scanned
-        ends = self._concluded or not status.st_nlink or bool(self._known.codec)
-        return ends or (status.st_mtime_ns, status.st_size) != expected
+        # What is concluded needs no look: since it was read last, there is a time at which it wakes its reader.
+        expected = self._modified, self._position + self._scanned, self._linked
+        return (status.st_mtime_ns, status.st_size, status.st_nlink > 0) != expected
 
     def _follow(self, text: Text) -> None:
         """Where the file is now, the kernel says."""
@@ -248,9 +247,11 @@ class TailSource:
 
     def _reached(self, into: memoryview, text: Text) -> bool:
         """Whether a compressed text is decoded up to the position; if not, decode some more."""
+        if not self._known.codec:
+            return True
         for _ in range(CHUNKS_PER_READ):
             missing = self._position - text.size
-            if not self._known.codec or missing <= 0 or not text.read_into(into[:missing], text.size):
+            if missing <= 0 or not text.read_into(into[:missing], text.size):
                 return True
         self._postpone()
         return False
