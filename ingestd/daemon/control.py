@@ -239,13 +239,15 @@ class ControlChannel(asyncio.Protocol):
     """One end of the control socket: whole messages in order, and the news that the other end is gone.
 
     `send` never waits; the other end reads as fast as it can, and what is sent is small and bounded by what happens
-    (metadata snapshots, positions that moved, one statistics message a second).
+    (metadata snapshots, positions that moved, one statistics message a second). What is said in one turn of the loop
+    is written at once: it wakes the other end once, which takes it in one turn, too.
     """
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received = received
         self._lost = lost
         self._buffer = bytearray()
+        self._said = bytearray()
         self._transport: asyncio.Transport | None = None
 
     @classmethod
@@ -260,11 +262,20 @@ class ControlChannel(asyncio.Protocol):
         """Send a message; silently nothing after the other end is gone, since `lost` has said so."""
         if self._transport is None or self._transport.is_closing():
             return
+        if not self._said:
+            asyncio.get_running_loop().call_soon(self._write)
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        self._transport.write(_LENGTH.pack(len(body)) + body)
+        self._said += _LENGTH.pack(len(body))
+        self._said += body
+
+    def _write(self) -> None:
+        said, self._said = self._said, bytearray()
+        if said and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(said)
 
     def close(self) -> None:
         """Flush and close."""
+        self._write()
         if self._transport is not None:
             self._transport.close()
 
