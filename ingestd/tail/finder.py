@@ -70,7 +70,7 @@ from ingestd.tail.watch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
@@ -111,6 +111,8 @@ _REST_FOR_WORK: Final = 20
 
 _ALIKE_MOST: Final = 64
 """A family of names that more logs have than this says nothing of where a file came from."""
+
+_MISSING: Final = (Phase.STORED, Phase.SOUGHT)
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
@@ -708,15 +710,14 @@ class TailFinder:
         return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
 
     def _originals(self, place: Place) -> tuple[Original, ...]:
+        logs = [self._logs[path] for path in self._alike(place.path) if path in self._logs]
+        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
+        if not found:
+            return ()
         names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
         return tuple(
-            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(path, each))))
-            for path in self._alike(place.path)
-            if path in self._logs
-            for each in self._logs[path].generations
-            # What stands where a log is written is its next generation: as long as the one before is there, no copy.
-            if each.phase in {Phase.STORED, Phase.SOUGHT} or not self._logs[path].stands(place.file)
-            if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(place.file)
+            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(log.path, each))))
+            for log, each in found
         )
 
     def _known_as(self, path: str, generation: Generation) -> tuple[str, ...]:
@@ -1018,6 +1019,17 @@ class TailFinder:
         if self._told.get(path) != reason:
             self._told[path] = reason
             self._sources.trouble(printable(path), printable(reason))
+
+
+def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
+    """Generations of a log that a file may be a copy of."""
+    # What stands where a log is written is its next generation: as long as the one before is there, no copy.
+    next_one = log.stands(file)
+    for each in log.generations:
+        if next_one and each.phase not in _MISSING:
+            continue
+        if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
+            yield each
 
 
 def _nearest(directory: str) -> str:

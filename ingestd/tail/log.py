@@ -146,7 +146,9 @@ class Log:
         """The generation that this file holds now."""
         for each in reversed(self.generations):
             known = each.known.file
-            if each.links and (known.same(file) or (each.phase is Phase.STORED and known.resembles(file))):
+            if known.inode != file.inode or not each.links:
+                continue
+            if known.same(file) or (each.phase is Phase.STORED and known.resembles(file)):
                 return each
         return None
 
