@@ -482,7 +482,7 @@ class Log:
         yield from self._drop(generation)
 
     def _release(self) -> Iterator[Command]:
-        if self._unsettled:
+        if not (self._waiting or self._copies) or self._unsettled:
             return
         waiting, self._waiting = self._waiting, {}
         copies, self._copies = self._copies, {}
