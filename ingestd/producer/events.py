@@ -21,7 +21,7 @@ class ProducerEvents(Protocol):
         ...
 
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:
-        """A batch came back with `error` and will be sent again."""
+        """A batch came back with `error` and will be sent again: one that was too large, in halves."""
         ...
 
     def failed(self, topic: str, partition: int, records: int, error: IngestdError) -> None:

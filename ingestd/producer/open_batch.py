@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.producer.batch import Batch
 from ingestd.producer.delivery import RecordEnds
+from ingestd.records.batch import HEADER_BYTES
 from ingestd.records.builder import BatchBuilder
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class OpenBatch:
         self._settings = settings
         self._ledger = ledger
         self._closed = closed
-        self.builder = BatchBuilder(settings.batch_bytes, settings.batch_records)
+        self.builder = BatchBuilder(max(1, settings.batch_bytes - HEADER_BYTES), settings.batch_records)
         """Records that go the short way (`RecordIntake`) are put into it without this class."""
         self._generation = 0
         self._opened_at = 0.0

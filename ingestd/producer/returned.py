@@ -68,6 +68,7 @@ def sort_returned(
         if verdict is Verdict.SPLIT:
             try:
                 left.extend(halves(batch))
+                sorted_out.retried.append(error)
                 continue
             except CorruptBatch as damage:
                 verdict, error = Verdict.FAIL, damage

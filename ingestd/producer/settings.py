@@ -58,7 +58,9 @@ class ProducerSettings:
     interceptors: tuple[Interceptor, ...] = ()
     """See and change records given to `send`, one behind the other, before they are partitioned."""
     batch_bytes: int = 1024 * 1024
-    """A batch under construction is sent when it has this size before compression."""
+    """The largest batch made of records given to `send`, its header counted, before compression; a larger record gets
+    a batch of its own. It must stay within the topic's `max.message.bytes`; the default does, within Kafka's default.
+    Brokers refuse a larger batch: its halves are sent then, and `ProducerEvents.retried` is told."""
     batch_records: int = 1_000_000
     """A batch under construction is sent when it has so many records."""
     linger: float = 0.005

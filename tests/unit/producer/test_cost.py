@@ -59,7 +59,7 @@ async def many_senders_wait_for_room(number: int) -> None:
             else:
                 return
 
-    async with AsyncProducer(cluster, ProducerSettings(buffer_bytes=500, batch_bytes=100)) as producer:  # type: ignore[arg-type]
+    async with AsyncProducer(cluster, ProducerSettings(buffer_bytes=500, batch_bytes=161)) as producer:  # type: ignore[arg-type]
         async with asyncio.TaskGroup() as tasks:
             for index in range(number):
                 tasks.create_task(sender(producer, b"value %d" % index))

@@ -42,7 +42,7 @@ class Run:
             delivery_timeout=delivery_timeout,
             request_timeout=3.0,
             linger=self.source.choice((0.0, 0.005)),
-            batch_bytes=self.source.choice((60, 1000)),
+            batch_bytes=self.source.choice((121, 1061)),
             request_bytes=self.source.choice((200, 100_000)),
         )
         for log in self.cluster.logs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -499,6 +500,42 @@ async def test_records_are_sent_by_bytes_by_number_or_by_age_whichever_comes_fir
             await asyncio.sleep(0.001)
         assert 0.5 < time.monotonic() - started < 0.7
     assert cluster.requests == 3
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_no_batch_is_larger_than_brokers_take_unless_told_otherwise(codec: Codec) -> None:
+    async def work() -> None:
+        cluster = SimulatedCluster(1)
+        cluster.logs[0].largest = 1_048_588  # max.message.bytes of a topic that says nothing
+        recorder = Recorder()
+        values = [Random(number).randbytes(38) for number in range(50_000)]
+        async with producing(cluster, events=recorder, compression=Compression(codec)) as producer:
+            recorder.events.clear()
+            for value in values:
+                producer.send("events", value, partition=0)
+            await producer.flush(10.0)
+        assert cluster.logs[0].values[1:] == values
+        assert [event[0] for event in recorder.events] == ["acknowledged"] * 3
+
+    simulate(work)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_that_is_split_is_counted(codec: Codec) -> None:
+    async def work() -> None:
+        cluster = SimulatedCluster(1)
+        recorder = Recorder()
+        values = [Random(number).randbytes(50) for number in range(8)]
+        async with producing(cluster, events=recorder, compression=Compression(codec)) as producer:
+            recorder.events.clear()
+            cluster.logs[0].largest = 400
+            for value in values:
+                producer.send("events", value, partition=0)
+            await producer.flush(10.0)
+        assert cluster.logs[0].values[1:] == values
+        assert [event[0] for event in recorder.events] == ["retried", "acknowledged", "acknowledged"]
+
+    simulate(work)
 
 
 @in_simulation

@@ -33,7 +33,7 @@ class Run:
     def __init__(self, *, short: bool, known: bool, partitioner: str, actions: Sequence[Any]) -> None:
         self.cluster = SimulatedCluster(PARTITIONS)
         self.settings = ProducerSettings(
-            batch_bytes=250, batch_records=9, linger=0.005, buffer_bytes=2000, partitioner=PARTITIONERS[partitioner]
+            batch_bytes=311, batch_records=9, linger=0.005, buffer_bytes=2000, partitioner=PARTITIONERS[partitioner]
         )
         self.short = short
         self.known = known
@@ -208,7 +208,7 @@ def test_a_sticky_partitioner_leaves_no_single_record_behind_when_a_batch_is_ful
         for log in cluster.logs:
             append = log.append
             log.append = lambda data, append=append: (batches.append(len(decode_records(data))), append(data))[1]  # type: ignore[method-assign]
-        async with AsyncProducer(cluster, ProducerSettings(batch_bytes=1000)) as producer:  # type: ignore[arg-type]
+        async with AsyncProducer(cluster, ProducerSettings(batch_bytes=1061)) as producer:  # type: ignore[arg-type]
             for _ in range(1000):
                 producer.send("events", b"x" * 20)
             await producer.flush(10)

@@ -48,7 +48,7 @@ class Run:
             delivery_timeout=delivery_timeout,
             request_timeout=3.0,
             linger=self.source.choice((0.0, 0.005)),
-            batch_bytes=self.source.choice((60, 1000)),
+            batch_bytes=self.source.choice((121, 1061)),
         )
         self.usurped = usurped
         self.committed: list[int] = []
