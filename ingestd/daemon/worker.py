@@ -186,9 +186,8 @@ class Worker:
                 for source in sources:
                     self._pipelines[route].revoke(source)
                 self._settled.set()
-            case MetadataPushed(cluster, metadata):
-                self._clusters[cluster].metadata.push(metadata)
-                self._kick_soon()
+            case MetadataPushed():
+                self._pushed(message)
             case IdentityGranted(ticket, producer_id, epoch):
                 self._answer(ticket, ProducerIdentity(producer_id, epoch))
             case IdentityRefused(ticket, reason, code):
@@ -206,6 +205,12 @@ class Worker:
             waiting.set_exception(answer)
         else:
             waiting.set_result(answer)
+
+    def _pushed(self, pushed: MetadataPushed) -> None:
+        cluster = self._clusters.get(pushed.cluster)
+        if cluster is not None:  # else an embedded one that no route writes to
+            cluster.metadata.push(pushed.metadata)
+            self._kick_soon()
 
     def _configure(self, configure: Configure) -> None:
         self.configure = configure

@@ -11,7 +11,7 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon import worker as worker_module
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.configuration import ClusterSettings
-from ingestd.daemon.control import Conclude, Drained, Revoke, SourceEnded, Unacknowledged
+from ingestd.daemon.control import Conclude, Drained, MetadataPushed, Revoke, SourceEnded, Unacknowledged
 from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
 from ingestd.errors import ErrorCode
@@ -101,6 +101,11 @@ def _snapshot(version, partitions):
     known = tuple(PartitionMetadata(number, 1, 0, (1,), (1,)) for number in range(partitions))
     topic = TopicMetadata("t", None, known)
     return ClusterMetadata("id", 1, {1: Node(1, "127.0.0.1", 1)}, {"t": topic}, version)
+
+
+async def test_news_of_a_cluster_that_no_route_uses_is_no_concern_of_a_worker(worker):
+    # An embedded broker that no route writes to was restarted: every worker failed with it, and all that followed.
+    worker._received(MetadataPushed("embedded", _snapshot(1, 1)))
 
 
 async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_elsewhere(worker, monkeypatch):
