@@ -7,6 +7,7 @@ the batches lie. All pages stay the owner's, so a peer's death costs nothing but
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 from collections import deque
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _ANSWER: Final = struct.Struct("=BQIH")
 _SPAN: Final = struct.Struct("=iIIII")
 _FAILED: Final = struct.Struct("=BQH")
 _NO_KEY: Final = -1
+_NO_MEMORY: Final = (errno.ENOBUFS, errno.ENOMEM)
+_PAUSE: Final = 0.02
+"""Seconds until the kernel is asked again that had no memory for a packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class PeerChannel:
     Invariants
         Messages arrive in the order of `send`, several to a packet.
         The queue is bounded by what is asked and answered: a worker has a few jobs with each peer, never more.
+        `lost` means that the peer has closed its end, so that it writes into no run of ours any more. Any other failure
+        is an error of this worker, which ends with it.
     """
 
     def __init__(self, sock: socket.socket, received: Callable[[PeerMessage], None], lost: Callable[[], None]) -> None:
@@ -194,11 +200,20 @@ class PeerChannel:
                     self._blocked = True
                     self._loop.add_writer(self._sock.fileno(), self._writable)
                 return
-            except OSError:
+            except ConnectionError:
                 self._end()
+                return
+            except OSError as error:
+                if error.errno not in _NO_MEMORY:
+                    raise
+                self._waiting.extendleft(reversed(taken))
+                self._blocked = True
+                self._loop.call_later(_PAUSE, self._writable)
                 return
 
     def _writable(self) -> None:
+        if self._closed:
+            return
         self._loop.remove_writer(self._sock.fileno())
         self._blocked = False
         self._flush()
@@ -209,7 +224,7 @@ class PeerChannel:
                 packet = self._sock.recv(2 * _PACKET_BYTES)
             except BlockingIOError:
                 return
-            except OSError:
+            except ConnectionError:
                 packet = b""
             if not packet:
                 self._end()

@@ -1,8 +1,11 @@
 """Peers: descriptors arrive whole and in order, however many are sent at once."""
 
 import asyncio
+import errno
 import os
 import socket
+
+import pytest
 
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.encode import EncodeJob, EncodeStage, EncodingFailed
@@ -52,6 +55,36 @@ async def test_the_end_of_a_peer_is_told_once():
     await asyncio.wait_for(lost.wait(), 5)
     channel.send(EncodeFailed(1, "into the void"))
     channel.close()
+
+
+class Scarce(socket.socket):
+    """A socket for whose first packets the kernel has no memory."""
+
+    refuses = 3
+
+    def send(self, data, flags=0):
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        return super().send(data, flags)
+
+
+def scarce(sock):
+    return Scarce(fileno=sock.detach())
+
+
+async def test_a_packet_for_which_the_kernel_has_no_memory_is_sent_when_it_has():
+    left, right = pair()
+    sent = [EncodeFailed(number, "no") for number in range(5)]
+    received = []
+    reader = PeerChannel(right, received.append, lambda: None)
+    writer = PeerChannel(scarce(left), lambda _: None, lambda: pytest.fail("the peer is there"))
+    for message in sent:
+        writer.send(message)
+    await until(lambda: len(received) == len(sent))
+    assert received == sent
+    reader.close()
+    writer.close()
 
 
 class Upper:
@@ -131,6 +164,25 @@ async def test_what_a_dead_peer_had_is_encoded_by_the_owner():
     await until(lambda: len(results) == 4)
     assert sorted(text for text, _, _ in results) == [b"slab 0", b"slab 1", b"slab 2", b"slab 3"]
     ours.close()
+
+
+@pytest.mark.parametrize("whose", ["owner", "peer"])
+async def test_no_run_is_encoded_into_by_its_owner_while_a_living_peer_has_it(whose):
+    # A send failed for want of memory: the owner took the pair for ended, and encoded what the peer still worked on.
+    (ours, our_arena, ours_fd, _) = stage()
+    (theirs, _, theirs_fd, their_counters) = stage()
+    left, right = pair()
+    ours.connect(1, os.dup(theirs_fd), scarce(left) if whose == "owner" else left)
+    theirs.connect(0, os.dup(ours_fd), scarce(right) if whose == "peer" else right)
+    results: list = []
+    for number in range(5):
+        submit(ours, our_arena, f"slab {number}".encode(), results)
+    asked = [job.length for job in ours._peers[1].jobs.values()]
+    assert asked
+    await until(lambda: len(results) == 5)
+    assert their_counters.helped_bytes == sum(asked)
+    ours.close()
+    theirs.close()
 
 
 async def test_what_can_not_be_encoded_says_why_here_and_at_the_peer():
