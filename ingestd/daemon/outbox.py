@@ -49,17 +49,22 @@ class Outbox:
         *,
         settled: Callable[[Slab], None],
         encode_again: Callable[[Slab, int, memoryview], Sequence[EncodedAgain]],
+        idle: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
         """`encode_again` is given a slab, a partition and a batch for it, which it copies, or gives nothing for it.
 
-        `failed` is given the reason when something can not be delivered.
+        `idle` is called when the last batch that is with the producer is done, `failed` with the reason when something
+        can not be delivered.
         """
         self._topic = topic
         self._pages = pages
         self._producer = producer
         self._counters = counters
         self._settled = settled
+        self._idle = idle
+        self.outstanding = 0
+        """Batches that are with the producer."""
         self._encode_again = encode_again
         self._failed = failed
 
@@ -96,6 +101,12 @@ class Outbox:
         """`output`: whose memory the batch is; None when it has its own."""
 
         def done(delivery: Delivery) -> None:
+            self.outstanding -= 1
+            ended(delivery)
+            if not self.outstanding:
+                self._idle()
+
+        def ended(delivery: Delivery) -> None:
             error = delivery.error
             again = () if error is None else self._again(slab, partition, batch, error)
             self._give_back(output)
@@ -116,9 +127,11 @@ class Outbox:
             if slab.sent and not slab.unacknowledged:
                 self._settled(slab)
 
+        self.outstanding += 1
         try:
             self._producer.send_batch(self._topic, partition, batch, records, done)
         except IngestdError as error:  # what has ended the producer, for this route and all others
+            self.outstanding -= 1
             self._give_back(output)
             self._undeliverable(slab, Delivery(self._topic, partition, records, error=error), error)
 

@@ -104,12 +104,15 @@ class Pipeline:
             counters,
             settled=self._settle,
             encode_again=self._encode_again,
+            idle=self._close_given_up,
             failed=self.stop,
         )
         self._counters = counters
         self._news = news
         self._opener: Opener = route.opener(self._ready, self._changed)
         self._sources: dict[str, OpenSource] = {}
+        self._given_up: list[OpenSource] = []
+        """Not closed yet, since something of them may be with the producer: positions move until that is done."""
         self._unplaced: set[OpenSource] = set()
         """Opened for another number of partitions than there is: their lane may be another one."""
         self._log = get_logger("ingestd.worker").bind(route=route.name)
@@ -178,7 +181,7 @@ class Pipeline:
             del self._lanes[queue.lane]
 
     def revoke(self, source: str) -> None:
-        """Close a source; what is not acknowledged of it counts as not read."""
+        """Close a source; what of it is not with the producer yet counts as not read, and is not sent."""
         self._give_up(source)
 
     def conclude(self, source: str) -> None:
@@ -215,7 +218,6 @@ class Pipeline:
         held = self._sources.pop(source, None)
         if held is None:
             return
-        self._reports.drop(held)
         self._unplaced.discard(held)
         held.closed = True
         if held.retry is not None:
@@ -223,10 +225,23 @@ class Pipeline:
         if held.queued:
             held.lane.ready.remove(held)
             held.queued = False
-        if held.source is not None:
-            held.source.close()
         held.lane.sources -= 1
         self._drop_unused(held.lane)
+        self._given_up.append(held)
+        if not self._outbox.outstanding:
+            self._close_given_up()
+
+    def _close_given_up(self) -> None:
+        """Close what was given up: nothing of it can move any more."""
+        if not self._given_up:
+            return
+        given_up, self._given_up = self._given_up, []
+        for held in given_up:
+            self._reports.drop(held)
+            if held.source is not None:
+                held.source.close()
+        if self._draining:
+            self._news.settled()
 
     # When to read.
 
@@ -442,6 +457,11 @@ class Pipeline:
         """Send the slabs at the head of a lane that are encoded."""
         while queue.slabs and not self._stopped:
             slab = queue.slabs[0]
+            if slab.encoding is not None and all(held.closed for held, _ in slab.parts):
+                queue.slabs.popleft()
+                self._abandon(slab)
+                self._passed()
+                continue
             if slab.encoding is not None:
                 failure = self._outbox.send(slab, slab.encoding)
                 if failure is not None:
@@ -485,10 +505,14 @@ class Pipeline:
             self._log.error("a batch can not be encoded again", error=str(error))
             return ()
 
-    def _settle(self, slab: Slab) -> None:
+    def _passed(self) -> None:
+        """One slab less is under way."""
         self._under_way -= 1
         if self._regrouping and not self._under_way:
             self._loop.call_soon(self.kick)
+
+    def _settle(self, slab: Slab) -> None:
+        self._passed()
         for held, span in slab.parts:
             before = held.progress.position
             if held.progress.acknowledge(span):
@@ -516,11 +540,11 @@ class Pipeline:
         self._give_up(held.assignment.found.source)
 
     def stop(self, reason: str) -> None:
-        """Read and send no more: something can not be delivered. What is with the producer still ends."""
+        """Read and send no more: something can not be delivered. What is with the producer still ends, and counts."""
         if self._stopped:
             return
         self._stopped = True
-        self._news.failed(self.route, reason)  # first: what is given up reports its position no more
+        self._news.failed(self.route, reason)
         for queue in self._lanes.values():
             if queue.timer is not None:
                 queue.timer.cancel()
@@ -545,8 +569,8 @@ class Pipeline:
 
     @property
     def settled(self) -> bool:
-        """Whether all that was read is acknowledged; after `drain` it means drained."""
-        return all(held.progress.settled for held in self._sources.values())
+        """Whether all that was read is acknowledged, or given up; after `drain` it means drained."""
+        return not self._given_up and all(held.progress.settled for held in self._sources.values())
 
     @property
     def unacknowledged(self) -> Unacknowledged:
@@ -562,6 +586,7 @@ class Pipeline:
                 queue.timer.cancel()
         for source in list(self._sources):
             self._give_up(source)
+        self._close_given_up()
         self._opener.close()
 
     # What there is to tell.
@@ -578,5 +603,5 @@ class Pipeline:
         return self._reports.gauges(self._sources)
 
     def _note_move(self, held: OpenSource) -> None:
-        if not held.closed and self._reports.note_move(held):
+        if self._reports.note_move(held):
             self._news.moved()

@@ -54,6 +54,8 @@ class Shards:
     def __init__(self, slots: int) -> None:
         self._owned = [0] * slots
         self._shards: dict[tuple[str, str], Shard] = {}
+        self._dropped: dict[tuple[str, str], Shard] = {}
+        """Of routes that were dropped. What their owners had sent is still acknowledged."""
         self._groups: dict[tuple[str, str], _Group] = {}
         self._generation = 0
 
@@ -106,12 +108,14 @@ class Shards:
         return renewed
 
     def moved(self, move: Moved) -> Shard | None:
-        """Take a position from an owner; None when it is not the owner's present generation."""
-        shard = self._shards.get((move.route, move.source))
+        """Take a position from an owner, also of a route that was dropped; None when its generation is not the last."""
+        name = move.route, move.source
+        book = self._dropped if name in self._dropped else self._shards
+        shard = book.get(name)
         if shard is None or shard.generation != move.generation:
             return None
         found = replace(shard.found, position=move.position, detail=move.detail)
-        shard = self._shards[move.route, move.source] = shard._replace(found=found)
+        shard = book[name] = shard._replace(found=found)
         return shard
 
     def end(self, route: str, source: str, generation: int) -> Shard | None:
@@ -133,4 +137,5 @@ class Shards:
         dropped = [shard for shard in self._shards.values() if shard.route == route]
         for shard in dropped:
             self.end(route, shard.found.source, shard.generation)
+            self._dropped[route, shard.found.source] = shard
         return dropped

@@ -20,7 +20,9 @@ class SourceReports:
 
     def __init__(self, route: str) -> None:
         self._route = route
-        self._moved: dict[str, OpenSource] = {}
+        self._moved: dict[OpenSource, None] = {}
+        self._last: list[Moved] = []
+        """Of sources that are given up."""
         self._told: dict[str, SourceGauges] = {}
         self._stale: set[str] = set()
 
@@ -29,26 +31,32 @@ class SourceReports:
         self._stale.add(held.assignment.found.source)
 
     def drop(self, held: OpenSource) -> None:
-        """The source is given up: its position is reported no more."""
-        self._moved.pop(held.assignment.found.source, None)
+        """The source is about to be closed: what is not reported of it yet is kept as it stands now."""
+        if held in self._moved:
+            del self._moved[held]
+            self._last += self._moves(held)
         self.touch(held)
 
     def note_move(self, held: OpenSource) -> bool:
         """The source's position or detail changed. Returns whether it is the first since `moved` was asked."""
         first = not self._moved
-        self._moved[held.assignment.found.source] = held
+        self._moved[held] = None
         self.touch(held)
         return first
 
     def moved(self) -> list[Moved]:
         """Positions that moved, or whose detail changed, since the last call."""
-        moves = [
-            Moved(self._route, name, held.assignment.generation, held.progress.position, dict(held.source.detail()))
-            for name, held in self._moved.items()
-            if held.source is not None
-        ]
+        moves, self._last = self._last, []
+        for held in self._moved:
+            moves += self._moves(held)
         self._moved.clear()
         return moves
+
+    def _moves(self, held: OpenSource) -> list[Moved]:
+        if held.source is None:
+            return []
+        name, generation = held.assignment.found.source, held.assignment.generation
+        return [Moved(self._route, name, generation, held.progress.position, dict(held.source.detail()))]
 
     def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges | None]:
         """Of all open sources those that changed since the last call, as they stand now; None: it is not open."""

@@ -427,6 +427,10 @@ async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_positio
         assert "TOPIC_AUTHORIZATION_FAILED" in failed[2]
         assert made.positions == {}
         assert made.counters.errors == {"topic_authorization_failed": 1}
+        while made.broker.waiting:
+            made.broker.acknowledge(0)
+        await made.turn()
+        assert made.positions.get("a", 0) < len(text)
         assert made.route.opened["a"].closed
 
 
@@ -445,17 +449,46 @@ async def test_what_was_acknowledged_before_the_route_stopped_is_reported():
         assert made.positions == {"a": first}
 
 
-async def test_what_is_given_up_is_closed_and_reports_no_more():
-    with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
+@pytest.mark.parametrize("how", ["revoked: the route failed in another worker", "stopped: the route failed here"])
+async def test_of_what_is_given_up_what_is_with_the_producer_still_counts_and_nothing_else_is_sent(how):
+    # What was acknowledged of a route that had failed was forgotten, and what was queued was sent, and forgotten as
+    # well: after the next start up to an arena was sent again.
+    text = lines("a", 5000, 200)
+    with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         made.encoding.finish(0)
-        made.pipeline.revoke("a")
+        assert made.encoding.jobs
+        (sent,) = made.broker.sent[made.broker.waiting[0][2]]
+        if how.startswith("revoked"):
+            made.pipeline.revoke("a")
+        else:
+            made.pipeline.stop("the cluster refuses a record")
+        made.pipeline.drain()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        assert not made.pipeline.settled
+        assert not made.route.opened["a"].closed
+        made.news.events.clear()
         made.broker.acknowledge(0)
-        await made.turn()
-        assert made.positions == {}
-        assert made.arena.used_pages == 0
+        assert made.news.events[-1] == ("settled",)
+        assert made.pipeline.settled
         assert made.route.opened["a"].closed
+        await made.turn()
+        assert made.positions == {"a": len(sent)}
+        assert sum(map(len, made.broker.sent.values())) == 1
+        assert made.arena.used_pages == 0
+
+
+async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once():
+    with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
+        made.assign("a")
+        await made.turn()
+        made.pipeline.revoke("a")
+        assert made.route.opened["a"].closed
+        made.encoding.finish(0)
+        assert not made.broker.sent
+        assert made.arena.used_pages == 0
 
 
 async def test_a_draining_pipeline_reads_no_more_and_settles():

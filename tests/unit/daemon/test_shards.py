@@ -51,6 +51,15 @@ def test_a_dropped_route_leaves_the_others():
     assert [shard.route for shard in shards] == ["s"]
 
 
+def test_what_is_acknowledged_of_a_route_that_was_dropped_counts():
+    shards = Shards(1)
+    shards.place("r", found("a"))
+    (dropped,) = shards.drop_route("r")
+    assert shards.moved(Moved("r", "a", dropped.generation, 7, {})).found.position == 7
+    assert shards.moved(Moved("r", "a", dropped.generation - 1, 9, {})) is None
+    assert len(shards) == 0
+
+
 def test_sources_of_one_group_have_one_owner():
     shards = Shards(3)
     first = shards.place("r", Found("a1", 0, {}, group="a"))

@@ -499,3 +499,13 @@ async def test_a_failed_route_hears_no_more_of_what_its_finder_says(make, tmp_pa
     await stops(running)
     assert not [message for message in made._workers.told if isinstance(message, Assign | Conclude)]
     assert stored(tmp_path) == [StoredPosition("1", 5, {})]
+
+
+async def test_what_is_acknowledged_of_a_route_after_it_failed_is_stored(make, tmp_path):
+    # Another worker had it with its producer: it was sent again at the next start.
+    made, running = await started(make, FakeRoute((Found("1", 5, {}),)))
+    shard = made._shards.get("r", "1")
+    made._route_failed("r", "RECORD_TOO_LARGE")
+    made._received(0, PositionsReported([Moved("r", "1", shard.generation, 8, {"at": 8})]))
+    await stops(running)
+    assert stored(tmp_path) == [StoredPosition("1", 8, {"at": 8})]
