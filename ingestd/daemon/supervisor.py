@@ -191,6 +191,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         for name in self._clusters:
             self._configuration.check_security(name)
         import kio.serial  # noqa: F401, PLC0415 - what clusters are asked with: later it would hold up HTTP
@@ -303,6 +304,9 @@ class Supervisor:
             self._log.warning("signal while draining; what is not acknowledged is read again next time", signal=name)
             self._workers.abandon()
             self._checkpoint.hurry()
+
+    def _hung_up(self) -> None:
+        self._log.warning("signal ignored", signal="SIGHUP", reason="the configuration is read at a start only")
 
     def _crashed(self, error: BaseException) -> None:
         self._log.error("supervisor task failed", exc_info=error)

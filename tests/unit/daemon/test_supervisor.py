@@ -126,8 +126,8 @@ def make(tmp_path, monkeypatch):
         return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, routes), once=once)
 
     yield made
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL if number is signal.SIGTERM else signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 async def ends(running):
@@ -242,6 +242,17 @@ async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again
     summary = await ends(running)
     assert not summary.complete
     assert summary.failures == ("r: /logs/a: Input/output error",)
+
+
+async def test_sighup_is_said_to_change_nothing(make):
+    # It ended the daemon on the spot, without a drain.
+    with structlog.testing.capture_logs() as logs:
+        made, running = await started(make, FakeRoute())
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: any(line["event"] == "signal ignored" for line in logs))
+        assert not made._draining
+        assert not running.done()
+        await stops(running)
 
 
 async def test_a_second_signal_cuts_the_drain_short(make, monkeypatch):
