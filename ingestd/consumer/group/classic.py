@@ -82,6 +82,8 @@ class ClassicSession(MemberSession):
         self._topics: SubscribedTopics | None = None
         self._member_id = ""
         self._generation = _NO_GENERATION
+        self._assigned_in = _NO_GENERATION
+        """The generation that gave us our assignment: of two members that claim a partition the newer one has it."""
         self._rebalancing = False
         self._join_ended = asyncio.Event()
         self._join_ended.set()
@@ -199,7 +201,8 @@ class ClassicSession(MemberSession):
         except IngestdError as error:
             self._join_refused(error, joined)
             raise
-        self._member_id = joined.member_id
+        # From here on the coordinator refuses the generation before, whatever becomes of the sync.
+        self._member_id, self._generation = joined.member_id, joined.generation
         if joined.protocol not in self._assignors:
             raise KafkaError(ErrorCode.inconsistent_group_protocol, f"group {self._group_id} chose {joined.protocol!r}")
         return joined
@@ -210,7 +213,7 @@ class ClassicSession(MemberSession):
             Subscription(
                 names,
                 owned=sorted(self._assignment),
-                generation=self._generation,
+                generation=self._assigned_in,
                 rack=self._settings.rack,
                 user_data=self._assignors[assignor].user_data(names),
             )
@@ -242,7 +245,7 @@ class ClassicSession(MemberSession):
         except IngestdError as error:
             self._passes(SYNC, error)
             raise
-        self._generation = joined.generation
+        self._assigned_in = joined.generation
         return decode_assignment(answer.assignment) if answer.assignment else Assignment(())
 
     async def _lead(self, joined: Joined) -> Mapping[str, bytes]:

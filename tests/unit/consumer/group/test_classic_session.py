@@ -540,6 +540,28 @@ async def test_a_commit_of_a_generation_that_ended_is_an_error_and_the_member_jo
     await member.owner.until(("lost", ALL), ("assigned", ALL))
 
 
+async def test_a_commit_between_a_join_and_its_repeated_sync_goes_in_the_name_of_the_new_generation(
+    groups: Groups, join: Callable[..., Started]
+) -> None:
+    # The coordinator is a generation ahead: a commit in the name of the one before was refused, and with it the
+    # member took partitions for lost that were still its own.
+    member = join(assignors=("cooperative-sticky",))
+    await member.owner.until(("assigned", ALL))
+    groups.script["SyncGroup"].append(CutAfterwards)
+    failed = asyncio.Event()
+    member.events.retried = lambda *_: failed.set()  # type: ignore[method-assign]
+    member.session.rejoin("the test wants it")
+    await asyncio.wait_for(failed.wait(), 20)
+    assert groups.generation == 2
+    await member.session.commit(ONE)
+    await groups.until(lambda: member.session.member.generation == 3)
+    assert groups.offsets == {("t", 0): (7, 3, "note")}
+    assert "lost" not in member.owner.words
+    assert member.session.assignment == set(ALL)
+    claims = [decode_subscription(each.protocols[0].metadata) for each in groups.requests("JoinGroup")]
+    assert [claim.generation for claim in claims[-2:]] == [1, 1]  # what we have is of that one
+
+
 async def test_a_commit_of_a_fenced_member_ends_the_session(groups: Groups, join: Callable[..., Started]) -> None:
     member = join(group_instance_id="a")
     await member.owner.until(("assigned", ALL))
