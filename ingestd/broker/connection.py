@@ -16,6 +16,7 @@ from ingestd.broker.request import Answer, Request, read_request
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
 from ingestd.logs import get_logger
 from ingestd.records.loops import allocate
+from ingestd.wire.sockets import send_parts
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -267,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
             self._broker.request_log.answered(slot.request, answer.error)
             self._unsent += slot.held
             if answer.parts is not None:
-                transport.writelines(answer.frame(slot.request))
+                send_parts(transport, answer.frame(slot.request))
             elif answer.error is not ErrorCode.none:
                 self._end(f"acks=0 and {answer.error.name}")
                 return

@@ -25,7 +25,7 @@ from ingestd.wire.apis import Api, api_name
 from ingestd.wire.codec import decode_response, encode_request, frame_request, skip_response_header
 from ingestd.wire.frames import AnswerFrames
 from ingestd.wire.opening import begin, suspect_sasl, tls_options
-from ingestd.wire.sockets import connect, end_socket
+from ingestd.wire.sockets import connect, end_socket, send_parts
 from ingestd.wire.versions import ApiVersions
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         if pending.expect_answer:
             self._pending.append(pending)
         assert self._transport is not None
-        self._transport.writelines(cast("list[bytes]", parts))
+        send_parts(self._transport, parts)
         if pending.expect_answer:
             return
         if self._paused:

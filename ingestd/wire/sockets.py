@@ -8,17 +8,24 @@ import errno
 import os
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingestd.errors import ConnectionLost, DeadlineExceeded
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
+
+    from ingestd.wire.codec import Buffer
 
     AddressInfo: TypeAlias = tuple[int, int, int, str, Any]
 
-__all__ = ["connect", "end_socket"]
+__all__ = ["connect", "end_socket", "send_parts"]
+
+WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+"""Whether asyncio's own `writelines` pauses no writer, however much is not sent yet (CVE-2024-12254)."""
 
 _KEEPALIVE_IDLE_S = 60
 _KEEPALIVE_INTERVAL_S = 15
@@ -108,3 +115,14 @@ def end_socket(ended: socket.socket) -> None:
     """Shut the socket down in both directions: a later write fails instead of sending what memory holds by then."""
     with contextlib.suppress(OSError):  # already down
         ended.shutdown(socket.SHUT_RDWR)
+
+
+def send_parts(transport: asyncio.Transport, parts: Sequence[Buffer]) -> None:
+    """Send `parts` as they are; the transport pauses its writer if the kernel does not take them all.
+
+    Where asyncio's `writelines` does not do that, they are joined first: a copy, which uvloop spares its users.
+    """
+    if WRITELINES_NEVER_PAUSES and type(transport).__module__.startswith("asyncio."):
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(cast("list[bytes]", parts))

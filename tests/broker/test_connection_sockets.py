@@ -261,6 +261,21 @@ def test_memory_of_a_request_without_answer_is_free_when_its_future_says_so(on_l
     on_loop(work())
 
 
+@pytest.fixture(params=["as it is", "as it was before CVE-2024-12254 was mended"])
+def writelines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio's own `writelines`; that of Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never paused its writer."""
+
+    def never_pausing(transport: Any, parts: list[bytes]) -> None:
+        transport._maybe_pause_protocol = lambda: None
+        transport.write(b"".join(parts))
+        del transport._maybe_pause_protocol
+
+    if request.param != "as it is":
+        monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.writelines", never_pausing, raising=False)
+        monkeypatch.setattr("ingestd.wire.sockets.WRITELINES_NEVER_PAUSES", True)
+
+
+@pytest.mark.usefixtures("writelines")
 def test_a_full_kernel_is_no_room_until_the_broker_reads(on_loop: Any) -> None:
     reading = asyncio.Event()
 
