@@ -7,13 +7,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from embedded.batches import batch_of, numbered_batch
 
 from ingestd.broker.log.files import OpenFiles
+from ingestd.broker.log.index import SegmentIndex
 from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.log.recent import RecentlyUsed
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header, split_batches
@@ -178,6 +180,34 @@ def test_a_damaged_index_is_made_again_from_the_segment(reopen: Reopener, damage
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content) if damage is None else damage)
     assert read_all(reopen(segment_bytes="2500")) == expected
+
+
+class LetGo(SegmentIndex):
+    """Its entries are let go behind every look at them, as a disk thread that has written them may do."""
+
+    kept = SegmentIndex._entries  # type: ignore[misc]
+
+    @property
+    def _entries(self) -> Any:
+        entries = LetGo.kept.__get__(self)
+        if self._file is not None:
+            LetGo.kept.__set__(self, None)
+        return entries
+
+    @_entries.setter
+    def _entries(self, entries: Any) -> None:
+        LetGo.kept.__set__(self, entries)
+
+
+def test_entries_may_be_let_go_while_they_are_looked_at(tmp_path: Path) -> None:
+    index = LetGo(0, RecentlyUsed(1 << 20))
+    for number in range(10):
+        index.add(number, 100 * number, 1000 + number)
+    index.write(tmp_path / "0.index", 1000, 10)
+    for number in range(10):
+        assert index.position_of_offset(number) == 100 * number
+        LetGo.kept.__set__(index, index._read_again())
+        assert index.memory_bytes == 240
 
 
 def index_memory(log: PartitionLog) -> int:

@@ -55,7 +55,8 @@ class SegmentIndex:
     """The entries of one segment; 24 bytes each.
 
     They are in memory while the segment grows. Those of a file are read when asked for, and kept as long as `recent`
-    has room: an index for each segment of a large log would take more than there is.
+    has room: an index for each segment of a large log would take more than there is. `write` may run in a thread of
+    its own: whoever else looks at the entries looks once, for they may be let go at any moment.
 
     Invariants
         Offsets and positions rise strictly from entry to entry; timestamps never fall.
@@ -75,7 +76,8 @@ class SegmentIndex:
     @property
     def memory_bytes(self) -> int:
         """What the entries take now."""
-        return 0 if self._entries is None else _ENTRY_BYTES * len(self._entries.offsets)
+        entries = self._entries
+        return 0 if entries is None else _ENTRY_BYTES * len(entries.offsets)
 
     def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
         """Note a batch appended at `position`. Timestamps in ms."""
@@ -109,16 +111,16 @@ class SegmentIndex:
         return positions[at] if at >= 0 else 0
 
     def _present(self) -> _Entries:
-        if self._entries is None:
-            self._read_again()
         entries = self._entries
+        if entries is None:
+            entries = self._entries = self._read_again()
         if entries is None:
             return _Entries()
         if self._file is not None:
-            self._recent.used(self, self.memory_bytes)
+            self._recent.used(self, _ENTRY_BYTES * len(entries.offsets))
         return entries
 
-    def _read_again(self) -> None:
+    def _read_again(self) -> _Entries | None:
         assert self._file is not None
         content, reason = b"", "missing or damaged"
         try:
@@ -126,9 +128,9 @@ class SegmentIndex:
         except OSError as error:
             reason = str(error)
         if content:
-            self._entries = _entries_of(content)
-        else:
-            _log.error("index not read, the search takes longer", path=str(self._file), error=reason)
+            return _entries_of(content)
+        _log.error("index not read, the search takes longer", path=str(self._file), error=reason)
+        return None
 
     def release(self) -> None:
         """Let go of the entries if they can be read from the file again."""
