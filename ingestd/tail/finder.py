@@ -762,11 +762,10 @@ class TailFinder:
 
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
-        for each in log.generations:
+        kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
+        for each in (*log.generations, *(each for other in kin for each in other.generations)):
             latest = self._sources.latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
-        paths[:0] = [each.known.path for other in kin for each in other.generations]
         alike = {log.path, *self._alike(log.path)} & self._logs.keys()
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
