@@ -798,6 +798,8 @@ class TailFinder:
         own = self._log_at(path)
         if own == path:
             self._note_way(sighting)
+            if path in sighting.through:
+                of = None  # a link that was renamed is a name of a log, and no rotation of another one
         if place is None:
             self._miss_awaited(path, None)
             vanished = self._names.looked(path, of or path, None)

@@ -476,6 +476,20 @@ async def test_a_link_into_a_directory_that_is_missing_is_followed_at_a_later_lo
     await follower.reads("one")
 
 
+async def test_a_link_that_is_renamed_into_place_is_a_log_of_that_name_alone(follow: Any, tmp_path: Path) -> None:
+    """`ln -s TARGET .a.log.new; mv .a.log.new a.log`, where a glob matches both names."""
+    (tmp_path / "away").mkdir()
+    append(tmp_path / "away" / "1", "one")
+    (tmp_path / "a.log").symlink_to(tmp_path / "away" / "1")
+    follower = follow("*.log*")
+    await follower.settle()
+    append(tmp_path / "away" / "2", "two")
+    (tmp_path / ".a.log.new").symlink_to(tmp_path / "away" / "2")
+    (tmp_path / ".a.log.new").rename(tmp_path / "a.log")
+    await follower.reads("one", "two")
+    assert {found.group for found in follower.found} == {f"{tmp_path}/a.log"}
+
+
 async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, tmp_path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.log"))
     append(odd, "one")
