@@ -366,7 +366,8 @@ class Log:
     def _unresolved(self, generation: Generation) -> bool:
         if generation.phase is Phase.STORED:
             # What came after the newest one, unseen, is found with it; if that one is over, it was found already.
-            return not generation.known.done or (generation is self.generations[-1] and not self.since)
+            newest = generation is self.generations[-1] and (self._missed or not self.since)
+            return newest or not generation.known.done
         return generation.phase is Phase.SOUGHT
 
     @property
