@@ -152,8 +152,7 @@ class PositionsReported:
     moved: Sequence[Moved]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceEnded:
+class SourceEnded(NamedTuple):
     """Nothing more will come of a source, and all that came is acknowledged (its last position was reported before)."""
 
     route: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.daemon.arena import PAGE_BYTES, ArenaShare, pages_for
@@ -189,7 +188,7 @@ class Pipeline:
         held = self._sources.get(source)
         if held is None:
             return
-        held.assignment = held.assignment._replace(found=replace(held.assignment.found, last=True))
+        held.assignment = held.assignment._replace(found=held.assignment.found._replace(last=True))
         if held.source is not None:
             held.source.conclude()
             self._ready(source)  # it may be finished at once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.daemon.source import Assignment, Found, StoredPosition
@@ -94,7 +94,7 @@ class Shards:
         shard = self._shards.get((route, source))
         if shard is None or shard.found.last:
             return None
-        shard = self._shards[route, source] = shard._replace(found=replace(shard.found, last=True))
+        shard = self._shards[route, source] = shard._replace(found=shard.found._replace(last=True))
         return shard
 
     def renew(self, slot: int) -> list[Shard]:
@@ -114,7 +114,7 @@ class Shards:
         shard = book.get(name)
         if shard is None or shard.generation != move.generation:
             return None
-        found = replace(shard.found, position=move.position, detail=move.detail)
+        found = shard.found._replace(position=move.position, detail=move.detail)
         shard = book[name] = shard._replace(found=found)
         return shard
 

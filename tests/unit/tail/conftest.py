@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,7 +123,7 @@ class Follower:
         """Open what was held back."""
         unopened, self.unopened = self.unopened or [], None
         for found in unopened:
-            self.open(replace(found, last=found.last or found.source in self.concluded))
+            self.open(found._replace(last=found.last or found.source in self.concluded))
 
     def conclude(self, source: str) -> None:
         self.concluded.add(source)
@@ -143,7 +142,7 @@ class Follower:
             return None
         stored = self.stored[source]
         last = found.last or source in self.concluded
-        return replace(found, position=stored.position, detail=stored.detail, last=last)
+        return found._replace(position=stored.position, detail=stored.detail, last=last)
 
     def trouble(self, thing: str, reason: str) -> None:
         self.troubles[thing] = reason
@@ -199,7 +198,7 @@ class Follower:
             return
         found = self.latest(source)
         assert found is not None
-        found = replace(found, detail=dict(opened.detail()))
+        found = found._replace(detail=dict(opened.detail()))
         self.ended[source] = opened.finished
         opened.close()
         del self.sources[source]

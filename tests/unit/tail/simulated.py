@@ -1122,7 +1122,7 @@ class Machine:
     def concluded(self, source: str) -> None:
         held = self.followed.get(source)
         if held is not None and not held.found.last:
-            held.found = replace(held.found, last=True)
+            held.found = held.found._replace(last=True)
             self.telling.append(("conclude", source))
             self.said(f"conclude {source}")
 
@@ -1154,7 +1154,7 @@ class Machine:
                 self.finders[held.index].finder.ended(held.found, what)
             else:
                 position, detail = what
-                held.found = replace(held.found, position=position, detail=detail)
+                held.found = held.found._replace(position=position, detail=detail)
                 self.changed[held.index, source] = StoredPosition(source, position, detail)
         self.commit()
         return bool(messages)
