@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from ingestd.daemon.source import End, Loss
@@ -71,8 +71,7 @@ VANISHED: Final = "vanished"
 LOSS_REASONS: Final = (VANISHED, DELETED, TRUNCATED, DAMAGED)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A file, a path of it without links, its size and modification time (ns) when looked at, how it is compressed."""
 
     path: str

@@ -302,7 +302,7 @@ class TailFinder:
         log = self._log_of.get(found.source)
         if log is None:
             return
-        known = replace(Known.from_detail(found.detail), path=end.path)
+        known = Known.from_detail(found.detail)._replace(path=end.path)
         if self._once and end.kind != TAKEN and end.size > end.position:
             reason = f"{end.kind} after byte {end.position}; the next run goes on where its content is"
             self._sources.trouble(printable(end.path), reason)
@@ -489,7 +489,7 @@ class TailFinder:
         for file, path in changes.moved:
             owned = self._files.find(file)
             if owned is not None:
-                owned.generation.known = replace(owned.generation.known, path=path)
+                owned.generation.known = owned.generation.known._replace(path=path)
         self._due.deleted += changes.deleted
 
     def _where_awaited(self, file: FileId) -> tuple[Log, str]:
@@ -817,9 +817,9 @@ class TailFinder:
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
-            self.apply(self._log(of), Seen(replace(place, codec=codec_of(path)), here=False))
+            self.apply(self._log(of), Seen(place._replace(codec=codec_of(path)), here=False))
         elif own is not None:
-            self.apply(self._log(own), Seen(replace(place, codec=codec_of(path)), here=own == path))
+            self.apply(self._log(own), Seen(place._replace(codec=codec_of(path)), here=own == path))
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
 

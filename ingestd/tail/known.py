@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from ingestd.tail.file_id import FileId
@@ -83,8 +82,7 @@ class Witness(NamedTuple):
         return len(data) == self.length and Witness.of(self.at, data) == self
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """One generation of a log.
 
     log: the path that it was written under. path: where it was seen last. size: bytes of text when last looked at.

@@ -9,7 +9,7 @@ and written anew it is the next one. Each is a source of its own, so an acknowle
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.source import Loss
@@ -184,7 +184,7 @@ class Log:
         if generation.phase is not Phase.STORED or not self._may_have_followers(generation, place, here=here):
             yield from self._meet_again(generation, place)
         else:
-            generation.known = replace(generation.known, path=place.path)  # the search begins there
+            generation.known = generation.known._replace(path=place.path)  # the search begins there
         if here:
             yield from self._supersede()
 
@@ -204,8 +204,8 @@ class Log:
         known = generation.known
         generation.links, generation.size = place.links, place.size
         if (known.path, known.file) != (place.path, place.file):
-            generation.known = known = replace(known, path=place.path, file=place.file)
-        place = replace(place, codec=known.codec)
+            generation.known = known = known._replace(path=place.path, file=place.file)
+        place = place._replace(codec=known.codec)
         # A compressed file is read once, whole; but not while it is in the making.
         complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
         if generation.phase is Phase.STORED:
@@ -257,14 +257,14 @@ class Log:
         generation.last = bool(generation.known.codec) or self._left(generation.known.file)
         generation.copy_of = None
         if generation.known.done:
-            generation.known = replace(generation.known, done=False, copy_of="")
+            generation.known = generation.known._replace(done=False, copy_of="")
         return Read(generation, before)
 
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
         match examined.verdict:
             case Empty():
-                yield from self._empty(replace(place, size=0))  # whatever it was when it was seen
+                yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
                 yield Await(place)
                 yield from self._supersede()
                 if place.size and not place.codec:
@@ -282,7 +282,7 @@ class Log:
     def _begin(self, place: Place, start: int, witness: Witness | None) -> Iterator[Command]:
         known = self.of(place.file)
         if witness is not None:
-            place = replace(place, size=witness.at)  # as it was examined, whatever it was when it was seen
+            place = place._replace(size=witness.at)  # as it was examined, whatever it was when it was seen
         if known is not None:
             if known.phase is not Phase.DONE:
                 return  # met by another name meanwhile
@@ -290,7 +290,7 @@ class Log:
                 # It was empty, or only began as another file does: with the same header, perhaps.
                 known.position = start
                 # As modified as when it was first seen: others may have come and gone since.
-                known.known = replace(known.known, witness=witness, size=place.size)
+                known.known = known.known._replace(witness=witness, size=place.size)
                 yield self._read(known)
                 yield from self._supersede()
                 return
@@ -344,7 +344,7 @@ class Log:
             repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
         if repeated.phase is Phase.DONE:
             repeated.position, repeated.copy_of = copy.length, copy.of
-            repeated.known = replace(repeated.known, witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
+            repeated.known = repeated.known._replace(witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
             yield Keep(repeated)
             yield Await(place)
 
@@ -352,7 +352,7 @@ class Log:
         for each in self.generations:
             if each.copy_of == source:
                 each.copy_of = None
-                each.known = replace(each.known, copy_of="")
+                each.known = each.known._replace(copy_of="")
                 yield Keep(each)
 
     def _alone(self, file: FileId) -> Iterator[Command]:
@@ -439,13 +439,13 @@ class Log:
             return
         seen = generation.size
         if found.at is not None:
-            generation.known = replace(generation.known, path=found.at.path, file=found.at.file)
+            generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
             generation.size = found.at.size
         if found.at is not None and found.intact:
             yield self._resume(generation, found.at)
         else:
             if generation.known.witness is None and found.between:
-                generation.known = replace(generation.known, size=0)  # nobody can tell that it is none of these
+                generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
             yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)
             if found.at is not None:
                 yield from self._begin_anew(found.at)
@@ -469,9 +469,9 @@ class Log:
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
             self._copies.pop(rest.file, None)
-            after.known = replace(after.known, witness=known.witness, done=True, copy_of="")
+            after.known = after.known._replace(witness=known.witness, done=True, copy_of="")
             if rest.codec:
-                after.known = replace(after.known, size=known.size)  # of its text
+                after.known = after.known._replace(size=known.size)  # of its text
             if after.phase is Phase.DONE:
                 after.copy_of = None
                 if rest.codec or rest.size > position:
@@ -501,7 +501,7 @@ class Log:
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
         if generation.known.path != known.path:
             yield Look(generation.known.path)  # either may be the newer one
-        generation.known = replace(known, log=self.path, size=size)
+        generation.known = known._replace(log=self.path, size=size)
         match end.kind:
             case "truncated" | "gone":
                 generation.phase = Phase.SOUGHT
@@ -529,7 +529,7 @@ class Log:
 
     def _finish(self, generation: Generation) -> Iterator[Command]:
         generation.phase = Phase.DONE
-        generation.known = replace(generation.known, done=True)
+        generation.known = generation.known._replace(done=True)
         yield Keep(generation)
 
     def _deleted(self, source: str) -> Iterator[Command]:
@@ -539,5 +539,5 @@ class Log:
 
     def _bury(self, generation: Generation) -> Iterator[Command]:
         generation.phase, generation.links = Phase.DONE, 0
-        generation.known = replace(generation.known, done=True)
+        generation.known = generation.known._replace(done=True)
         yield Bury(generation)

@@ -216,7 +216,7 @@ class Looks:
                     status = text.status()
                     if not identify(text.descriptor, status).same(place.file):
                         continue
-                    wanted = replace(wanted, place=replace(place, path=path))
+                    wanted = replace(wanted, place=place._replace(path=path))
                     return Examined(wanted.place, self._examine(wanted, text, status.st_size))
             except FileNotFoundError:
                 continue
@@ -292,7 +292,7 @@ class Looks:
         for path in dict.fromkeys([known.path, *beside, *self._moved(search).under(known.file.inode)]):
             place = self.look(path).place
             if place is not None and (place.file.same(known.file) or place.file.resembles(known.file)):
-                return replace(place, codec=known.codec)
+                return place._replace(codec=known.codec)
         return None
 
     def _by_content(self, search: Search, at: Place | None) -> Place | None:
@@ -355,7 +355,7 @@ class Looks:
             place = self.look(path).place
             if place is None or place.file.inode != inode:
                 raise _Shifted
-            yield replace(place, codec=codec_of(path))
+            yield place._replace(codec=codec_of(path))
 
     def _rotated_names(self, search: Search, names: tuple[str, ...]) -> list[tuple[str, int]]:
         listings = [self._list(directory) for directory in search.directories]

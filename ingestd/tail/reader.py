@@ -8,7 +8,6 @@ import math
 import os
 import resource
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -136,7 +135,7 @@ class TailReader:
                     # By the descriptor: the path may stand for another file by now, and that one is not ours to open.
                     descriptor = descriptor_of(f"/proc/self/fd/{place}", _FLAGS)
                     if (path, file) != (known.path, known.file):
-                        known = replace(known, path=path, file=file)
+                        known = known._replace(path=path, file=file)
                     return known, open_text(descriptor, known.codec)
             finally:
                 os.close(place)

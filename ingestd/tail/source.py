@@ -107,7 +107,7 @@ class TailSource:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
         witness = Witness.of(self._seen_to, self._seen) if self._seen else self._known.witness
-        return replace(self._known, witness=witness, size=self._most, modified=self._modified).to_detail()
+        return self._known._replace(witness=witness, size=self._most, modified=self._modified).to_detail()
 
     def has_news(self) -> bool:
         """Whether the file is larger than `detail` told last or, as a `look` has shown, elsewhere."""
@@ -167,7 +167,7 @@ class TailSource:
         path = os.readlink(f"/proc/self/fd/{text.descriptor}")
         # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
         if path != self._known.path and _is_at(path, text.status()):
-            self._known = replace(self._known, path=path)
+            self._known = self._known._replace(path=path)
             self._owner.moved(self)
 
     def when_read(self, tell: Callable[[], None]) -> None:

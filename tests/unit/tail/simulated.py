@@ -811,7 +811,7 @@ class Reader:
                 if entry is None or not entry.inode.file.resembles(self.known.file):
                     continue
                 self.entry = self.files.open(entry)
-                known = replace(self.known, path=path, file=entry.inode.file)
+                known = self.known._replace(path=path, file=entry.inode.file)
                 if known != self.known:
                     self.known, self.dirty = known, True
                 return
@@ -834,12 +834,12 @@ class Reader:
             return
         path = self.entry.path
         if self.entry.live and path != self.known.path:
-            self.known = replace(self.known, path=path)
+            self.known = self.known._replace(path=path)
             self.dirty = True
 
     def detail(self) -> dict[str, Any]:
         witness = Witness.of(self.seen_to, self.seen) if self.seen else self.known.witness
-        return replace(self.known, witness=witness, size=self.most, modified=self.modified).to_detail()
+        return self.known._replace(witness=witness, size=self.most, modified=self.modified).to_detail()
 
     def conclude(self) -> None:
         if not self.concluded:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,7 +141,7 @@ def test_a_witness_is_of_the_last_bytes_before_a_position(text: Text, position: 
     assert witness is not None
     assert (witness.at, witness.length) == (position, length)
     assert witness == Witness.of(position, text.read(0, position))
-    assert replace(FULL, witness=witness).holds(text)
+    assert FULL._replace(witness=witness).holds(text)
 
 
 @pytest.mark.parametrize("position", [0, 1001, 5000])
@@ -153,7 +152,7 @@ def test_there_is_no_witness_of_bytes_that_are_not_there(text: Text, position: i
 def test_a_text_that_grew_holds_and_one_that_was_written_anew_or_is_too_short_does_not(
     text: Text, tmp_path: Path
 ) -> None:
-    known = replace(FULL, witness=witness_before(text, 1000))
+    known = FULL._replace(witness=witness_before(text, 1000))
     path = tmp_path / "a.log"
     with path.open("ab") as file:
         file.write(b"more")
@@ -162,7 +161,7 @@ def test_a_text_that_grew_holds_and_one_that_was_written_anew_or_is_too_short_do
     assert not known.holds(text)
     path.write_bytes(b"0123456780" * 200)
     assert not known.holds(text)
-    assert replace(FULL, witness=None).holds(text)
+    assert FULL._replace(witness=None).holds(text)
 
 
 def test_names_of_sources_are_never_given_twice_and_know_which_is_younger() -> None:

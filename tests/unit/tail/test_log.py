@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ingestd.daemon.source import End
 from ingestd.tail.facts import (
     CONCLUDED,
@@ -53,7 +51,7 @@ def test_an_examination_that_was_asked_for_before_the_file_was_read_starts_nothi
     (read,) = [each for each in log.step(Examined(seen, plain(20))) if isinstance(each, Read)]
     done = read.generation
     log.step(Seen(place(8, 1), here=True))
-    log.step(Ended(done.source, End(CONCLUDED, PATH, 20, 20), replace(done.known, size=20)))
+    log.step(Ended(done.source, End(CONCLUDED, PATH, 20, 20), done.known._replace(size=20)))
     assert done.phase is Phase.DONE
     assert log.step(Examined(seen, plain(20))) == []
 

@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Path:
 def place_of(path: Path, codec: str = "") -> Place:
     place = Looks().look(str(path)).place
     assert place is not None
-    return replace(place, codec=codec)
+    return place._replace(codec=codec)
 
 
 def modified(path: Path, seconds: float) -> None:
@@ -197,7 +197,7 @@ def test_an_empty_file_is_empty_and_one_that_is_another_now_is_not_examined(look
     assert looks.examine([wanted]) == [Examined(wanted.place, Empty())]
     log.rename(log.with_name("kept"))
     log.write_bytes(b"another\n")
-    kept = replace(wanted.place, path=str(log.with_name("kept")))
+    kept = wanted.place._replace(path=str(log.with_name("kept")))
     assert looks.examine([wanted]) == [Examined(kept, Empty())], "where it is now"
     log.with_name("kept").unlink()
     assert looks.examine([wanted]) == [None]
@@ -391,7 +391,7 @@ def test_what_was_compressed_before_it_was_written_is_not_opened(looks: Looks, l
 
 
 def test_without_a_witness_content_says_nothing(looks: Looks, log: Path) -> None:
-    known = replace(known_of(log, 8), witness=None)
+    known = known_of(log, 8)._replace(witness=None)
     shutil.copyfile(log, log.with_name("a.log.1"))
     log.unlink()
     (found,) = find(looks, search(log, known, 0))

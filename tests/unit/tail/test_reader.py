@@ -7,7 +7,6 @@ import errno
 import os
 import resource
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,8 +116,8 @@ async def test_a_file_gone_before_it_is_opened_is_finished(reading: Any, log: An
     assert source.finished == End("gone", str(log), 0, 4)
     assert source.unread == 0
     assert take(source) is None
-    assert reads.open(log, 4, known=replace(known, path="/no/such/directory/a.log")).finished.kind == "gone"
-    assert reads.open(log, 4, known=replace(known, path=f"{__file__}/a.log")).finished.kind == "gone"
+    assert reads.open(log, 4, known=known._replace(path="/no/such/directory/a.log")).finished.kind == "gone"
+    assert reads.open(log, 4, known=known._replace(path=f"{__file__}/a.log")).finished.kind == "gone"
 
 
 @pytest.mark.parametrize("instead", [None, "file", "fifo", "directory"])
@@ -183,7 +182,7 @@ async def test_an_identity_that_lacked_something_is_completed(reading: Any, log:
     # What version 0.1 stored: device and inode.
     known = known_of(log)
     reads = reading()
-    source = reads.open(log, known=replace(known, file=FileId(known.file.device, known.file.inode)))
+    source = reads.open(log, known=known._replace(file=FileId(known.file.device, known.file.inode)))
     await asyncio.sleep(0)
     assert reads.changed == ["a.log"]
     assert Known.from_detail(source.detail()).file == known.file

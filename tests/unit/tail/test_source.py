@@ -10,7 +10,6 @@ import random
 import time
 import tracemalloc
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -624,7 +623,7 @@ async def test_content_that_is_gone_before_the_file_is_opened_or_read_first_is_s
 async def test_a_position_behind_the_end_is_of_other_content(reading: Any, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     append(log, b"one\n")
-    source = reading().open(log, 12, known=replace(known_of(log), witness=None))
+    source = reading().open(log, 12, known=known_of(log)._replace(witness=None))
     assert take(source) is None
     assert source.finished == ended("truncated", log, 12)
 
@@ -658,7 +657,7 @@ async def test_decoding_up_to_the_position_gives_others_their_turn(reading: Any,
     path, text = tmp_path / "a.log.1.gz", b"".join(b"%07d\n" % number for number in range(500_000))
     path.write_bytes(gzip.compress(text, 1))
     reads = reading()
-    source = reads.open(path, 3_999_992, known=replace(known_of(path, 0, "gz"), size=4_000_000))
+    source = reads.open(path, 3_999_992, known=known_of(path, 0, "gz")._replace(size=4_000_000))
     turns = 0
     while (taken := take(source, 65536)) is None:
         turns += 1
@@ -705,7 +704,7 @@ async def test_whole_lines_before_damage_are_taken_and_then_it_is_said(
         data[-8] ^= 1  # the checksum
     path.write_bytes(data)
     reads = reading()
-    source = reads.open(path, known=replace(known_of(path, 0, "gz"), size=0))
+    source = reads.open(path, known=known_of(path, 0, "gz")._replace(size=0))
     lines = []
     while (taken := take(source)) is not None:
         lines += taken[1].splitlines(keepends=True)
