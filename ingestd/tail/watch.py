@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import math
 import os
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -69,7 +68,8 @@ class Inotify:
         self._changed = changed
         self._least = self._pause = pause
         self._longest = max(pause, longest)
-        self._listening = -math.inf
+        self._told = False
+        """Whether there was something to tell since `_listen` was called last."""
         self._loop = asyncio.get_running_loop()
         self._library = ctypes.CDLL(None, use_errno=True)
         self._keys: dict[int, set[Hashable]] = {}
@@ -130,11 +130,10 @@ class Inotify:
 
     def _readable(self) -> None:
         if self._least > 0:
-            in_a_stream = self._loop.time() - self._listening < self._least
-            self._pause = min(2 * self._pause, self._longest) if in_a_stream else self._least
             self._loop.remove_reader(self._descriptor)
-            self._resume = self._loop.call_later(self._pause, self._listen)
+            self._resume = self._loop.call_later(self._least, self._listen)
         self.drain()
+        self._told = False
 
     def drain(self) -> None:
         """Tell now what the kernel has gathered."""
@@ -150,7 +149,9 @@ class Inotify:
                 at += _EVENT.size
                 found.append((watch, mask, cookie, data[at : at + name_bytes].rstrip(b"\0")))
                 at += name_bytes
-        self._tell(found)
+        if found:
+            self._told = True
+            self._tell(found)
 
     def _tell(self, found: list[tuple[int, int, int, bytes]]) -> None:
         gathered: dict[Hashable, int] = {}
@@ -172,8 +173,14 @@ class Inotify:
         return keys
 
     def _listen(self) -> None:
-        self._resume = None
-        self._listening = self._loop.time()
+        self.drain()
+        if self._descriptor < 0:
+            return
+        if self._told:  # in a stream of events there is no need to be woken
+            self._told, self._pause = False, min(2 * self._pause, self._longest)
+            self._resume = self._loop.call_later(self._pause, self._listen)
+            return
+        self._resume, self._pause = None, self._least
         self._loop.add_reader(self._descriptor, self._readable)
 
     def close(self) -> None:
