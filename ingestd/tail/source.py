@@ -157,16 +157,18 @@ class TailSource:
         else:
             status = self._text.status()
             if there is None or not os.path.samestat(there, status):
-                self._follow(self._text)
+                self._follow(self._text, status)
         # What is concluded needs no look: since it was read last, there is a time at which it wakes its reader.
         expected = self._modified, self._position + self._scanned, self._linked
         return (status.st_mtime_ns, status.st_size, status.st_nlink > 0) != expected
 
-    def _follow(self, text: Text) -> None:
+    def _follow(self, text: Text, status: os.stat_result) -> None:
         """Where the file is now, the kernel says."""
         path = os.readlink(f"/proc/self/fd/{text.descriptor}")
+        if not status.st_nlink and path.endswith(" (deleted)"):
+            return
         # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
-        if path != self._known.path and _is_at(path, text.status()):
+        if path != self._known.path and _is_at(path, status):
             self._known = self._known._replace(path=path)
             self._owner.moved(self)
 
@@ -204,7 +206,7 @@ class TailSource:
     def _finish(self, kind: Kind) -> Piece | None:
         if self._text is not None:
             with suppress(OSError):
-                self._follow(self._text)
+                self._follow(self._text, self._text.status())
         self.finished = End(kind, self._known.path, self._position, max(self._most, self._position))
         self.release()
         self._let_pass(math.inf)
