@@ -65,6 +65,9 @@ class Metrics(Collector):
         yield from self._daemon_families()
         yield from self._worker_families()
         yield from self._route_families(self._totals.routes())
+        text = "1 when a route has stopped: the cluster refuses a record for good, and /readyz says which."
+        stopped = {name: int(stopped) for name, stopped in self._totals.stopped.items()}
+        yield _family("ingestd_route_stopped", text, ["route"], _one_label(stopped))
         yield from self._loss_families()
         yield from self._source_families()
 

@@ -91,11 +91,11 @@ class DaemonView(Protocol):
         ...
 
     def unhealthy(self) -> str | None:
-        """Why the daemon does not work as it should (a worker is down and not yet back), or None."""
+        """Which of the daemon's processes does not run, or None. What a restart does not mend is no part of it."""
         ...
 
     def not_ready(self) -> str | None:
-        """Why the first assignment of sources to workers is not done, or None."""
+        """Why not everything is delivered: what is waited for at a start, what has stopped; or None."""
         ...
 
     def status(self) -> DaemonStatus:

@@ -132,6 +132,7 @@ class Supervisor:
         self._routes = {route.name: route for route in configuration.routes}
         for route in configuration.routes:
             self.totals.losses.expect(route.name, route.loss_reasons)
+            self.totals.stopped[route.name] = False
         self._http: HttpServer | None = None
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
@@ -435,6 +436,7 @@ class Supervisor:
         if route in self._route_failures:
             return
         self._route_failures[route] = reason
+        self.totals.stopped[route] = True
         self._log.error("route stopped", route=route, reason=reason)
         self._handover.drop_route(route)
         self._check_all_ended()
@@ -447,10 +449,6 @@ class Supervisor:
 
     def unhealthy(self) -> str | None:
         """See `DaemonView`."""
-        if self._route_failures:
-            return "; ".join(f"route {name} stopped: {reason}" for name, reason in self._route_failures.items())
-        if self._checkpoint.failing is not None:
-            return self._checkpoint.failing
         down = [slot for slot in range(self._workers.count) if self._workers.get(slot) is None]
         return f"workers between two lives: {down}" if down and self._started else None
 
@@ -458,10 +456,15 @@ class Supervisor:
         """See `DaemonView`."""
         if self._stop.is_set():
             return "stopping"
+        reasons = [f"route {name} stopped: {reason}" for name, reason in self._route_failures.items()]
+        if self._checkpoint.failing is not None:
+            reasons.append(self._checkpoint.failing)
         if unfinished := self._finding.unfinished:
-            return f"sources are being found: {', '.join(unfinished)}"
+            reasons.append(f"sources are being found: {', '.join(unfinished)}")
         waiting = [session.trouble or name for name, session in self._clusters.items() if not session.ready]
-        return f"waiting for clusters: {'; '.join(waiting)}" if waiting else None
+        if waiting:
+            reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
+        return "; ".join(reasons) or None
 
     def status(self) -> DaemonStatus:
         """See `DaemonView`."""

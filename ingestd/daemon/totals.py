@@ -30,6 +30,8 @@ class Totals:
         self.ready = False
         """Whether the first assignment of sources to workers is done."""
         self.losses = Losses()
+        self.stopped: dict[str, bool] = {}
+        """Of each route, whether it has stopped because something can not be delivered."""
         self._current: dict[int, WorkerStatistics] = {}
         self._ended_routes: dict[str, RouteCounters] = {}
         self._ended_cpu_seconds: dict[int, float] = {}

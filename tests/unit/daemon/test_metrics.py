@@ -72,6 +72,14 @@ def test_totals_add_up_over_workers() -> None:
     assert totals.arena(7) == (0, 0)
 
 
+def test_a_route_that_stopped_is_shown_and_so_is_one_that_did_not() -> None:
+    totals = Totals()
+    totals.stopped = {"access": False, "errors": True}
+    shown = samples(totals)
+    assert shown["ingestd_route_stopped", "access"] == 0
+    assert shown["ingestd_route_stopped", "errors"] == 1
+
+
 def test_a_newer_report_stands_in_place_of_the_last() -> None:
     totals = Totals()
     totals.take(report(records=10))

@@ -512,6 +512,21 @@ async def test_a_failed_route_hears_no_more_of_what_its_finder_says(make, tmp_pa
     assert stored(tmp_path) == [StoredPosition("1", 5, {})]
 
 
+async def test_a_route_that_failed_is_no_reason_to_restart_the_daemon(make):
+    # A liveness probe restarted it, for ever, for one record that a broker does not take.
+    made, running = await started(make, FakeRoute())
+    made._workers.get = lambda slot: object()
+    assert (made.unhealthy(), made.not_ready()) == (None, None)
+    assert made.totals.stopped == {"r": False}
+    made._route_failed("r", "MESSAGE_TOO_LARGE")
+    assert made.unhealthy() is None
+    assert made.not_ready() == "route r stopped: MESSAGE_TOO_LARGE"
+    assert made.totals.stopped == {"r": True}
+    made._workers.get = lambda slot: None
+    assert made.unhealthy() == "workers between two lives: [0]"
+    await stops(running)
+
+
 async def test_what_is_acknowledged_of_a_route_after_it_failed_is_stored(make, tmp_path):
     # Another worker had it with its producer: it was sent again at the next start.
     made, running = await started(make, FakeRoute((Found("1", 5, {}),)))
