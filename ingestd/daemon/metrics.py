@@ -68,6 +68,8 @@ class Metrics(Collector):
         text = "1 when a route has stopped: the cluster refuses a record for good, and /readyz says which."
         stopped = {name: int(stopped) for name, stopped in self._totals.stopped.items()}
         yield _family("ingestd_route_stopped", text, ["route"], _one_label(stopped))
+        text = "Seconds without any acknowledgement while a route's batches wait for one; 0 while none waits."
+        yield _family("ingestd_route_waiting_seconds", text, ["route"], _one_label(self._totals.waiting()))
         yield from self._loss_families()
         yield from self._source_families()
 
@@ -162,12 +164,12 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _family(name: str, text: str, labels: list[str], values: Mapping[tuple[str, ...], int]) -> Metric:
+def _family(name: str, text: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _one_label(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+def _one_label(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
     return {(key,): value for key, value in values.items()}

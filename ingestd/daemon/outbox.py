@@ -65,8 +65,14 @@ class Outbox:
         self._idle = idle
         self.outstanding = 0
         """Batches that are with the producer."""
+        self._waits_since = 0.0
         self._encode_again = encode_again
         self._failed = failed
+
+    @property
+    def waiting(self) -> float:
+        """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
+        return time.monotonic() - self._waits_since if self.outstanding else 0.0
 
     def send(self, slab: Slab, encoding: Encoding) -> str | None:
         """Send what `encoding` made of a slab; why that is impossible, or None."""
@@ -118,7 +124,8 @@ class Outbox:
             if error is not None:
                 self._undeliverable(slab, delivery, error)
                 return
-            elapsed = time.monotonic() - began
+            self._waits_since = now = time.monotonic()
+            elapsed = now - began
             counters = self._counters
             counters.records_acknowledged += records
             counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
@@ -127,6 +134,8 @@ class Outbox:
             if slab.sent and not slab.unacknowledged:
                 self._settled(slab)
 
+        if not self.outstanding:
+            self._waits_since = time.monotonic()
         self.outstanding += 1
         try:
             self._producer.send_batch(self._topic, partition, batch, records, done)

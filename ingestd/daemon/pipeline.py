@@ -577,6 +577,11 @@ class Pipeline:
         left = [held.progress.unacknowledged for held in self._sources.values() if not held.progress.settled]
         return Unacknowledged(len(left), sum(left))
 
+    @property
+    def waiting(self) -> float:
+        """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
+        return self._outbox.waiting
+
     def close(self) -> None:
         """Close all sources. After `drain`, or to give up."""
         self._stopped = True

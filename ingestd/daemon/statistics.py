@@ -73,5 +73,7 @@ class WorkerStatistics:
     arena_pages: int = 0
     arena_pages_used: int = 0
     routes: dict[str, RouteCounters] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    """By route, seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
     sources: dict[str, SourceGauges | None] = field(default_factory=dict)
     """By name, the sources that changed since the report before; None: it is gone."""

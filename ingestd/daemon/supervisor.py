@@ -68,6 +68,9 @@ ONCE_START_TIMEOUT: Final = 15.0
 TROUBLES_BEFORE_THE_END: Final = 5
 """How often a source can not be read, with backoff in between, until a run with an end gives up on it."""
 
+DELIVERY_PATIENCE: Final = 10.0
+"""Seconds without any acknowledgement, while batches wait for one, after which a route counts as not delivered."""
+
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end once there is nothing left for them to do."""
 
@@ -457,6 +460,10 @@ class Supervisor:
         if self._stop.is_set():
             return "stopping"
         reasons = [f"route {name} stopped: {reason}" for name, reason in self._route_failures.items()]
+        for name, seconds in self.totals.waiting().items():
+            if seconds > DELIVERY_PATIENCE:
+                why = f" (last retry: {self.totals.retried[name]})" if name in self.totals.retried else ""
+                reasons.append(f"route {name}: nothing was acknowledged for {seconds:.0f} s{why}")
         if self._checkpoint.failing is not None:
             reasons.append(self._checkpoint.failing)
         if unfinished := self._finding.unfinished:

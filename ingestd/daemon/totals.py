@@ -32,6 +32,8 @@ class Totals:
         self.losses = Losses()
         self.stopped: dict[str, bool] = {}
         """Of each route, whether it has stopped because something can not be delivered."""
+        self.retried: dict[str, str] = {}
+        """By route, what the last of its batches that came back to be sent again came back with."""
         self._current: dict[int, WorkerStatistics] = {}
         self._ended_routes: dict[str, RouteCounters] = {}
         self._ended_cpu_seconds: dict[int, float] = {}
@@ -47,6 +49,7 @@ class Totals:
         if current is not None and statistics.incarnation > current.incarnation:
             self._keep(current)
             current = None
+        self._note_retries(statistics, current)
         sources = {} if current is None else current.sources
         sources |= statistics.sources
         for gone in [name for name, gauges in statistics.sources.items() if gauges is None]:
@@ -54,6 +57,13 @@ class Totals:
         statistics = dataclasses.replace(statistics, sources=sources)
         ended = statistics.incarnation <= self._ended_incarnation.get(statistics.slot, -1)
         self._current[statistics.slot] = _without_gauges(statistics) if ended else statistics
+
+    def _note_retries(self, news: WorkerStatistics, before: WorkerStatistics | None) -> None:
+        for route, counters in news.routes.items():
+            known = None if before is None else before.routes.get(route)
+            for kind, count in counters.retries.items():
+                if known is None or count > known.retries.get(kind, 0):
+                    self.retried[route] = kind
 
     def worker_started(self, slot: int) -> None:
         """The worker of a slot runs."""
@@ -105,6 +115,14 @@ class Totals:
         reported = [report.sources for report in self._current.values()]
         return {name: gauges for sources in reported for name, gauges in sources.items() if gauges is not None}
 
+    def waiting(self) -> dict[str, float]:
+        """By route, how many seconds a live worker's batches have waited without any acknowledgement, at most."""
+        longest = dict.fromkeys(self.stopped, 0.0)
+        for report in self._current.values():
+            for route, seconds in report.waiting.items():
+                longest[route] = max(longest.get(route, 0.0), seconds)
+        return longest
+
     def cpu_seconds(self) -> dict[int, float]:
         """CPU seconds of each worker slot, over all its incarnations."""
         seconds = dict(self._ended_cpu_seconds)
@@ -132,7 +150,7 @@ class Totals:
 
 
 def _without_gauges(report: WorkerStatistics) -> WorkerStatistics:
-    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, sources={})
+    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, waiting={}, sources={})
 
 
 def _add(total: RouteCounters, counters: RouteCounters) -> None:

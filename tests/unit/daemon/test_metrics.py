@@ -80,6 +80,29 @@ def test_a_route_that_stopped_is_shown_and_so_is_one_that_did_not() -> None:
     assert shown["ingestd_route_stopped", "errors"] == 1
 
 
+def test_a_route_waits_as_long_as_the_worker_that_waits_longest() -> None:
+    totals = Totals()
+    totals.stopped = {"access": False, "errors": False}
+    totals.take(WorkerStatistics(slot=0, incarnation=0, waiting={"access": 1.0, "errors": 0.0}))
+    totals.take(WorkerStatistics(slot=1, incarnation=0, waiting={"access": 7.5, "errors": 0.0}))
+    shown = samples(totals)
+    assert shown["ingestd_route_waiting_seconds", "access"] == 7.5
+    assert shown["ingestd_route_waiting_seconds", "errors"] == 0
+    totals.worker_ended(1)
+    assert totals.waiting() == {"access": 1.0, "errors": 0.0}
+
+
+def test_the_last_reason_to_send_again_is_known() -> None:
+    totals = Totals()
+    counts = {"not_leader_or_follower": 3}
+    totals.take(WorkerStatistics(slot=0, incarnation=0, routes={"access": RouteCounters(retries=counts)}))
+    assert totals.retried == {"access": "not_leader_or_follower"}
+    later = counts | {"kafka_storage_error": 1}
+    totals.take(WorkerStatistics(slot=0, incarnation=0, routes={"access": RouteCounters(retries=later)}))
+    totals.take(WorkerStatistics(slot=0, incarnation=0, routes={"access": RouteCounters(retries=later)}))
+    assert totals.retried == {"access": "kafka_storage_error"}
+
+
 def test_a_newer_report_stands_in_place_of_the_last() -> None:
     totals = Totals()
     totals.take(report(records=10))

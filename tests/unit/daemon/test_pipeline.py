@@ -491,6 +491,21 @@ async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once()
         assert made.arena.used_pages == 0
 
 
+async def test_who_waits_for_an_acknowledgement_says_so():
+    with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
+        assert made.pipeline.waiting == 0
+        made.assign("a")
+        await made.turn()
+        made.encoding.finish(0)
+        made.encoding.finish(0)
+        first = made.pipeline.waiting
+        await made.turn()
+        assert made.pipeline.waiting > first
+        made.broker.acknowledge(0)
+        made.broker.acknowledge(0)
+        assert made.pipeline.waiting == 0
+
+
 async def test_a_draining_pipeline_reads_no_more_and_settles():
     text = lines("a", 20_000, 200)
     with bench(TextRoute({"a": text})) as made:

@@ -27,7 +27,7 @@ from ingestd.daemon.control import (
 from ingestd.daemon.intake import ABSENCE
 from ingestd.daemon.positions import PositionsDamaged, PositionStore
 from ingestd.daemon.source import End, Found, Loss, StoredPosition
-from ingestd.daemon.statistics import SourceGauges, WorkerStatistics
+from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.supervisor import Supervisor
 
 
@@ -524,6 +524,20 @@ async def test_a_route_that_failed_is_no_reason_to_restart_the_daemon(make):
     assert made.totals.stopped == {"r": True}
     made._workers.get = lambda slot: None
     assert made.unhealthy() == "workers between two lives: [0]"
+    await stops(running)
+
+
+async def test_a_route_of_which_nothing_is_acknowledged_for_long_is_named(make):
+    # The embedded broker's disk was full: nothing was delivered, and nothing but the broker's log said so.
+    made, running = await started(make, FakeRoute())
+    for seconds, said in (
+        (9.0, None),
+        (20.0, "route r: nothing was acknowledged for 20 s (last retry: kafka_storage_error)"),
+    ):
+        routes = {"r": RouteCounters(retries={"kafka_storage_error": 4})}
+        statistics = WorkerStatistics(0, 0, routes=routes, waiting={"r": seconds})
+        made._received(0, StatisticsReported(statistics))
+        assert made.not_ready() == said
     await stops(running)
 
 
