@@ -219,7 +219,7 @@ class Log:
             if generation.copy_of is not None:
                 yield Await(place)
             if generation.copy_of == NOTHING and place.modified > known.modified:
-                generation.known = replace(known, modified=place.modified)
+                generation.known = known._replace(modified=place.modified)
                 yield from self._seek_content(known.modified)  # it was written to, and truncated
         elif generation.phase is Phase.DONE:
             if generation.copy_of is not None or place.size < generation.position:

@@ -116,7 +116,7 @@ def test_a_search_that_finds_nothing_is_made_again_if_events_were_missed_meanwhi
 
 def test_nothing_waits_for_an_older_generation_once_the_newest_one_is_nowhere() -> None:
     """Both were read and deleted while no daemon ran; what is written now waits for one search, not for two."""
-    log = log_with(replace(known(7, 5, f"{PATH}.2"), done=True), replace(known(9, 5, f"{PATH}.1"), done=True))
+    log = log_with(known(7, 5, f"{PATH}.2")._replace(done=True), known(9, 5, f"{PATH}.1")._replace(done=True))
     log.step(Seen(place(8, 3), here=True))
     assert [each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)] == ["1"]
     assert Examine(place(8, 3)) in log.step(Sought("1"))
