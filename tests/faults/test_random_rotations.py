@@ -167,7 +167,9 @@ class History:
             self.tell(f"{log.name}: deleted {oldest.name}")
 
     def _remove(self, path: Path) -> None:
-        if path.stat().st_nlink == 1:
+        """What has no name left but where nobody looks is gone for the daemon, unless it had the time to open it."""
+        hidden = {path, *(link for link in self._hard_links if link.parent.name == "links" and link.samefile(path))}
+        if path.stat().st_nlink == len(hidden):
             self._judge.removing(path)
         path.unlink()
 

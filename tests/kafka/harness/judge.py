@@ -135,7 +135,7 @@ class Judge:
         now = time.monotonic()
         for text in lines_of(path):
             if text in self.lines:
-                self.lines[text].removed = now
+                self.lines[text].removed = min(now, self.lines[text].removed)
 
     def tolerate(self, *texts: bytes) -> None:
         """Records that are not counted: headers that all generations share, halves of lines."""
