@@ -417,7 +417,9 @@ class Log:
             yield from self._meet_again(generation, found.at)
         elif generation.copy_of == NOTHING and not found.unavailable:
             yield from self._drop(generation)
-        met = [place for place in found.between if self.of(place.file) is None]
+        reading = generation.phase is Phase.READING  # nothing else has the rest of it then, but may begin alike
+        new = (*found.between, found.rest) if reading and found.rest is not None else found.between
+        met = [place for place in new if self.of(place.file) is None]
         for place in met:
             self._waiting[place.file] = place  # it may have been seen before, elsewhere
         yield from self._release()
