@@ -316,7 +316,7 @@ class TailSource:
 
     @property
     def _witness_ahead(self) -> bool:
-        """Whether bytes that are not read yet are known: they tell of a truncation after which the file begins alike."""
+        """Whether bytes are known that are not read yet: they tell of another content that begins alike."""
         return self._known.witness is not None and self._known.witness.at > self._read_to
 
     def _complete(self, text: Text) -> Kind | None:
