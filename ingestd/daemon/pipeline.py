@@ -226,19 +226,23 @@ class Pipeline:
             held.queued = False
         held.lane.sources -= 1
         self._drop_unused(held.lane)
-        self._given_up.append(held)
-        if not self._outbox.outstanding:
-            self._close_given_up()
+        if held.progress.settled or not self._outbox.outstanding:
+            self._close_source(held)
+        else:
+            self._given_up.append(held)
+
+    def _close_source(self, held: OpenSource) -> None:
+        """Close a source of which nothing can move any more."""
+        self._reports.drop(held)
+        if held.source is not None:
+            held.source.close()
 
     def _close_given_up(self) -> None:
-        """Close what was given up: nothing of it can move any more."""
         if not self._given_up:
             return
         given_up, self._given_up = self._given_up, []
         for held in given_up:
-            self._reports.drop(held)
-            if held.source is not None:
-                held.source.close()
+            self._close_source(held)
         if self._draining:
             self._news.settled()
 

@@ -480,6 +480,22 @@ async def test_of_what_is_given_up_what_is_with_the_producer_still_counts_and_no
         assert made.arena.used_pages == 0
 
 
+async def test_a_source_that_ended_is_closed_though_others_are_with_the_producer():
+    texts = {"a": lines("a", 10, 10), "b": lines("b", 10, 10)}
+    with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
+        made.assign("a", until=len(texts["a"]))
+        made.assign("b")
+        await made.turn()
+        made.encoding.finish(0)
+        made.encoding.finish(0)
+        (number,) = [number for number, entry in enumerate(made.broker.waiting) if entry[2] == 0]
+        made.broker.acknowledge(number)
+        await made.turn()
+        assert [event[:2] for event in made.news.events] == [("ended", "a")]
+        assert made.route.opened["a"].closed
+        assert not made.route.opened["b"].closed
+
+
 async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once():
     with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
         made.assign("a")
