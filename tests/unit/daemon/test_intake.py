@@ -96,7 +96,7 @@ def logged():
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     stream = io.StringIO()
-    configure_logs("info", "json", stream=stream)
+    configure_logs("debug", "json", stream=stream)
     yield stream
     root.handlers[:] = handlers
     root.setLevel(level)
