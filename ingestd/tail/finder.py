@@ -676,6 +676,8 @@ class TailFinder:
                 self._name(log.path, owned.log)
                 return  # it was met by another name meanwhile
             log = owned.log
+        if owned is None and wanted.place.links > 1 and self._is_awaited_elsewhere(log, wanted.place.file):
+            return  # by another of its names it is of a log that looks for what is older
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
         if examined is None:
@@ -692,6 +694,9 @@ class TailFinder:
         self.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._refused.pop(wanted.place.file, None)
+
+    def _is_awaited_elsewhere(self, log: Log, file: FileId) -> bool:
+        return any(other is not log and other.holds_back(file) for other in self._logs.values())
 
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""

@@ -160,6 +160,10 @@ class Log:
         """Whether this file stands at the log's path."""
         return self._here is not None and self._here.same(file)
 
+    def holds_back(self, file: FileId) -> bool:
+        """Whether this file waits until what is older is found."""
+        return file in self._waiting
+
     @property
     def waiting(self) -> tuple[str, ...]:
         """Paths of files that are not read until what is older is found."""

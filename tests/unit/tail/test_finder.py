@@ -490,6 +490,20 @@ async def test_a_link_that_is_renamed_into_place_is_a_log_of_that_name_alone(fol
     assert {found.group for found in follower.found} == {f"{tmp_path}/a.log"}
 
 
+async def test_a_file_that_a_log_holds_back_is_not_taken_by_another_name_of_it(follow: Any, tmp_path: Path) -> None:
+    """A log's file is gone when the daemon starts; the one in its place has a second name, which is no log's yet."""
+    append(tmp_path / "a.log", "one")
+    follower = follow()
+    await follower.settle()
+    follower.stop()
+    (tmp_path / "a.log").unlink()
+    append(tmp_path / "a.log", "two")
+    (tmp_path / "0.log").hardlink_to(tmp_path / "a.log")
+    follower.start()
+    await follower.reads("one", "two")
+    assert {found.group for found in follower.found} == {f"{tmp_path}/a.log"}
+
+
 async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, tmp_path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.log"))
     append(odd, "one")
