@@ -385,7 +385,9 @@ class Log:
                 if generation is self.generations[-1]:
                     self._missed, self.asked = False, generation.source
                 yield Seek(generation)
-        if self._missed:
+        if self._missed and self.generations[-1].phase is Phase.SOUGHT:  # its search is yet to begin
+            self._missed, self.asked = False, self.generations[-1].source
+        elif self._missed:
             yield from self._seek_unseen()
         yield from self._release()
 

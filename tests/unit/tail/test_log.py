@@ -114,6 +114,16 @@ def test_a_search_that_finds_nothing_is_made_again_if_events_were_missed_meanwhi
     assert log.generations == []
 
 
+def test_events_that_were_missed_before_a_search_began_do_not_void_it() -> None:
+    """A directory is moved away; the complete look that follows comes between the wish for a search and the search."""
+    log = log_with(known(7, 5))
+    log.step(Listed())
+    log.step(Missed())
+    log.step(Seen(place(8, 3), here=True))
+    assert log.step(Listed()) == []
+    assert Examine(place(8, 3)) in log.step(Sought("0"))
+
+
 def test_nothing_waits_for_an_older_generation_once_the_newest_one_is_nowhere() -> None:
     """Both were read and deleted while no daemon ran; what is written now waits for one search, not for two."""
     log = log_with(known(7, 5, f"{PATH}.2")._replace(done=True), known(9, 5, f"{PATH}.1")._replace(done=True))
