@@ -532,10 +532,11 @@ class TailFinder:
 
     def _vanished(self, log: str, path: str) -> None:
         self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if log in self._logs:  # what it was compressed to before it could be opened is there perhaps
+        if log in self._logs:
             self._look(log, None)
-            self.apply(self._logs[log], Missed())
-            self.apply(self._logs[log], Listed())
+            if not self._logs[log].restless:  # what it was compressed to before it could be opened is there perhaps
+                self.apply(self._logs[log], Missed())
+                self.apply(self._logs[log], Listed())
 
     def _log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
