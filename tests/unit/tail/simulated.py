@@ -658,7 +658,7 @@ class _Finder(TailFinder):
         if isinstance(fact, Examined):
             self.machine.meet(fact.place.file, log.path)
             if isinstance(fact.verdict, Plain) and fact.verdict.witness is not None:
-                self.machine.note_examined(fact.place)
+                self.machine.note_examined(fact.place, fact.verdict.witness.at)
                 self.machine.files.note_seen(fact.place)
         super().apply(log, fact)
 
@@ -1039,9 +1039,10 @@ class Machine:
         if self.log is not None:
             self.log.append(f"      {text}")
 
-    def note_examined(self, place: Place) -> None:
+    def note_examined(self, place: Place, size: int) -> None:
+        """Of what begins alike in all files, nobody can tell whose content it is."""
         inode = self.files.inodes[place.file]
-        if inode.truncated < place.modified:
+        if inode.truncated < place.modified and inode.tokens and size >= inode.tokens[0][1]:
             self.examined.add((inode, inode.content))
 
     def meet(self, file: FileId, log: str) -> None:
@@ -1070,7 +1071,9 @@ class Machine:
         for each in self.finders:
             each._coroutine.close()
         for reader in self.readers.values():
+            reader.look()
             reader.acknowledge(0)
+            reader.dirty = True  # its file is elsewhere perhaps, or larger, than was told
         self.report()
         self.receive()
         self.commit()

@@ -504,7 +504,7 @@ class World:
                     if random.random() < 0.5:
                         each.deliver()
             elif self.machine.up:
-                self.go(random.randrange(1, 4), random)
+                self.go(random.choice((1, 2, 3, 8, 16)), random)
             files.pause = pause
 
         files.pause = pause
