@@ -83,7 +83,6 @@ class TailSource:
         self._linked = True
         self._seen = b""  # the last bytes seen, which end at _seen_to
         self._seen_to = found.position
-        self._read_to = found.position  # of an unfinished line, too: what is cut off of that is no truncation
         self._size = self._most = max(self._known.size, found.position)
         self._modified = self._known.modified
         self._told = (self._known.path, self._known.size)
@@ -107,8 +106,7 @@ class TailSource:
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
-        seen = self._seen and not self._witness_ahead
-        witness = Witness.of(self._seen_to, self._seen) if seen else self._known.witness
+        witness = Witness.of(self._seen_to, self._seen) if self._seen else self._known.witness
         return self._known._replace(witness=witness, size=self._most, modified=self._modified).to_detail()
 
     def has_news(self) -> bool:
@@ -264,7 +262,6 @@ class TailSource:
         length = self._fill(into, self._position, text)
         if not self._unchanged(text):
             return self._finish("truncated")
-        self._read_to = max(self._read_to, self._position + length)
         if length > self._scanned:
             self.news_at = time.monotonic()
         if has_long_line(into, length, self._limit):
@@ -308,16 +305,12 @@ class TailSource:
         return True
 
     def _is_content(self, text: Text) -> bool:
-        if self._known.codec and (self._seen or self._witness_ahead):
+        compressed, witness = bool(self._known.codec), self._known.witness
+        if self._seen:
+            return compressed or text.read(self._seen_to - len(self._seen), len(self._seen)) == self._seen
+        if compressed and witness is not None and witness.at > self._position:
             return True  # to go back in a compressed text is slow
-        if self._seen and text.read(self._seen_to - len(self._seen), len(self._seen)) != self._seen:
-            return False
-        return bool(self._seen and not self._witness_ahead) or self._known.holds(text)
-
-    @property
-    def _witness_ahead(self) -> bool:
-        """Whether bytes are known that are not read yet: they tell of another content that begins alike."""
-        return self._known.witness is not None and self._known.witness.at > self._read_to
+        return self._known.holds(text)
 
     def _complete(self, text: Text) -> Kind | None:
         """At the end of what is there: how the source ends, if this is all that will ever come."""

@@ -793,7 +793,7 @@ class Reader:
         self.concluded = found.last
         self.linked = True
         self.seen = b""
-        self.seen_to = self.read_to = found.position
+        self.seen_to = found.position
         self.size = self.most = max(self.known.size, found.position)
         self.modified = self.known.modified
         self.scanned = 0
@@ -838,8 +838,7 @@ class Reader:
             self.dirty = True
 
     def detail(self) -> dict[str, Any]:
-        seen = self.seen and not self.witness_ahead
-        witness = Witness.of(self.seen_to, self.seen) if seen else self.known.witness
+        witness = Witness.of(self.seen_to, self.seen) if self.seen else self.known.witness
         return self.known._replace(witness=witness, size=self.most, modified=self.modified).to_detail()
 
     def conclude(self) -> None:
@@ -908,7 +907,6 @@ class Reader:
             self._take(text, end)
         else:
             self.scanned = max(0, length)
-            self.read_to = max(self.read_to, self.position + length)
             if not self.position and length > 0:
                 self._see(text, len(text))
             if not self._at_end(inode, text, length):
@@ -971,24 +969,17 @@ class Reader:
 
     def _is_content(self, text: bytearray) -> bool:
         witness = self.known.witness
-        if self.known.codec and (self.seen or self.witness_ahead):
-            return True
-        if self.seen and text[self.seen_to - len(self.seen) : self.seen_to] != self.seen:
-            return False
-        if witness is None or (self.seen and not self.witness_ahead):
+        if self.seen:
+            return bool(self.known.codec) or text[self.seen_to - len(self.seen) : self.seen_to] == self.seen
+        if witness is None or (self.known.codec and witness.at > self.position):
             return True
         data = bytes(text[witness.at - witness.length : witness.at])
         return len(data) == witness.length and Witness.of(witness.at, data) == witness
-
-    @property
-    def witness_ahead(self) -> bool:
-        return self.known.witness is not None and self.known.witness.at > self.read_to
 
     def _see(self, text: bytearray, end: int) -> None:
         before = self.seen if self.seen_to == self.position else b""
         self.seen = (before + bytes(text[self.position : end]))[-WITNESS_BYTES:]
         self.seen_to = end
-        self.read_to = max(self.read_to, end)
 
     def _take(self, text: bytearray, end: int) -> None:
         begin, self.position = self.position, self.position

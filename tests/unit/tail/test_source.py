@@ -522,20 +522,6 @@ async def test_truncated_and_grown_back_with_the_same_header_is_seen_by_what_was
     assert source.finished == ended("truncated", log, 2005), "the new content is no loss of the old one"
 
 
-async def test_truncated_and_grown_back_with_the_same_header_is_seen_by_what_was_known_and_is_not_read_yet(
-    reading: Any, tmp_path: Path
-) -> None:
-    # Only the header was read when the file, of which more was known, is truncated.
-    log, header = tmp_path / "a.log", b"#" * 299 + b"\n"
-    append(log, header + b"one\n")
-    source = reading().open(log)
-    assert take(source, 302)[1] == header
-    assert source.detail()["witness_at"] == 304
-    log.write_bytes(header + b"two\nthree\n")
-    assert take(source) is None
-    assert source.finished == ended("truncated", log, 300, 304)
-
-
 async def test_what_is_at_the_head_of_a_file_proves_nothing(reading: Any, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     append(log, b"count: 0\n" + b"x" * 300 + b"\n")
