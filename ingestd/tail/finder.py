@@ -366,6 +366,7 @@ class TailFinder:
 
         found = await self._ask(walk)
         self._ancestors = ways
+        self._miss_before_watches({directory for directory, _ in watched})
         self._register(watched, limits)
         self._directories = found.directories
         self._drop_watches({path for path, _ in watched})
@@ -388,6 +389,13 @@ class TailFinder:
             self._due.watches.add(os.path.dirname(path))
             for log in logs:
                 self._look(log, None)
+
+    def _miss_before_watches(self, watched: set[str]) -> None:
+        """Files may have come and gone in a directory that was made anew before it was watched."""
+        new = watched - (self._inotify.keys if self._inotify is not None else set())
+        for log in self._logs.values() if new and not self._first_pass else ():
+            if os.path.dirname(log.path) in new:
+                self.apply(log, Missed())
 
     def _miss(self) -> None:
         for log in self._logs.values():
