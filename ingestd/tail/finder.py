@@ -929,6 +929,7 @@ class TailFinder:
             case Bury(generation):
                 self._files.drop(generation)
                 self._store(generation)
+                self._names.over(generation.known.path, generation.known.file)
                 self._recent.pop(generation.source, None)
                 self._buried[generation.source] = log
                 if len(self._buried) > _BURIED_MOST:

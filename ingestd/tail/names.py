@@ -99,6 +99,12 @@ class Names:
         if name is not None:
             name.judged = judged
 
+    def over(self, path: str, file: FileId) -> None:
+        """The file at a path, if it is this one, was read and is gone: nothing is lost once events say so."""
+        name = self._names.get(path)
+        if name is not None and name.file == file:
+            name.judged = True
+
     def forget(self, present: Iterable[str]) -> None:
         """Keep only what is at these paths, and what was renamed there by events."""
         kept = set(present)

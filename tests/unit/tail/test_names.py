@@ -1,0 +1,29 @@
+"""Names: what events of directories say of files."""
+
+from __future__ import annotations
+
+from ingestd.tail.file_id import FileId
+from ingestd.tail.names import Names
+from ingestd.tail.watch import CREATED, DELETED
+
+PATH = "/d/a.log"
+FILE = FileId(1, 7, 0, "a", "1")
+
+
+def test_a_file_whose_end_is_told_before_its_deletion_did_not_vanish() -> None:
+    known = {FILE}
+    names = Names(lambda path: path, known.__contains__)
+    names.heard([(PATH, CREATED, 0)])
+    names.looked(PATH, PATH, FILE)
+    names.heard([])
+    known.remove(FILE)  # its reader saw that it has no name, and it was read
+    names.over(PATH, FILE)
+    assert names.heard([(PATH, DELETED, 0)]).vanished == []
+
+
+def test_a_file_that_was_made_in_the_place_of_one_that_is_over_may_vanish() -> None:
+    known = {FILE}
+    names = Names(lambda path: path, known.__contains__)
+    names.looked(PATH, PATH, FILE)
+    names.over(PATH, FILE)
+    assert names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0), (PATH, DELETED, 0)]).vanished == [(PATH, PATH)]
