@@ -65,7 +65,8 @@ class TailRoute:
     topic: str
     """The target topic."""
     exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
-    """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path."""
+    """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
+    log that is followed is renamed to is read to its end, excluded or not."""
     rotated: tuple[str, ...] = ()
     """Absolute globs of places that rotated files are moved to. Most are followed by themselves; these are looked
     through for what was moved there while nobody watched."""
