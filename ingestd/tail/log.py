@@ -102,7 +102,8 @@ class Log:
     def restore(self, source: str, position: int, known: Known) -> Generation:
         """A generation of an earlier run. They come in the order of their names."""
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
-        generation.copy_of = known.copy_of or None
+        empty = not (position or known.witness or known.codec or known.done)
+        generation.copy_of = known.copy_of or (NOTHING if empty else None)
         self.generations.append(generation)
         name = os.path.basename(known.path)
         if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.stored_at)):
