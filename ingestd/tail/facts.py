@@ -28,6 +28,7 @@ __all__ = [
     "Conclude",
     "Copy",
     "Deleted",
+    "Doubtful",
     "Empty",
     "Ended",
     "Examine",
@@ -115,7 +116,12 @@ class Copy:
     sure: bool = True
 
 
-Verdict: TypeAlias = Plain | Empty | Refused | Copy
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """Begins as a generation does, and may be a copy of what its reader has read and not told yet."""
+
+
+Verdict: TypeAlias = Plain | Empty | Refused | Copy | Doubtful
 
 
 # Facts.

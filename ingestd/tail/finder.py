@@ -30,6 +30,7 @@ from ingestd.tail.facts import (
     Conclude,
     Copy,
     Deleted,
+    Doubtful,
     Ended,
     Examine,
     Examined,
@@ -100,6 +101,9 @@ SETTLE_IN_STREAMS: Final = 0.1
 COPY_PATIENCE: Final = 30.0
 """Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
 
+DOUBT: Final = 2.0
+"""Seconds within which readers tell what they have read."""
+
 PATIENCE: Final = 10.0
 """Seconds that a look may take until it is said that a directory does not answer."""
 
@@ -116,6 +120,8 @@ _MISSING: Final = (Phase.STORED, Phase.SOUGHT)
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
+
+_DOUBTS_MOST: Final = 4
 
 _RECENT_MOST: Final = 256
 """Finished generations that are looked at again, for lines that came late."""
@@ -188,6 +194,8 @@ class TailFinder:
         self._lengths: dict[FileId, tuple[int, float]] = {}
         """Of awaited files, the size, and since when it is that."""
         self._refused: dict[FileId, tuple[int, str]] = {}
+        self._doubts: dict[FileId, int] = {}
+        """How often files were examined that may be copies of what is not told yet."""
         self._recent: dict[str, Log] = {}
         self._buried: dict[str, Log] = {}
         self._copied: dict[str, set[Log]] = {}
@@ -694,6 +702,11 @@ class TailFinder:
                 self.apply(log, Missed(wanted.place))
                 self.apply(log, Listed())
             return
+        if isinstance(examined.verdict, Doubtful):
+            self._doubts[examined.place.file] = self._doubts.get(examined.place.file, 0) + 1
+            self._call_later(DOUBT / _DOUBTS_MOST, self._look, examined.place.path, log.path)
+            return
+        self._doubts.pop(examined.place.file, None)
         if isinstance(examined.verdict, Copy):
             original = self._log_of.get(examined.verdict.of)
             if original is None:  # its end was told meanwhile
@@ -707,6 +720,9 @@ class TailFinder:
     def _is_awaited_elsewhere(self, log: Log, file: FileId) -> bool:
         return any(other is not log and other.holds_back(file) for other in self._logs.values())
 
+    def _call_later(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_later(delay, call, *arguments)
+
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
         vanished = self._names.looked(place.path, log.path, place.file)
@@ -718,7 +734,8 @@ class TailFinder:
         at_end = self._first_run and self._first_pass and route.start != "beginning"
         if at_end and route.start_age is not None:
             at_end = place.modified / 1e9 < time.time() - route.start_age
-        return Examination(place, self._originals(place), at_end, binary=route.binary == "accept")
+        patient = self._doubts.get(place.file, 0) < _DOUBTS_MOST
+        return Examination(place, self._originals(place), at_end, binary=route.binary == "accept", patient=patient)
 
     def _alike(self, path: str) -> Iterable[str]:
         """Logs that a file may hold a copy of, by its name: that restricts what is compared, and decides nothing."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ingestd.tail.content import HEAD_BYTES, last_line_start, not_text, text_start
 from ingestd.tail.facts import (
     Copy,
+    Doubtful,
     Empty,
     Examined,
     Place,
@@ -95,12 +96,16 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken."""
+    """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
+
+    `patient`: it may be examined again once readers have told more.
+    """
 
     place: Place
     originals: tuple[Original, ...] = ()
     at_end: bool = False
     binary: bool = False
+    patient: bool = True
 
 
 class Unreadable(Refused):
@@ -236,10 +241,9 @@ class Looks:
         begin = text_start(text.descriptor, head)
         if begin >= size:
             return Empty()
-        for original in wanted.originals:
-            verdict = _compare(text, size, head, original)
-            if verdict is not None:
-                return verdict
+        copy = _copied_from(wanted, text, size, head)
+        if copy is not None:
+            return copy
         start = max(begin, last_line_start(text.descriptor, size)) if wanted.at_end else begin
         witness = witness_before(text, size)
         return Empty() if witness is None else Plain(start, witness)  # it was truncated just now
@@ -517,7 +521,17 @@ def _place(path: str, file: FileId, status: os.stat_result, codec: str = "") -> 
     return Place(path, file, status.st_size, status.st_mtime_ns, status.st_nlink, codec)
 
 
-def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | None:
+def _copied_from(wanted: Examination, text: Text, size: int, head: bytes) -> Copy | Doubtful | None:
+    doubtful = None
+    for original in wanted.originals:
+        verdict = _compare(text, size, head, original)
+        if isinstance(verdict, Copy):
+            return verdict
+        doubtful = doubtful or verdict
+    return doubtful if wanted.patient else None
+
+
+def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | Doubtful | None:
     """Whether a file has the content of a known one, or had it before that one was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
@@ -533,7 +547,9 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | N
                 if same is not None:
                     return same
                 least = now
-            return None
+            # Both have all that is known, the same header perhaps: it was written to since, or truncated before that.
+            later = other.status().st_mtime_ns >= text.status().st_mtime_ns
+            return Doubtful() if holds and later and original.reading and original.akin else None
     return Copy(original.source, 0, sure=False) if holds else None
 
 

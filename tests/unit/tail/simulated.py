@@ -1325,5 +1325,6 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "time", clock),
+        (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments)),
         (finder_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
     ]
