@@ -104,6 +104,9 @@ COPY_PATIENCE: Final = 30.0
 DOUBT: Final = 2.0
 """Seconds within which readers tell what they have read."""
 
+COMPRESSING: Final = 2.0
+"""Seconds without a write after which a compressed file is complete."""
+
 PATIENCE: Final = 10.0
 """Seconds that a look may take until it is said that a directory does not answer."""
 
@@ -735,7 +738,10 @@ class TailFinder:
         if at_end and route.start_age is not None:
             at_end = place.modified / 1e9 < time.time() - route.start_age
         patient = self._doubts.get(place.file, 0) < _DOUBTS_MOST
-        return Examination(place, self._originals(place), at_end, binary=route.binary == "accept", patient=patient)
+        making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
+        if making:
+            self._call_later(COMPRESSING, self._look, place.path, None)
+        return Examination(place, self._originals(place), at_end, route.binary == "accept", patient, making)
 
     def _alike(self, path: str) -> Iterable[str]:
         """Logs that a file may hold a copy of, by its name: that restricts what is compared, and decides nothing."""

@@ -98,7 +98,7 @@ class Original:
 class Examination:
     """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
 
-    `patient`: it may be examined again once readers have told more.
+    `patient`: it may be examined again once readers have told more. `in_the_making`: it may be compressed just now.
     """
 
     place: Place
@@ -106,6 +106,7 @@ class Examination:
     at_end: bool = False
     binary: bool = False
     patient: bool = True
+    in_the_making: bool = False
 
 
 class Unreadable(Refused):
@@ -231,8 +232,8 @@ class Looks:
 
     def _examine(self, wanted: Examination, text: Text, size: int) -> Verdict:
         if wanted.place.codec:
-            if os.path.lexists(wanted.place.path.removesuffix(f".{wanted.place.codec}")):
-                return Empty()  # in the making: what it is made of goes when it is done
+            if wanted.in_the_making or os.path.lexists(wanted.place.path.removesuffix(f".{wanted.place.codec}")):
+                return Empty()  # what it is made of goes when it is done
             return _compressed_of(text, wanted.originals) or Plain(0)
         head = text.read(0, HEAD_BYTES) if size else b""
         wrong = None if wanted.binary else not_text(head)

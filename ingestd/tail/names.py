@@ -128,6 +128,7 @@ class Names:
                 if name is None:
                     self._created(path, changes)
                 elif name is _LINK:
+                    self._created(path, changes)
                     self._linked(path)
                 else:
                     self._renamed(name, path, changes)

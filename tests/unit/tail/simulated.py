@@ -1325,6 +1325,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "time", clock),
-        (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments)),
+        # What waits for longer is found by the next rescan.
+        (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
         (finder_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingestd.tail.file_id import FileId
 from ingestd.tail.names import Names
-from ingestd.tail.watch import CREATED, DELETED
+from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 PATH = "/d/a.log"
 FILE = FileId(1, 7, 0, "a", "1")
@@ -27,3 +27,10 @@ def test_a_file_that_was_made_in_the_place_of_one_that_is_over_may_vanish() -> N
     names.looked(PATH, PATH, FILE)
     names.over(PATH, FILE)
     assert names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0), (PATH, DELETED, 0)]).vanished == [(PATH, PATH)]
+
+
+def test_a_log_that_is_made_under_another_name_and_renamed_into_place_is_looked_at() -> None:
+    """Though that name looks like one of a rotated file, or of a second link to the log."""
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    made = f"{PATH}.tmp"
+    assert names.heard([(made, CREATED, 0), (made, MOVED_FROM, 5), (PATH, MOVED_TO, 5)]).looks == {PATH: None}
