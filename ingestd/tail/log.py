@@ -102,7 +102,7 @@ class Log:
     def restore(self, source: str, position: int, known: Known) -> Generation:
         """A generation of an earlier run. They come in the order of their names."""
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
-        empty = not (position or known.witness or known.codec or known.done)
+        empty = not (position or known.witness or known.done)  # or compressed, and in the making
         generation.copy_of = known.copy_of or (NOTHING if empty else None)
         self.generations.append(generation)
         name = os.path.basename(known.path)

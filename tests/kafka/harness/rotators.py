@@ -336,14 +336,26 @@ class Svlogd:
         self._process.wait(30)
 
 
+def _compress_away(source: str, destination: str) -> None:
+    with Path(source).open("rb") as plain, gzip.open(destination, "wb") as compressed:
+        shutil.copyfileobj(plain, compressed)
+    Path(source).unlink()
+
+
 @contextmanager
 def handler_writer(judge: Judge, path: Path, kind: str) -> Iterator[Callable[[int], None]]:
-    """Writes a numbered line through Python's "rotating" handler (by size, a chain of names) or its "timed" one."""
+    """Writes a numbered line through Python's "rotating" handler (by size, a chain of names) or its "timed" one.
+
+    "gzipped": the rotating one, and what it rotates is compressed as Python's cookbook does.
+    """
     handler = (
         TimedRotatingFileHandler(path, when="S", interval=1)
         if kind == "timed"
         else RotatingFileHandler(path, maxBytes=4000, backupCount=1000)
     )
+    if kind == "gzipped":
+        handler.namer = lambda name: f"{name}.gz"
+        handler.rotator = _compress_away
 
     def write(number: int) -> None:
         line = f"{path.stem} {number} said by a program in Python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ingestd.daemon.source import End
 from ingestd.tail.facts import (
     CONCLUDED,
+    NOTHING,
     Empty,
     Ended,
     Examine,
@@ -44,6 +45,14 @@ def log_with(*stored: Known, position: int = 5) -> Log:
 def known(inode: int, size: int, path: str = PATH) -> Known:
     there = place(inode, size, path)
     return Known(PATH, path, there.file, Witness.of(size, b"x" * size), size, there.modified)
+
+
+def test_a_compressed_file_that_was_in_the_making_when_the_daemon_stopped_may_be_what_is_sought() -> None:
+    """It was taken for a file of its own then, and what the daemon had read of it came twice."""
+    log = Log(f"{PATH}.1.gz")
+    making = known(7, 0, f"{PATH}.1.gz")._replace(witness=None, codec="gz")
+    assert log.restore("1", 0, making).copy_of == NOTHING
+    assert log.restore("2", 5, making._replace(done=True)).copy_of is None
 
 
 def test_an_examination_that_was_asked_for_before_the_file_was_read_starts_nothing() -> None:
