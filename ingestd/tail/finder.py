@@ -98,7 +98,7 @@ SETTLE: Final = 0.02
 SETTLE_IN_STREAMS: Final = 0.1
 """The same, where they come all the time: what is done for many rotations at once costs little for each."""
 
-COPY_PATIENCE: Final = 30.0
+COPY_PATIENCE: Final = 10.0
 """Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
 
 DOUBT: Final = 2.0
