@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _TAI64N: Final = re.compile(r"@[0-9a-f]{24}(\.[stu])?")
 """What svlogd, multilog and s6-log write to, and what they rotate it to."""
 
 _VARIES: Final = re.compile(r"[-._]?(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|~$")
+
+_PART: Final = re.compile(r"[-._]?(\d+|\b(old|prev|bak)\b)(?=[-._T:]|$)|~$")
+"""One number of those."""
 
 
 def codec_of(name: str) -> str:
@@ -76,15 +80,21 @@ def family_of(name: str) -> str:
     return _CURRENT if _TAI64N.fullmatch(plain) else _VARIES.sub("", plain)
 
 
+@lru_cache(maxsize=4096)
 def families_of(name: str) -> tuple[str, ...]:
-    """What files have in common by their names, from the widest to the narrowest.
+    """What files have in common by their names, from the widest to the narrowest: without numbers, or the last ones.
 
-    log.log, log-19.log and log-19.log.3 of log-19.log.3.gz.
+    app.log, app-6.log and app-6-5.log of app-6-5.log; log.log, log-19.log and log-19.log.3 of log-19.log.3.gz.
     """
     plain = _plain(name)
-    varies = [*_VARIES.finditer(plain)]
-    last = (plain[: varies[-1].start()] + plain[varies[-1].end() :],) if len(varies) > 1 else ()
-    return tuple(dict.fromkeys((family_of(name), *last, plain)))
+    parts = [*_PART.finditer(plain)]
+    shorter = []
+    for first in range(len(parts)):
+        ends = [part.end() for part in parts[first:]]
+        begins = [*(part.start() for part in parts[first + 1 :]), len(plain)]
+        kept = "".join(plain[end:begin] for end, begin in zip(ends, begins, strict=True))
+        shorter.append(plain[: parts[first].start()] + kept)
+    return tuple(dict.fromkeys((family_of(name), *shorter, plain)))
 
 
 def rotated_from(path: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.tail.rotation import codec_of, is_rotation_of, possible_originals, rotated_from
+from ingestd.tail.rotation import codec_of, families_of, is_rotation_of, possible_originals, rotated_from
 
 ROTATED = [
     ("access.log.1", "access.log"),
@@ -94,3 +94,18 @@ def test_what_is_compressed_stays_a_rotation(name: str, original: str) -> None:
 )
 def test_how_a_file_is_compressed_is_read_from_its_name(name: str, codec: str) -> None:
     assert codec_of(name) == codec
+
+
+@pytest.mark.parametrize(
+    ("name", "families"),
+    [
+        ("app.log", ("app.log",)),
+        ("app-6-5.log", ("app.log", "app-6.log", "app-6-5.log")),
+        ("log-19.log.3.gz", ("log.log", "log-19.log", "log-19.log.3")),
+        ("app-6-20260101.log.zst", ("app.log", "app-6.log", "app-6-20260101.log")),
+        ("app.log~", ("app.log", "app.log~")),
+    ],
+)
+def test_a_name_belongs_to_families_from_the_widest_to_the_narrowest(name: str, families: tuple[str, ...]) -> None:
+    """Where dozens of logs differ by a number only, a copy of one of them is compared with that one still."""
+    assert families_of(name) == families
