@@ -194,7 +194,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What was found of a generation.
+    """The answer to a `Seek`: where a generation is now, and what came after it.
 
     at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
     compressed one. between: files that came and were rotated away after it, oldest first. unavailable: its file system

@@ -75,13 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
-    from ingestd.tail.facts import (
-        Command,
-        Fact,
-        Generation,
-        Place,
-        Sought,
-    )
+    from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
     from ingestd.tail.looks import Sighting, Walk
     from ingestd.tail.names import Changes
@@ -554,8 +548,12 @@ class TailFinder:
         if log in self._logs:
             self._look(log, None)
             if not self._logs[log].restless:  # what it was compressed to before it could be opened is there perhaps
-                self.apply(self._logs[log], Missed())
-                self.apply(self._logs[log], Listed())
+                self._search_unseen(self._logs[log])
+
+    def _search_unseen(self, log: Log, gone: Place | None = None) -> None:
+        """Files of a log may have come and gone unseen: search for them now."""
+        self.apply(log, Missed(gone))
+        self.apply(log, Listed())
 
     def _log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
@@ -690,6 +688,7 @@ class TailFinder:
 
     def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged
+        doubts = self._doubts.pop(wanted.place.file, 0)
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
@@ -702,14 +701,12 @@ class TailFinder:
             self._found_at(log, examined.place)
         if examined is None:
             if log.generations:  # events say where it went, or else a search
-                self.apply(log, Missed(wanted.place))
-                self.apply(log, Listed())
+                self._search_unseen(log, wanted.place)
             return
         if isinstance(examined.verdict, Doubtful):
-            self._doubts[examined.place.file] = self._doubts.get(examined.place.file, 0) + 1
+            self._doubts[examined.place.file] = doubts + 1
             self._call_later(DOUBT / _DOUBTS_MOST, self._look, examined.place.path, log.path)
             return
-        self._doubts.pop(examined.place.file, None)
         if isinstance(examined.verdict, Copy):
             original = self._log_of.get(examined.verdict.of)
             if original is None:  # its end was told meanwhile
@@ -871,8 +868,7 @@ class TailFinder:
         if awaited is not None and awaited != found and awaited in self._awaited:
             log, where = self._where_awaited(awaited)
             if where == path and not log.restless:
-                self.apply(log, Missed())
-                self.apply(log, Listed())
+                self._search_unseen(log)
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
@@ -884,8 +880,7 @@ class TailFinder:
             self._lead(sighting.path, sighting.through)
             if before and (log := self._logs.get(sighting.path)) is not None:
                 # What came and went where it leads now, before that was known, is found by a search.
-                self.apply(log, Missed())
-                self.apply(log, Listed())
+                self._search_unseen(log)
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None:

@@ -29,9 +29,7 @@ from ingestd.tail.text import open_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ingestd.tail.facts import (
-        Verdict,
-    )
+    from ingestd.tail.facts import Verdict
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
     from ingestd.tail.text import Text
