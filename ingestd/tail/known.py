@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from ingestd.tail.file_id import FileId
+from ingestd.tail.lines import line_end
 from ingestd.tail.rotation import CODECS
 
 if TYPE_CHECKING:
@@ -17,10 +18,22 @@ if TYPE_CHECKING:
 
     from ingestd.tail.text import Text
 
-__all__ = ["WITNESS_BYTES", "Known", "Witness", "birth_of", "name_source", "printable", "stored_path", "witness_before"]
+__all__ = [
+    "WITNESS_BYTES",
+    "Known",
+    "Sample",
+    "Witness",
+    "birth_of",
+    "name_source",
+    "printable",
+    "stored_path",
+    "witness_before",
+]
 
 WITNESS_BYTES: Final = 256
-"""A witness covers at most this many bytes."""
+"""A witness covers at most this many bytes before its position, and as many where a long line begins."""
+
+_LINE_SEARCH_BYTES: Final = 4096
 
 _DIGEST_BYTES: Final = 16
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -53,18 +66,51 @@ _CHECKS: Final[tuple[_Check, ...]] = (
 _births = itertools.count(time.time_ns())
 
 
+class Sample(NamedTuple):
+    """What stands in a text before position `at`: its `last` bytes, and the `first` ones of a line longer than these.
+
+    Lines may all end alike: the same fields in JSON, or padding. That they begin alike too is rare. `line`: so many
+    bytes before `at` stand the `first` ones; 0 if there are none.
+    """
+
+    at: int
+    last: bytes
+    line: int = 0
+    first: bytes = b""
+
+    @classmethod
+    def of(cls, at: int, data: bytes | memoryview, before: Sample | None = None) -> Sample:
+        """Of `data`, which ends at position `at`; `before`: the sample of what came before it."""
+        last = bytes(data[-WITNESS_BYTES:])
+        rest = len(data) - len(last)
+        if before is not None and before.at == at - len(data):
+            last = (before.last + last)[-WITNESS_BYTES:]
+        begin = rest if b"\n" in last[:-1] else line_end(data, 0, rest)
+        if begin == rest:
+            return cls(at, last)
+        return cls(at, last, len(data) - begin, bytes(data[begin : min(begin + WITNESS_BYTES, rest)]))
+
+    def is_in(self, text: Text) -> bool:
+        """Whether a text has these bytes there. Raises `OSError`."""
+        if self.first and text.read(self.at - self.line, len(self.first)) != self.first:
+            return False
+        return text.read(self.at - len(self.last), len(self.last)) == self.last
+
+
 class Witness(NamedTuple):
-    """The hash of the `length` bytes of text before position `at`."""
+    """The hash of a `Sample` with this `at` and `line`, and `length` last bytes."""
 
     at: int
     length: int
     digest: str
+    line: int = 0
 
     @classmethod
-    def of(cls, at: int, data: bytes | memoryview) -> Witness:
-        """The witness of `data`, which ends at position `at`; the last `WITNESS_BYTES` of it count."""
-        data = data[-WITNESS_BYTES:]
-        return cls(at, len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest())
+    def of(cls, sample: Sample) -> Witness:
+        """The witness of a sample."""
+        digest = hashlib.blake2b(sample.first, digest_size=_DIGEST_BYTES)
+        digest.update(sample.last)
+        return cls(sample.at, len(sample.last), digest.hexdigest(), sample.line)
 
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> Witness:
@@ -74,12 +120,14 @@ class Witness(NamedTuple):
         digest = detail["witness"]
         if type(digest) is not str or not _DIGEST.fullmatch(digest):
             _refuse(detail, "witness", "32 hexadecimal digits")
-        return cls(at, length, digest)
+        line = _number(detail, "witness_line", at, least=length + 1) if "witness_line" in detail else 0
+        return cls(at, length, digest, line)
 
     def fits(self, text: Text) -> bool:
         """Whether a text has these bytes there. Raises `OSError`."""
-        data = text.read(self.at - self.length, self.length)
-        return len(data) == self.length and Witness.of(self.at, data) == self
+        first = text.read(self.at - self.line, min(WITNESS_BYTES, self.line - self.length)) if self.line else b""
+        last = text.read(self.at - self.length, self.length)
+        return Witness.of(Sample(self.at, last, self.line, first)) == self
 
 
 class Known(NamedTuple):
@@ -127,6 +175,8 @@ class Known(NamedTuple):
         detail.update([pair for pair in rest if pair[1]])
         if witness is not None:
             detail |= {"witness": witness.digest, "witness_at": witness.at, "witness_bytes": witness.length}
+            if witness.line:
+                detail["witness_line"] = witness.line
         return detail
 
     @classmethod
@@ -146,9 +196,9 @@ class Known(NamedTuple):
 
 def witness_before(text: Text, position: int) -> Witness | None:
     """The witness of the bytes before a position; None where the text has none there. Raises `OSError`."""
-    length = min(position, WITNESS_BYTES)
+    length = min(position, _LINE_SEARCH_BYTES)
     data = text.read(position - length, length)
-    return Witness.of(position, data) if data and len(data) == length else None
+    return Witness.of(Sample.of(position, data)) if data and len(data) == length else None
 
 
 def name_source(file: FileId) -> str:
@@ -185,10 +235,10 @@ def _refuse(detail: Mapping[str, Any], key: str, expected: str) -> NoReturn:
     raise ValueError(f"{key}: expected {expected}, {found}")
 
 
-def _number(detail: Mapping[str, Any], key: str, most: int) -> int:
+def _number(detail: Mapping[str, Any], key: str, most: int, *, least: int = 1) -> int:
     value = detail.get(key)
-    if type(value) is not int or not 1 <= value <= most:
-        _refuse(detail, key, f"a whole number from 1 to {most}")
+    if type(value) is not int or not least <= value <= most:
+        _refuse(detail, key, f"a whole number from {least} to {most}")
     return value
 
 

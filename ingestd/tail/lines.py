@@ -18,7 +18,7 @@ _SEARCHED: Final = 64 * 1024
 """The same where no newline is expected soon."""
 
 
-def line_end(view: memoryview, start: int, end: int) -> int:
+def line_end(view: memoryview | bytes, start: int, end: int) -> int:
     """The position behind the last newline in [start, end), or `start` when there is none."""
     window = _WINDOW
     stop = end

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
-from ingestd.tail.known import WITNESS_BYTES, Known, Witness
+from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ class TailSource:
         self._until = found.until
         self._concluded = found.last
         self._linked = True
-        self._seen = b""  # the last bytes seen, which end at _seen_to
-        self._seen_to = found.position
+        self._seen: Sample | None = None  # of what was seen last
         self._size = self._most = max(self._known.size, found.position)
         self._modified = self._known.modified
         self._told = (self._known.path, self._known.size)
@@ -106,7 +105,7 @@ class TailSource:
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
-        witness = Witness.of(self._seen_to, self._seen) if self._seen else self._known.witness
+        witness = self._known.witness if self._seen is None else Witness.of(self._seen)
         return self._known._replace(witness=witness, size=self._most, modified=self._modified).to_detail()
 
     def has_news(self) -> bool:
@@ -306,8 +305,8 @@ class TailSource:
 
     def _is_content(self, text: Text) -> bool:
         compressed, witness = bool(self._known.codec), self._known.witness
-        if self._seen:
-            return compressed or text.read(self._seen_to - len(self._seen), len(self._seen)) == self._seen
+        if self._seen is not None:
+            return compressed or self._seen.is_in(text)
         if compressed and witness is not None and witness.at > self._position:
             return True  # to go back in a compressed text is slow
         return self._known.holds(text)
@@ -348,9 +347,7 @@ class TailSource:
 
     def _see(self, data: memoryview, end: int) -> None:
         """Keep the last bytes before `end` in mind; `data`, which ends there, begins at the position."""
-        before = self._seen if self._seen_to == self._position else b""
-        self._seen = (before + bytes(data[-WITNESS_BYTES:]))[-WITNESS_BYTES:]
-        self._seen_to = end
+        self._seen = Sample.of(end, data, self._seen)
 
     def _hold(self, into: memoryview, length: int) -> None:
         """`length` bytes from the position on have no newline. Where nothing is before them, they are kept in mind."""
@@ -405,7 +402,8 @@ class TailSource:
         seen = text.read(max(0, end - WITNESS_BYTES), min(end, WITNESS_BYTES))
         if not self._unchanged(text) or length < self._limit:
             return self._finish("truncated")
-        self._seen, self._seen_to = seen, end
+        first = bytes(into[: min(WITNESS_BYTES, end - self._position - len(seen))])
+        self._seen = Sample(end, seen, end - self._position, first)
         kept = cut_at(bytes(into[:length]), self._limit - len(TRUNCATED_MARK))
         into[kept : kept + len(TRUNCATED_MARK)] = TRUNCATED_MARK
         into[kept + len(TRUNCATED_MARK)] = 0x0A

@@ -13,7 +13,7 @@ import itertools
 import posixpath
 import stat
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from ingestd.daemon.source import End, Found, StoredPosition
 from ingestd.tail import finder as finder_module
@@ -28,7 +28,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
-from ingestd.tail.known import WITNESS_BYTES, Known, Witness
+from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.source import Loss
     from ingestd.tail.route import TailRoute
+    from ingestd.tail.text import Text
 
 ATTRIBUTES = 0x4
 DELETED_SELF = 0x400
@@ -778,6 +779,16 @@ class Token:
     repeatable: bool = False
 
 
+class _Content:
+    """The text that a reader has open, where nothing happens between two looks."""
+
+    def __init__(self, text: bytearray) -> None:
+        self._text = text
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._text[position : position + length])
+
+
 class Reader:
     """One source as the worker reads it: see `ingestd.tail.source.TailSource`."""
 
@@ -792,8 +803,7 @@ class Reader:
         self.position = self.acknowledged = found.position
         self.concluded = found.last
         self.linked = True
-        self.seen = b""
-        self.seen_to = found.position
+        self.seen: Sample | None = None
         self.size = self.most = max(self.known.size, found.position)
         self.modified = self.known.modified
         self.scanned = 0
@@ -838,7 +848,7 @@ class Reader:
             self.dirty = True
 
     def detail(self) -> dict[str, Any]:
-        witness = Witness.of(self.seen_to, self.seen) if self.seen else self.known.witness
+        witness = self.known.witness if self.seen is None else Witness.of(self.seen)
         return self.known._replace(witness=witness, size=self.most, modified=self.modified).to_detail()
 
     def conclude(self) -> None:
@@ -969,17 +979,14 @@ class Reader:
 
     def _is_content(self, text: bytearray) -> bool:
         witness = self.known.witness
-        if self.seen:
-            return bool(self.known.codec) or text[self.seen_to - len(self.seen) : self.seen_to] == self.seen
+        if self.seen is not None:
+            return bool(self.known.codec) or self.seen.is_in(cast("Text", _Content(text)))
         if witness is None or (self.known.codec and witness.at > self.position):
             return True
-        data = bytes(text[witness.at - witness.length : witness.at])
-        return len(data) == witness.length and Witness.of(witness.at, data) == witness
+        return witness.fits(cast("Text", _Content(text)))
 
     def _see(self, text: bytearray, end: int) -> None:
-        before = self.seen if self.seen_to == self.position else b""
-        self.seen = (before + bytes(text[self.position : end]))[-WITNESS_BYTES:]
-        self.seen_to = end
+        self.seen = Sample.of(end, bytes(text[self.position : end]), self.seen)
 
     def _take(self, text: bytearray, end: int) -> None:
         begin, self.position = self.position, self.position

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.tail.file_id import FileId
-from ingestd.tail.known import Known, Witness, birth_of, name_source, printable, stored_path, witness_before
+from ingestd.tail.known import Known, Sample, Witness, birth_of, name_source, printable, stored_path, witness_before
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ FORMER = {
 numbers = st.integers(0, 2**63 - 1)
 paths = st.binary(min_size=1).filter(lambda path: b"\0" not in path).map(os.fsdecode)
 hexadecimal = st.binary(max_size=20).map(bytes.hex)
-witnesses = st.builds(Witness.of, st.integers(256, 2**63 - 1), st.binary(min_size=1, max_size=300))
+witnesses = st.builds(Sample.of, st.integers(1000, 2**63 - 1), st.binary(min_size=1, max_size=1000)).map(Witness.of)
 knowns = st.builds(
     Known,
     log=paths,
@@ -75,7 +75,7 @@ def test_what_version_0_1_stored_is_taken_over() -> None:
     assert Known.from_detail(without) == Known("/var/log/a.log.1", "/var/log/a.log.1", FileId(65024, 9978196))
 
 
-NUMBERS = ["device", "inode", "birth", "size", "witness_at", "witness_bytes"]
+NUMBERS = ["device", "inode", "birth", "size", "witness_at", "witness_bytes", "witness_line"]
 WORDS = ["log", "path", "handle", "volume", "codec", "witness"]
 
 
@@ -95,6 +95,8 @@ WORDS = ["log", "path", "handle", "volume", "codec", "witness"]
         ("witness_at", 0),
         ("witness_bytes", 0),
         ("witness_bytes", 257),
+        ("witness_line", 255),
+        ("witness_line", 301),
     ],
 )
 def test_damage_is_refused_with_the_key_and_what_was_expected(key: str, value: object) -> None:
@@ -140,8 +142,38 @@ def test_a_witness_is_of_the_last_bytes_before_a_position(text: Text, position: 
     witness = witness_before(text, position)
     assert witness is not None
     assert (witness.at, witness.length) == (position, length)
-    assert witness == Witness.of(position, text.read(0, position))
+    assert witness == Witness.of(Sample.of(position, text.read(0, position)))
     assert FULL._replace(witness=witness).holds(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "first"),
+    [
+        (b"a" * 256, 0, b""),
+        (b"a" * 255 + b"\n" + b"b" * 255, 0, b""),
+        (b"a\n" + b"b" * 255 + b"\n", 0, b""),
+        (b"a\n" + b"bc" + b"d" * 255 + b"\n", 258, b"bc"),
+        (b"a\n" + b"b" * 300 + b"c" * 300 + b"\n", 601, b"b" * 256),
+    ],
+)
+def test_of_a_long_line_the_beginning_is_kept_too(tmp_path: Path, data: bytes, line: int, first: bytes) -> None:
+    sample = Sample.of(1000, data)
+    assert (sample.last, sample.line, sample.first) == (data[-256:], line, first)
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * (1000 - len(data)) + data)
+    witness = Witness.of(sample)
+    with open_text(os.fspath(path)) as text:
+        assert sample.is_in(text)
+        assert witness.fits(text)
+    path.write_bytes(path.read_bytes().replace(b"b", b"e", 1))
+    with open_text(os.fspath(path)) as text:
+        assert sample.is_in(text) == witness.fits(text) == (b"b" not in sample.first + sample.last)
+
+
+def test_a_short_piece_is_kept_with_what_came_before_it() -> None:
+    before = Sample.of(500, b"one\n")
+    assert Sample.of(504, b"two\n", before) == Sample(504, b"one\ntwo\n")
+    assert Sample.of(505, b"two\n", before) == Sample(505, b"two\n")
 
 
 @pytest.mark.parametrize("position", [0, 1001, 5000])

@@ -21,7 +21,7 @@ from ingestd.tail.facts import (
     Sought,
 )
 from ingestd.tail.file_id import FileId
-from ingestd.tail.known import Known, Witness
+from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.log import Log
 
 PATH = "/d/app.log"
@@ -32,7 +32,7 @@ def place(inode: int, size: int, path: str = PATH, modified: int = 100) -> Place
 
 
 def plain(size: int) -> Plain:
-    return Plain(0, Witness.of(size, b"x" * size))
+    return Plain(0, Witness.of(Sample.of(size, b"x" * size)))
 
 
 def log_with(*stored: Known, position: int = 5) -> Log:
@@ -44,7 +44,7 @@ def log_with(*stored: Known, position: int = 5) -> Log:
 
 def known(inode: int, size: int, path: str = PATH) -> Known:
     there = place(inode, size, path)
-    return Known(PATH, path, there.file, Witness.of(size, b"x" * size), size, there.modified)
+    return Known(PATH, path, there.file, Witness.of(Sample.of(size, b"x" * size)), size, there.modified)
 
 
 def test_a_compressed_file_that_was_in_the_making_when_the_daemon_stopped_may_be_what_is_sought() -> None:

@@ -22,7 +22,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.globs import Globs
-from ingestd.tail.known import Known, Witness
+from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
 
 if TYPE_CHECKING:
@@ -169,13 +169,12 @@ def examine(looks: Looks, path: Path, *originals: Original, **settings: Any) -> 
 
 def original(path: Path, position: int, *, witness: Witness | None = None, reading: bool = True) -> Original:
     content = path.read_bytes()
-    return Original(
-        "o", str(path), place_of(path).file, position, witness or Witness.of(position, content[:position]), reading
-    )
+    witness = witness or Witness.of(Sample.of(position, content[:position]))
+    return Original("o", str(path), place_of(path).file, position, witness, reading)
 
 
 def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log: Path) -> None:
-    assert examine(looks, log) == Plain(0, Witness.of(8, b"one\ntwo\n"))
+    assert examine(looks, log) == Plain(0, Witness.of(Sample.of(8, b"one\ntwo\n")))
 
 
 @pytest.mark.parametrize(("content", "start"), [(b"one\ntwo", 4), (b"one\n", 4), (b"one", 0)])
@@ -266,7 +265,7 @@ def test_the_beginning_of_a_known_file_is_a_copy_as_far_as_it_goes(looks: Looks,
     copy = log.with_name("copy")
     copy.write_bytes(log.read_bytes()[:length])
     found = examine(looks, copy, original(log, 8))
-    assert found == Copy("o", length, Witness.of(length, b"one\ntwo\n"[:length]))
+    assert found == Copy("o", length, Witness.of(Sample.of(length, b"one\ntwo\n"[:length])))
 
 
 def test_a_file_with_the_same_header_is_no_copy(looks: Looks, log: Path) -> None:
@@ -330,7 +329,7 @@ def search(path: Path, known: Known, position: int, **changes: Any) -> Search:
 
 def known_of(path: Path, position: int) -> Known:
     place = place_of(path)
-    witness = Witness.of(position, path.read_bytes()[:position])
+    witness = Witness.of(Sample.of(position, path.read_bytes()[:position]))
     return Known(str(path), str(path), place.file, witness, place.size, place.modified)
 
 
@@ -475,7 +474,7 @@ def test_what_is_on_a_file_system_that_is_not_there_can_not_be_sought(
     path = tmp_path / "mount" / "a.log"
     if mounted == "empty":
         path.parent.mkdir()
-    known = Known(str(path), str(path), FileId(1, 2), Witness.of(1, b"1"), 1)
+    known = Known(str(path), str(path), FileId(1, 2), Witness.of(Sample.of(1, b"1")), 1)
     (found,) = find(looks, search(path, known, 1))
     assert found.unavailable
     path.parent.mkdir(exist_ok=True)

@@ -533,6 +533,17 @@ async def test_what_is_at_the_head_of_a_file_proves_nothing(reading: Any, tmp_pa
     assert take(source)[1] == b"two\n"
 
 
+async def test_the_next_content_is_known_though_its_lines_end_alike(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    alike = b"x" * 300 + b"\n"
+    append(log, b"1" + alike + b"2" + alike)
+    source = reading().open(log)
+    take(source)
+    log.write_bytes(b"3" + alike + b"4" + alike + b"5" + alike)
+    assert take(source) is None
+    assert source.finished == ended("truncated", log, 604)
+
+
 @pytest.mark.parametrize("read", [0, 40])
 async def test_truncated_while_it_is_read_gives_no_byte_under_a_wrong_position(
     reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
