@@ -174,6 +174,8 @@ class TailFinder:
         self._looks = looks or Looks()
         self._thread = LookThread(route.name)
         self._first_run = stored is None
+        self._known_until = 0
+        """When the last of the known files was modified (ns): the run before this one saw what was there then."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -231,6 +233,7 @@ class TailFinder:
         log = self._log(known.log)
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
+        self._known_until = max(self._known_until, known.modified)
         if known.path in log.stored_at:
             self._name(known.path, log)
         self._files.note(self, log, generation)
@@ -254,9 +257,11 @@ class TailFinder:
                 self._inotify = EventStream(self._heard, pause=SETTLE, longest=SETTLE_IN_STREAMS)
             except WatchLimit as error:
                 self._warn_watch(error)
+        known = set(self._logs)
         await self._pass()
         await self._in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
+        await self._in_turns([log for path, log in self._logs.items() if path not in known], self._search_before)
         restless: list[Log] = []
         await self._in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
         await self._files.looked(self, PATIENCE if restless else 0)
@@ -268,6 +273,12 @@ class TailFinder:
         for each in log.generations:
             if each.phase is Phase.STORED and not each.known.done:
                 self._look(each.known.path, None)
+
+    def _search_before(self, log: Log) -> None:
+        """It is new, but was perhaps rotated already since the run before this one."""
+        if self._known_until and log.generations:
+            log.new_since = self._known_until
+            self._search_unseen(log)
 
     def _seek_missing(self, log: Log) -> None:
         if log.restless:
@@ -823,6 +834,7 @@ class TailFinder:
             ),
             log.since,
             log.unseen_since,
+            log.new_since,
         )
 
     # Facts.

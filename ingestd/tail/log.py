@@ -96,6 +96,8 @@ class Log:
     """When the newest generation was modified last (ns), if it is over."""
     unseen_since: int = 0
     """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
+    new_since: int = 0
+    """It was met after a run that ended later than this (ns): what was made since then may be of it; 0: it was known."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -437,7 +439,7 @@ class Log:
             self.asked = self.generations[-1].source
             yield Seek(self.generations[-1])
         elif asked and not self._missed:
-            self._searches = self.unseen_since = 0
+            self._searches = self.unseen_since = self.new_since = 0
 
     def _look_back(self, since: int) -> None:
         self.unseen_since = min(since, self.unseen_since or since)

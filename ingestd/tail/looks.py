@@ -137,6 +137,8 @@ class Search:
     """What came after it was modified later than this (ns)."""
     unseen_since: int = 0
     """What was modified later than this is sought, too; 0: nothing more."""
+    new_since: int = 0
+    """Only what was made, and modified, later than this is sought; 0: it does not matter."""
 
 
 class Looks:
@@ -326,7 +328,7 @@ class Looks:
             return ()
         # Since it was last heard of. It may have been written to itself since then, later than what came after it.
         since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
-        since = min(since, search.unseen_since or since)
+        since = search.new_since or min(since, search.unseen_since or since)
         # A file that was made after it came after it, whenever it was written to; but a copy from before it was known.
         made = max(known.file.birth or since, birth_of(search.source))
         found = [
@@ -337,6 +339,7 @@ class Looks:
             and not search.matched(place.path)
             and not search.taken(place.file)
             and not place.file.same(known.file)
+            and not (search.new_since and place.file.birth <= search.new_since)
             and (now is None or not place.file.same(now.file))
             and not (place.codec and _has_one_of(place, (known, *search.others)))
         ]

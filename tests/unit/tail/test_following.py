@@ -1166,4 +1166,27 @@ async def test_rows_of_version_0_1_are_taken_over_once(follow: Any, log: Any) ->
     assert not follower.losses
 
 
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole(
+    follow: Any, tmp_path: Path, once: bool
+) -> None:
+    append(tmp_path / "old.log.1", "x old 1")  # before anything was known: nobody asked for it
+    append(tmp_path / "a.log", "a 1")
+    follower = follow("*.log", once=once)
+    await follower.reads("a 1")
+    follower.stop()
+    append(tmp_path / "new.log", "1")
+    (tmp_path / "new.log").rename(tmp_path / "new.log.2")
+    append(tmp_path / "new.log", "2")
+    (tmp_path / "new.log").rename(tmp_path / "new.log.1")
+    append(tmp_path / "new.log", "3")
+    append(tmp_path / "old.log", "old 2")
+    follower.start()
+    await follower.reads("a 1", "1", "2", "3", "old 2", ordered=False)
+    append(tmp_path / "new.log", "4")
+    follower.restart()
+    await follower.reads("a 1", "1", "2", "3", "old 2", "4", ordered=False)
+    assert not follower.losses
+
+
 WITNESS = ("witness", "witness_at", "witness_bytes")
