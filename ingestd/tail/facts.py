@@ -55,6 +55,7 @@ __all__ = [
     "Seen",
     "Sought",
     "Taken",
+    "Untold",
     "Verdict",
 ]
 
@@ -263,6 +264,8 @@ class Generation:
     """Nothing more is expected of it."""
     copy_of: str | None = None
     """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
+    untold: bool = False
+    """Known from an earlier run, and nothing was read of it in this one: what came after it, nobody saw."""
     size: int = 0
     """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
 
@@ -352,10 +355,19 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """Say that its content is gone, all that was seen of it was read, and more may have come that nobody saw."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Lose:
     """Say that data is lost."""
 
     loss: Loss
 
 
-Command: TypeAlias = Examine | Look | Repeat | Seek | Read | Conclude | Keep | Bury | Forget | Await | Refuse | Lose
+Command: TypeAlias = (
+    Examine | Look | Repeat | Seek | Read | Conclude | Keep | Bury | Forget | Await | Refuse | Untold | Lose
+)

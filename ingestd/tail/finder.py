@@ -50,6 +50,7 @@ from ingestd.tail.facts import (
     Seek,
     Seen,
     Taken,
+    Untold,
 )
 from ingestd.tail.files import Files
 from ingestd.tail.known import Known, birth_of, printable
@@ -120,6 +121,9 @@ _ROUNDS: Final = 5
 
 _DOUBTS_MOST: Final = 4
 
+_NAMED_MOST: Final = 5
+"""So many files are named in a line of the log that is about all of them."""
+
 _RECENT_MOST: Final = 256
 """Finished generations that are looked at again, for lines that came late."""
 
@@ -142,9 +146,11 @@ class _Due:
     """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
     logs: dict[str, Log] = field(default_factory=dict)
     """The log of each search, by source."""
+    untold: list[tuple[str, int]] = field(default_factory=list)
+    """Files that are gone since the run before this one, and how far they were read: to be said."""
 
     def __bool__(self) -> bool:
-        return bool(self.looks or self.examinations or self.seeks or self.watches or self.deleted)
+        return bool(self.looks or self.examinations or self.seeks or self.watches or self.deleted or self.untold)
 
 
 class TailFinder:
@@ -174,8 +180,6 @@ class TailFinder:
         self._looks = looks or Looks()
         self._thread = LookThread(route.name)
         self._first_run = stored is None
-        self._known_until = 0
-        """When the last of the known files was modified (ns): the run before this one saw what was there then."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -233,7 +237,6 @@ class TailFinder:
         log = self._log(known.log)
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
-        self._known_until = max(self._known_until, known.modified)
         if known.path in log.stored_at:
             self._name(known.path, log)
         self._files.note(self, log, generation)
@@ -258,10 +261,12 @@ class TailFinder:
             except WatchLimit as error:
                 self._warn_watch(error)
         known = set(self._logs)
+        until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
         await self._pass()
         await self._in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
-        await self._in_turns([log for path, log in self._logs.items() if path not in known], self._search_before)
+        new = [log for path, log in self._logs.items() if path not in known and until]
+        await self._in_turns(new, partial(self._search_since, until))
         restless: list[Log] = []
         await self._in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
         await self._files.looked(self, PATIENCE if restless else 0)
@@ -274,10 +279,10 @@ class TailFinder:
             if each.phase is Phase.STORED and not each.known.done:
                 self._look(each.known.path, None)
 
-    def _search_before(self, log: Log) -> None:
-        """It is new, but was perhaps rotated already since the run before this one."""
-        if self._known_until and log.generations:
-            log.new_since = self._known_until
+    def _search_since(self, until: int, log: Log) -> None:
+        """It is new, but was perhaps rotated already since the run before this one, which saw all `until` then (ns)."""
+        if log.generations:
+            log.new_since = until
             self._search_unseen(log)
 
     def _seek_missing(self, log: Log) -> None:
@@ -613,6 +618,17 @@ class TailFinder:
                 self._due.deleted += due.deleted
             else:
                 self._forget_deleted(due.deleted)
+            if due.untold:
+                self._warn_untold(due.untold)
+
+    def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
+        """In one line: all pods of a node may be gone at once."""
+        _log.warning(
+            "files are gone or were cut off since the last run: what was written to them after it is unknown",
+            tail=self.route.name,
+            files=len(untold),
+            read_to={printable(path): position for path, position in untold[:_NAMED_MOST]},
+        )
 
     async def _ask(self, work: Callable[[], T]) -> T:
         asked = self._thread.ask(work)
@@ -979,6 +995,8 @@ class TailFinder:
                 self._refused[place.file] = (place.modified, reason)
                 self._names.judge(place.path, judged=True)
                 self._trouble(place.path, reason)
+            case Untold(generation):
+                self._due.untold.append((generation.known.path, generation.position))
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
 

@@ -52,6 +52,7 @@ from ingestd.tail.facts import (
     Seen,
     Sought,
     Taken,
+    Untold,
 )
 from ingestd.tail.known import Known, name_source
 from ingestd.tail.rotation import is_rotation_of
@@ -97,7 +98,7 @@ class Log:
     unseen_since: int = 0
     """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
     new_since: int = 0
-    """It was met after a run that ended later than this (ns): what was made since then may be of it; 0: it was known."""
+    """It was met after a run that ended later than this (ns): what was made since may be of it; 0: it was known."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -106,6 +107,7 @@ class Log:
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
         empty = not (position or known.witness or known.done)  # or compressed, and in the making
         generation.copy_of = known.copy_of or (NOTHING if empty else None)
+        generation.untold = generation.copy_of is None and not known.done
         self.generations.append(generation)
         name = os.path.basename(known.path)
         if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.stored_at)):
@@ -474,6 +476,8 @@ class Log:
         if rest is None:
             if known.size > position and not known.done:
                 yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
+            elif generation.untold:
+                yield Untold(generation)
         else:
             after = self.of(rest.file)
             if after is None:
@@ -508,6 +512,7 @@ class Log:
     def _ended(self, generation: Generation | None, end: End, known: Known) -> Iterator[Command]:
         if generation is None:
             return
+        generation.untold = generation.untold and end.position == generation.position
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
         if generation.known.path != known.path:

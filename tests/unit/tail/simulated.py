@@ -13,6 +13,7 @@ import itertools
 import posixpath
 import stat
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ingestd.daemon.source import End, Found, StoredPosition
@@ -1326,6 +1327,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (looks_module, "os", system),
         (known_module, "_births", itertools.count(1)),
         (looks_module, "open_text", open_text),
+        (finder_module, "_log", SimpleNamespace(warning=lambda *_, **__: None)),
         (looks_module, "identify", identify),
         (looks_module, "text_start", lambda descriptor, head: 0),
         (globs_module, "os", system),

@@ -1189,4 +1189,30 @@ async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole
     assert not follower.losses
 
 
+@pytest.mark.parametrize("once", [False, True])
+async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_start_is_said(
+    follow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], once: bool
+) -> None:
+    names = ["deleted.log", "cut.log", "renamed.log", "compressed.log"]
+    for name in names:
+        append(tmp_path / name, f"{name} 1")
+    follower = follow("*.log", once=once)
+    await follower.reads(*(f"{name} 1" for name in names), ordered=False)
+    follower.stop()
+    (tmp_path / "deleted.log").unlink()
+    (tmp_path / "cut.log").write_bytes(b"2\n")
+    (tmp_path / "renamed.log").rename(tmp_path / "renamed.log.1")
+    (tmp_path / "compressed.log.1.gz").write_bytes(gzip.compress((tmp_path / "compressed.log").read_bytes()))
+    (tmp_path / "compressed.log").unlink()
+    follower.start()
+    await follower.reads(*(f"{name} 1" for name in names), "2", ordered=False)
+    await follower.settle()
+    told = [line for line in capsys.readouterr().out.splitlines() if "gone or were cut off" in line]
+    assert [any(name in line for line in told) for name in names] == [True, True, False, False]
+    assert not follower.losses
+    follower.restart()
+    await follower.settle()
+    assert "gone or were cut off" not in capsys.readouterr().out
+
+
 WITNESS = ("witness", "witness_at", "witness_bytes")
