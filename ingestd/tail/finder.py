@@ -146,11 +146,14 @@ class _Due:
     """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
     logs: dict[str, Log] = field(default_factory=dict)
     """The log of each search, by source."""
+    vanished: dict[str, bool] = field(default_factory=dict)
+    """Paths at which files came and went unseen, and whether what they were compressed to is searched for."""
     untold: list[tuple[str, int]] = field(default_factory=list)
     """Files that are gone since the run before this one, and how far they were read: to be said."""
 
     def __bool__(self) -> bool:
-        return bool(self.looks or self.examinations or self.seeks or self.watches or self.deleted or self.untold)
+        files = self.looks or self.examinations or self.seeks or self.watches or self.deleted
+        return bool(files or self.vanished or self.untold)
 
 
 class TailFinder:
@@ -560,11 +563,13 @@ class TailFinder:
             self._look(path, None)
 
     def _vanished(self, log: str, path: str) -> None:
-        self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
         if log in self._logs:
             self._look(log, None)
-            if not self._logs[log].restless:  # what it was compressed to before it could be opened is there perhaps
-                self._search_unseen(self._logs[log])
+        known = [self._logs[each] for each in (log, *rotated_from(path)) if each in self._logs]
+        known = [each for each in known if each.generations]
+        self._due.vanished[path] = bool(known)
+        if known and not known[0].restless:  # what it was compressed to before it could be opened is there perhaps
+            self._search_unseen(known[0])
 
     def _search_unseen(self, log: Log, gone: Place | None = None) -> None:
         """Files of a log may have come and gone unseen: search for them now."""
@@ -618,8 +623,16 @@ class TailFinder:
                 self._due.deleted += due.deleted
             else:
                 self._forget_deleted(due.deleted)
+            if due.vanished:
+                await self._tell_vanished(due.vanished)
             if due.untold:
                 self._warn_untold(due.untold)
+
+    async def _tell_vanished(self, vanished: dict[str, bool]) -> None:
+        compressed = await self._ask(lambda: self._looks.compressed(vanished))
+        for path, searched in vanished.items():
+            if not (searched and path in compressed):  # else it is found, if it has what nothing else has
+                self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """In one line: all pods of a node may be gone at once."""

@@ -202,7 +202,7 @@ MODES = {
     "copytruncate-compress": ["copytruncate", "compress"],
     "copytruncate-dateext": ["copytruncate", "dateext", "dateformat -%Y%m%d-%s"],
 }
-BY_WIDE_GLOBS = [("create", "*.log*"), ("delaycompress", "*.log*"), ("copytruncate", "*.log*")]
+BY_WIDE_GLOBS = [(mode, "*.log*") for mode in ("create", "delaycompress", "copytruncate", "copytruncate-compress")]
 LOGROTATE = [("embedded", mode, "*.log") for mode in MODES]
 LOGROTATE += [("embedded", *each) for each in BY_WIDE_GLOBS]
 LOGROTATE += [("kafka", mode, "*.log*") for mode in ("delaycompress", "copytruncate")]
@@ -235,6 +235,7 @@ def test_what_logrotate_rotates_arrives_while_the_daemon_runs_and_after_it_was_d
         daemon.start()
         time.sleep(0.2)
     daemon.finish().check()
+    assert not daemon.events("data lost"), "copies that came and went have lost nothing"
 
 
 # Copies.

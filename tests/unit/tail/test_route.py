@@ -124,10 +124,8 @@ def test_what_is_stored_of_version_0_1_gives_the_same_lane() -> None:
 def test_compressed_rotations_are_found_by_no_glob_unless_they_are_to_be_read() -> None:
     # They are no reason to exclude them: what was compressed after a part of it was read is read on.
     globs = route(paths=("/l/*",)).globs
-    assert [name for name in ("a.log", "a.log.1.gz", "a.zip", "a.swp", "a.tmp") if globs.matches(f"/l/{name}")] == [
-        "a.log",
-        "a.log.1.gz",
-    ]
+    names = ("a.log", "a.log.1.gz", "a.zip", "a.swp", ".a.swx", "a.tmp")
+    assert [name for name in names if globs.matches(f"/l/{name}")] == ["a.log", "a.log.1.gz"]
 
 
 def test_rotated_files_are_looked_for_where_it_is_said_excluded_or_not() -> None:
