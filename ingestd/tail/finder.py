@@ -192,6 +192,8 @@ class TailFinder:
         self._leads: dict[str, set[str]] = {}
         """Links and where they lead, with the paths of the logs that are followed through them."""
         self._through: dict[str, tuple[str, ...]] = {}
+        self._away: dict[str, str] = {}
+        """Directories where links lead and that are not there, and the nearest one above each that is."""
         self._names = Names(self._log_at, self._is_read)
         self._due = _Due()
         self._awaited: dict[FileId, tuple[Log, Place]] = {}
@@ -357,6 +359,7 @@ class TailFinder:
             self._expected[path] = file
             self._look(path, log.path)
         self._look_at_troubles()
+        self._watch_what_was_away(list(self._away))
         for source, log in self._recent.items():
             generation = log.named(source)
             if generation is not None:
@@ -467,6 +470,7 @@ class TailFinder:
         if not others:
             return  # without a look at all generations
         others -= {os.path.dirname(path) for path in self._leads}
+        others -= set(self._away.values())
         others -= {os.path.dirname(each.known.path) for log in self._logs.values() for each in log.generations}
         for key in others:
             self._inotify.drop(key)
@@ -533,11 +537,7 @@ class TailFinder:
         """A directory changed itself: another one may be in its place."""
         if self._inotify is not None:
             self._inotify.drop(directory)
-        for path, logs in self._leads.items():
-            if os.path.dirname(path) == directory:
-                self._due.watches.add(directory)
-                for log in logs:
-                    self._look(log, None)
+        self._watch_where_links_lead(directory)
 
     def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
         for file, path in deleted:
@@ -561,6 +561,21 @@ class TailFinder:
                     self._look(made, None)
         if path in self._told:
             self._look(path, None)
+        if self._away and mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
+            self._watch_what_was_away([each for each in self._away if each == path or each.startswith(f"{path}/")])
+
+    def _watch_what_was_away(self, directories: list[str]) -> None:
+        for directory in directories:
+            del self._away[directory]
+            self._watch_where_links_lead(directory)
+
+    def _watch_where_links_lead(self, directory: str) -> None:
+        """Watch it, and look at what is followed through links into it: nobody told what happened there before."""
+        for path, logs in self._leads.items():
+            if os.path.dirname(path) == directory:
+                self._due.watches.add(directory)
+                for log in logs:
+                    self._look(log, None)
 
     def _vanished(self, log: str, path: str) -> None:
         if log in self._logs:
@@ -657,13 +672,26 @@ class TailFinder:
     async def _watch_more(self, directories: set[str]) -> None:
         watched: list[tuple[str, int]] = []
         limits: list[OSError] = []
+        ways = {os.path.dirname(path) for path in self._leads}
 
-        def watch() -> None:
+        def watch() -> dict[str, str]:
+            away = {}
             for directory in directories:
-                self._watch_in_thread(directory, watched, limits)
+                if directory not in ways:
+                    self._watch_in_thread(directory, watched, limits)
+                elif (above := self._watch_toward(directory, watched, limits)) != directory:
+                    away[directory] = above
+            return away
 
-        await self._ask(watch)
+        self._away |= await self._ask(watch)
         self._register(watched, limits)
+
+    def _watch_toward(self, directory: str, watched: list[tuple[str, int]], limits: list[OSError]) -> str:
+        """Watch a directory, or the nearest one above it that is there: it says when more of the way is made."""
+        above = ""
+        while above != (above := _nearest(directory)) and not limits:
+            self._watch_in_thread(above, watched, limits)
+        return above
 
     async def _look_at(self, due: _Due) -> None:
         """Look, hear what happened meanwhile, and look at that: so the oldest of several new files is read first."""

@@ -487,8 +487,8 @@ class Log:
             after.known = after.known._replace(witness=known.witness, done=True, copy_of="")
             if rest.codec:
                 after.known = after.known._replace(size=known.size)  # of its text
-            if after.phase is Phase.DONE:
-                after.copy_of = None
+            if after.phase is Phase.DONE or after.copy_of is not None:  # that may not be looked at yet
+                after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position:
                     after.position = position
                     yield self._read(after)
