@@ -478,6 +478,10 @@ class Log:
                 yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
             elif generation.untold:
                 yield Untold(generation)
+        elif generation.copy_of:
+            yield from self._drop(generation)
+            yield Examine(rest)  # it was a copy in the making: there may be more of it now
+            return
         else:
             after = self.of(rest.file)
             if after is None:
