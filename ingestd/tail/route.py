@@ -68,8 +68,9 @@ class TailRoute:
     """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
     log that is followed is renamed to is read to its end, excluded or not."""
     rotated: tuple[str, ...] = ()
-    """Absolute globs of places that rotated files are moved to. Most are followed by themselves; these are looked
-    through for what was moved there while nobody watched."""
+    """Absolute globs of files that logs are moved to when they are rotated, as in `/var/log/old/*`. Moves that the
+    daemon sees are followed anyway; these are looked through for what was moved while it was down. What is not a
+    rotation of a followed log is not read."""
     compressed: Literal["skip", "read"] = "skip"
     """Whether files that `paths` match and whose names end in .gz, .bz2, .xz, .zst or .lz4 are read. What was
     compressed after a part of it was read is read on in any case."""
