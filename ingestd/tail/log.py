@@ -98,7 +98,7 @@ class Log:
     unseen_since: int = 0
     """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
     new_since: int = 0
-    """It was met after a run that ended later than this (ns): what was made since may be of it; 0: it was known."""
+    """Nothing was known of it from then on (ns) until it was met: what was made since may be of it; 0: it was known."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -137,6 +137,8 @@ class Log:
                 return [*self._alone(file)]
             case Missed(gone):
                 self._missed = bool(self.generations)
+                if not self.generations:
+                    self.new_since = self.new_since or self.since
                 if gone is not None and self._missed:
                     self._look_back(gone.modified - 1)
                 return []
@@ -287,6 +289,8 @@ class Log:
                     yield from self._seek_content(place.modified - 1)
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
+        if self.new_since and self.generations and not self._unsettled:
+            yield from self._seek_unseen()
 
     def _begin(self, place: Place, start: int, witness: Witness | None) -> Iterator[Command]:
         known = self.of(place.file)
