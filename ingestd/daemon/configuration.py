@@ -97,7 +97,8 @@ class DaemonSettings:
     drain_timeout: float = 30.0
     """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
     once_patience: float = 60.0
-    """Seconds without any acknowledgement after which `run --once` gives up, with what is acknowledged kept."""
+    """Seconds without any acknowledgement after which `run --once` gives up, with what is acknowledged kept.
+    Counted from when all files were found; `drain_timeout` comes on top where lines are on their way."""
     arena_bytes: int = 64 * 1024 * 1024
     """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
     restart_backoff: float = 0.2
