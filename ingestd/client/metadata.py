@@ -141,6 +141,11 @@ class MetadataSource(Protocol):
         """Why waiting for newer metadata is in vain, where it is: brokers refuse this client, or it is closed."""
         ...
 
+    @property
+    def last_error(self) -> IngestdError | None:
+        """What the newest attempt to refresh failed with; None if it was answered, or if there was none yet."""
+        ...
+
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
     ) -> Callable[[], None]:

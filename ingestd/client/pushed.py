@@ -55,6 +55,11 @@ class PushedMetadata:
         """Never one: whoever pushes knows better."""
         return None
 
+    @property
+    def last_error(self) -> IngestdError | None:
+        """Never one: nothing is asked here."""
+        return None
+
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
     ) -> Callable[[], None]:

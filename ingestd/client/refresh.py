@@ -80,6 +80,7 @@ class RefreshedMetadata:
         self._backoff = settings.retry_backoff()
         self._pause = 0.0
         self._failure: AuthenticationFailed | None = None
+        self._last_error: IngestdError | None = None
         self._tasks = TaskOwner()
         self._closed = False
 
@@ -92,6 +93,11 @@ class RefreshedMetadata:
     def failure(self) -> IngestdError | None:
         """That the client is closed, or brokers refused it when it last asked; None if they answered, or may yet."""
         return Closed("the client is closed") if self._closed else self._failure
+
+    @property
+    def last_error(self) -> IngestdError | None:
+        """What the newest attempt to refresh failed with; None if it was answered, or if there was none yet."""
+        return self._last_error
 
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
@@ -232,12 +238,14 @@ class RefreshedMetadata:
             self._snapshot.replace(merge(self.snapshot, news))
         except (ConnectionLost, AuthenticationFailed) as error:
             self._failure = error if isinstance(error, AuthenticationFailed) else None
+            self._last_error = error
             self._pause = self._backoff.next_delay()
             if current.wished and not self._closed:
                 self._wish(None if current.everything else current.topics)
             current.done.set_exception(error)
             return
         except IngestdError as error:
+            self._last_error = error
             self._set_periodic()
             current.done.set_exception(error)
             return
@@ -251,6 +259,7 @@ class RefreshedMetadata:
         self._backoff.reset()
         self._pause = 0.0
         self._failure = None
+        self._last_error = None
         self._set_periodic()
         current.done.set_result(None)
 

@@ -11,7 +11,8 @@ from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
 from ingestd.daemon.processes import ChildProcess, spawn
-from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, is_retriable
+from ingestd.daemon.reach import Reach
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UnsupportedVersion, is_retriable
 from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
@@ -36,6 +37,12 @@ STEADY = 60.0
 """Seconds it must have listened for the backoff between restarts to start over."""
 
 REFRESH_TIMEOUT = 3.0
+"""Seconds that a cluster has to answer when it is asked whether it is there."""
+
+LOOK_INTERVAL = 5.0
+"""Seconds between an answer and the next time that it is asked."""
+
+_NOBODY = "no broker answered: "
 
 
 class EmbeddedBroker:
@@ -154,7 +161,8 @@ class ClusterSession:
 
     Invariants
         Only this object, in this process, asks the cluster for metadata and producer ids.
-        Every snapshot goes to `push`, newest last.
+        Every snapshot that workers need goes to `push`, newest last.
+        The cluster is asked every few seconds for as long as this object lives: nobody writes to an idle one.
     """
 
     def __init__(
@@ -163,23 +171,30 @@ class ClusterSession:
         topics: Collection[str],
         daemon: DaemonSettings,
         push: Callable[[MetadataPushed], None],
+        reachable: Callable[[bool], None],
     ) -> None:
+        """`push` gets what workers have to know, `reachable` whether the cluster answers, each time it was asked."""
         self.settings = settings
         self.client: Client | None = None
         self._topics = frozenset(topics)
         self._push = push
+        self._reachable = reachable
+        self._pushed: ClusterMetadata | None = None
+        self._owed = 0
+        """How many answers are pushed although nothing is new in them: workers wait for the answer to their wish."""
         self._log = get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner(lambda error: self._log.error("cluster task failed", exc_info=error))
         self._broker = EmbeddedBroker(settings, daemon, self._broker_restarted) if settings.embedded else None
-        self.trouble: str | None = None
-        """Why the cluster can not be used now, for people; None when it can."""
+        self._reach = Reach(settings.bootstrap, self._log, time.monotonic())
+        self._missing = ""
 
     async def start(self) -> None:
-        """Start the embedded broker, if it is one, and the first refresh, which goes on by itself until it succeeds."""
+        """Start the embedded broker, if it is one, and to ask the cluster, which goes on by itself."""
         bootstrap = list(self.settings.bootstrap)
         if self._broker is not None:
             await self._broker.start()
             bootstrap = [self._broker.address]
+        self._reach = Reach(bootstrap, self._log, time.monotonic())
         settings = ClientSettings(
             self.settings.connection("ingestd-supervisor"),
             allow_auto_topic_creation=self.settings.create_topics,
@@ -187,7 +202,7 @@ class ClusterSession:
         )
         self.client = Client(bootstrap, settings)
         self.client.metadata.listen(self._changed)
-        self._tasks.start(self._first_refresh(self.client), "first refresh")
+        self._tasks.start(self._watch(self.client), "ask whether it answers")
 
     @property
     def metadata(self) -> ClusterMetadata | None:
@@ -202,23 +217,59 @@ class ClusterSession:
             topic in snapshot.topics and snapshot.topics[topic].partitions for topic in self._topics
         )
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the cluster can not be used now, for people; None when it can."""
+        error = None if self.client is None else self.client.metadata.last_error
+        if error is not None:
+            return f"cluster {self.settings.name}: {_reasons(error)}"
+        if self._reach.reason is not None:
+            return f"cluster {self.settings.name}: {self._reach.reason}"
+        return self._missing or None
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the cluster's last answer; 0 while it answers."""
+        return self._reach.silent_for(time.monotonic())
+
     def _changed(self, metadata: ClusterMetadata) -> None:
+        last = self._pushed
+        if not self._owed and last is not None and (last.nodes, last.topics) == (metadata.nodes, metadata.topics):
+            return
+        self._owed = max(0, self._owed - 1)
+        self._pushed = metadata
         self._push(MetadataPushed(self.settings.name, metadata))
 
-    async def _first_refresh(self, client: Client) -> None:
-        backoff = Backoff(initial=0.1, maximum=5.0)
-        while not self.ready:
-            try:
-                await client.metadata.refresh(sorted(self._topics), REFRESH_TIMEOUT)
-            except (IngestdError, OSError) as error:
-                trouble = f"cluster {self.settings.name}: {error}"
+    async def _watch(self, client: Client) -> None:
+        """Ask for the topics until all of them are known, and from then on for the brokers alone."""
+        topics = sorted(self._topics)
+        backoff = Backoff(initial=0.1, maximum=LOOK_INTERVAL)
+        while True:
+            if await self._look(client, topics) and self.ready:
+                topics = []
+                backoff.reset()
+                await asyncio.sleep(LOOK_INTERVAL)
             else:
-                trouble = self._missing_topics()
-            if trouble and trouble != self.trouble:
-                self._log.error("cluster can not be used", reason=trouble)
-            self.trouble = trouble or None
-            if trouble:
                 await asyncio.sleep(backoff.next_delay())
+
+    async def _look(self, client: Client, topics: Collection[str]) -> bool:
+        """Ask once; whether there was an answer."""
+        try:
+            await client.metadata.refresh(topics, REFRESH_TIMEOUT)
+        except (IngestdError, OSError) as error:
+            known = client.metadata.last_error
+            silent = f"no answer within {REFRESH_TIMEOUT:g} s" if isinstance(error, DeadlineExceeded) else str(error)
+            self._reach.failed(silent if known is None else _reasons(known), time.monotonic())
+            self._reachable(self._reach.reachable)
+            return False
+        self._reach.answered(time.monotonic())
+        self._reachable(self._reach.reachable)
+        if topics:
+            missing = self._missing_topics()
+            if missing and missing != self._missing:
+                self._log.error("cluster can not be used", reason=missing)
+            self._missing = missing
+        return True
 
     def _missing_topics(self) -> str:
         snapshot = self.metadata
@@ -231,6 +282,7 @@ class ClusterSession:
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """A worker misses metadata."""
         if self.client is not None:
+            self._owed = 2  # another request may be under way, which answers before the one that this asks for
             self.client.metadata.wanted(topics, reason)
 
     def hint(self, hinted: LeaderHinted) -> None:
@@ -266,6 +318,11 @@ class ClusterSession:
             await self.client.close(timeout=min(deadline.remaining, 2.0))
         if self._broker is not None:
             await self._broker.close(deadline)
+
+
+def _reasons(error: Exception) -> str:
+    """What each broker that was asked refused with, apart by `; `."""
+    return str(error).removeprefix(_NOBODY) or type(error).__name__
 
 
 def _final_code(error: Exception) -> ErrorCode | None:

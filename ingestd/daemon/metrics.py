@@ -68,6 +68,9 @@ class Metrics(Collector):
         text = "1 when a route has stopped: the cluster refuses a record for good, and /readyz says which."
         stopped = {name: int(stopped) for name, stopped in self._totals.stopped.items()}
         yield _family("ingestd_route_stopped", text, ["route"], _one_label(stopped))
+        text = "1 while a cluster answers; 0 when it was asked for 3 seconds and did not, or has not answered yet."
+        reachable = {name: int(answers) for name, answers in self._totals.reachable.items()}
+        yield _family("ingestd_cluster_reachable", text, ["cluster"], _one_label(reachable))
         text = "Seconds without any acknowledgement while a route's batches wait for one; 0 while none waits."
         yield _family("ingestd_route_waiting_seconds", text, ["route"], _one_label(self._totals.waiting()))
         yield from self._loss_families()

@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
@@ -159,10 +160,21 @@ class Supervisor:
         topics: dict[str, set[str]] = {name: set() for name in self._configuration.clusters}
         for route in self._configuration.routes:
             topics[route.cluster].add(route.topic)
-        return {
-            name: ClusterSession(settings, topics[name], self._configuration.daemon, self._push)
+        used = {
+            name: settings
             for name, settings in self._configuration.clusters.items()
             if topics[name] or settings.embedded
+        }
+        self.totals.reachable.update(dict.fromkeys(used, False))
+        return {
+            name: ClusterSession(
+                settings,
+                topics[name],
+                self._configuration.daemon,
+                self._push,
+                partial(self.totals.reachable.__setitem__, name),
+            )
+            for name, settings in used.items()
         }
 
     def fork_workers(self) -> None:
@@ -464,6 +476,11 @@ class Supervisor:
         waiting = [session.trouble or name for name, session in self._clusters.items() if not session.ready]
         if waiting:
             reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
+        reasons += [
+            f"no answer for {session.silent_seconds:.0f} s: {session.trouble}"
+            for session in self._clusters.values()
+            if session.ready and session.silent_seconds > DELIVERY_PATIENCE
+        ]
         return "; ".join(reasons) or None
 
     def status(self) -> DaemonStatus:

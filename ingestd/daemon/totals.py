@@ -32,6 +32,8 @@ class Totals:
         self.losses = Losses()
         self.stopped: dict[str, bool] = {}
         """Of each route, whether it has stopped because something can not be delivered."""
+        self.reachable: dict[str, bool] = {}
+        """Of each cluster, whether it answered when it was last asked."""
         self.retried: dict[str, str] = {}
         """By route, what the last of its batches that came back to be sent again came back with."""
         self._current: dict[int, WorkerStatistics] = {}

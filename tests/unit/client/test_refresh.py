@@ -292,3 +292,15 @@ async def test_close_ends_a_refresh_that_nobody_answers_at_once(cluster: Any, se
             await task
     with pytest.raises(Closed):
         await client.metadata.refresh(["t"], 1)
+
+
+async def test_the_last_attempts_error_is_known_until_one_is_answered(cluster: Any, settings: Any) -> None:
+    async with Client(["seed:9"], settings()) as client:
+        assert client.metadata.last_error is None
+        cluster.down = {"seed:9"}
+        with pytest.raises(DeadlineExceeded):
+            await client.metadata.refresh((), 0.05)
+        assert "seed:9" in str(client.metadata.last_error)
+        cluster.down = set()
+        await client.metadata.refresh((), 5)
+        assert client.metadata.last_error is None

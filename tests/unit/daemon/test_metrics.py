@@ -72,6 +72,14 @@ def test_totals_add_up_over_workers() -> None:
     assert totals.arena(7) == (0, 0)
 
 
+def test_whether_a_cluster_answers_is_shown() -> None:
+    totals = Totals()
+    totals.reachable = {"main": False, "other": True}
+    shown = samples(totals)
+    assert shown["ingestd_cluster_reachable", "main"] == 0
+    assert shown["ingestd_cluster_reachable", "other"] == 1
+
+
 def test_a_route_that_stopped_is_shown_and_so_is_one_that_did_not() -> None:
     totals = Totals()
     totals.stopped = {"access": False, "errors": True}

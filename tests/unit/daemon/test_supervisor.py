@@ -102,8 +102,9 @@ class FakeSession:
     starts = True
     ended = False
 
-    def __init__(self, settings, topics, daemon, push):
+    def __init__(self, settings, topics, daemon, push, reachable):
         self.settings, self.metadata, self.trouble, self.ready = settings, None, None, True
+        self.silent_seconds = 0.0
 
     async def start(self):
         if not self.starts:
@@ -271,12 +272,16 @@ async def test_a_second_signal_cuts_the_drain_short(make, monkeypatch):
 
 
 async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(make, monkeypatch):
-    monkeypatch.setattr(supervisor, "ONCE_START_TIMEOUT", 0.0)
     route = FakeRoute((Found("a", 0, {}, 9),))
-    running = asyncio.create_task(make(route, once=True, once_patience=0.01).run())
+    made = make(route, once=True, once_patience=0.01)
+    made._clusters["c"].trouble = "cluster c: nowhere:1: Connection refused"
+    running = asyncio.create_task(made.run())
     route.looked.set()
     summary = await ends(running)
-    assert summary.failures[0] == "gave up: nothing was acknowledged for 0.01 s"
+    assert summary.failures == (
+        "gave up: nothing was acknowledged for 0.01 s",
+        "cluster c: nowhere:1: Connection refused",
+    )
     assert not summary.complete
 
 
@@ -524,6 +529,16 @@ async def test_a_route_that_failed_is_no_reason_to_restart_the_daemon(make):
     assert made.totals.stopped == {"r": True}
     made._workers.get = lambda slot: None
     assert made.unhealthy() == "workers between two lives: [0]"
+    await stops(running)
+
+
+async def test_a_cluster_that_does_not_answer_for_long_is_named_though_nothing_waits_for_it(make):
+    made, running = await started(make, FakeRoute())
+    session = made._clusters["c"]
+    session.trouble = "cluster c: nowhere:1: Connection refused"
+    for seconds, said in ((9.0, None), (20.0, "no answer for 20 s: cluster c: nowhere:1: Connection refused")):
+        session.silent_seconds = seconds
+        assert made.not_ready() == said
     await stops(running)
 
 

@@ -1,0 +1,99 @@
+"""Cluster session: what it makes of answers and of their absence, and what it tells the workers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import structlog
+
+from ingestd.client.metadata import ClusterMetadata, Node, TopicMetadata
+from ingestd.daemon.clusters import ClusterSession
+from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
+from ingestd.errors import ConnectionLost, DeadlineExceeded
+
+REFUSED = ConnectionLost("no broker answered: kafka-1:9092: Connection refused")
+
+
+class Metadata:
+    """Refreshes as a test says: `error` is raised, `last_error` is what the newest attempt failed with."""
+
+    def __init__(self) -> None:
+        self.snapshot = ClusterMetadata()
+        self.error = None
+        self.last_error = None
+        self.asked = []
+        self.wishes = []
+
+    async def refresh(self, topics, timeout):
+        self.asked.append(list(topics))
+        if self.error is not None:
+            raise self.error
+
+    def wanted(self, topics, reason):
+        self.wishes.append(topics)
+
+
+@pytest.fixture
+def metadata():
+    return Metadata()
+
+
+@pytest.fixture
+def heard():
+    return SimpleNamespace(pushed=[], reachable=[], events=[])
+
+
+@pytest.fixture
+def session(metadata, heard):
+    settings = ClusterSettings("main", bootstrap=("kafka-1:9092",))
+    with structlog.testing.capture_logs() as heard.events:
+        made = ClusterSession(settings, ["t"], DaemonSettings(), heard.pushed.append, heard.reachable.append)
+        made.client = SimpleNamespace(metadata=metadata)
+        yield made
+
+
+async def test_why_a_cluster_does_not_answer_is_known_from_the_first_attempt_on(session, metadata, heard):
+    metadata.error, metadata.last_error = DeadlineExceeded("refreshing metadata"), REFUSED
+    assert not await session._look(session.client, ["t"])
+    assert session.trouble == "cluster main: kafka-1:9092: Connection refused"
+    session._reach._answered_at -= 10
+    assert not await session._look(session.client, ["t"])
+    assert heard.reachable == [False, False]
+    assert [(event["event"], event["reason"]) for event in heard.events] == [
+        ("cluster does not answer", "kafka-1:9092: Connection refused")
+    ]
+    assert session.silent_seconds >= 10
+
+
+async def test_brokers_that_are_silent_without_an_error_are_said_too(session, metadata, heard):
+    metadata.error = DeadlineExceeded("refreshing metadata")
+    session._reach._answered_at -= 10
+    assert not await session._look(session.client, [])
+    assert heard.events[0]["reason"] == "no answer within 3 s"
+    assert session.trouble == "cluster main: no answer within 3 s"
+
+
+async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session, metadata, heard):
+    metadata.snapshot = ClusterMetadata(topics={"t": TopicMetadata("t", None, ())}, version=1)
+    for _ in range(3):
+        assert await session._look(session.client, ["t"])
+    assert heard.reachable == [True] * 3
+    assert session.trouble == "cluster main: no such topic: t, and it was not created on demand"
+    assert [event["event"] for event in heard.events] == ["cluster can not be used"]
+
+
+def test_workers_get_what_changed_and_the_answer_to_what_they_wished_for(session, metadata, heard):
+    nodes = {1: Node(1, "kafka-1", 9092)}
+    first = ClusterMetadata(nodes=nodes, version=1)
+    session._changed(first)
+    session._changed(ClusterMetadata(nodes=nodes, version=2))
+    assert len(heard.pushed) == 1  # a look that brought nothing new
+    # A look is under way when a worker wishes for a topic: its answer comes first, and may be older than the wish.
+    session.wanted(["t"], "its leader is not known")
+    assert metadata.wishes == [["t"]]
+    for version in (3, 4, 5):
+        session._changed(ClusterMetadata(nodes=nodes, version=version))
+    assert [push.metadata.version for push in heard.pushed] == [1, 3, 4]
+    session._changed(ClusterMetadata(nodes={1: Node(1, "kafka-2", 9092)}, version=6))
+    assert heard.pushed[-1].metadata.version == 6
