@@ -139,7 +139,7 @@ class Intake:
     def lost(self, loss: Loss) -> None:
         """See `Sources`."""
         thing = _printable(loss.thing)
-        fields = {"file": thing, "reason": loss.reason, "from": loss.start, "bytes": loss.length}
+        fields = {"file": thing, "reason": loss.reason, "start": loss.start, "bytes": loss.length}
         self._log.error("data lost", **fields, at_least=not loss.exact)
         self._news.lost(self.route, replace(loss, thing=thing))
 

@@ -28,17 +28,17 @@ class LossCount:
 
 @dataclass(frozen=True, slots=True)
 class LossStatus:
-    """One loss: when it was noticed (ISO 8601), of what, why; `length` bytes from `start` on, or at least so many.
+    """One loss, in the words of the log event `data lost`: when it was noticed (ISO 8601), of what, why.
 
-    `exact` says which of both.
+    It is `bytes` bytes from `start` on, or at least so many where `at_least` says so.
     """
 
     time: str
-    thing: str
+    file: str
     reason: str
     start: int
-    length: int
-    exact: bool
+    bytes: int
+    at_least: bool
 
 
 class Losses:
@@ -59,7 +59,7 @@ class Losses:
         count.events += 1
         count.bytes += loss.length
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        shown = LossStatus(now, loss.thing, loss.reason, loss.start, loss.length, loss.exact)
+        shown = LossStatus(now, loss.thing, loss.reason, loss.start, loss.length, not loss.exact)
         self._last.setdefault(route, deque(maxlen=_SHOWN)).append(shown)
 
     @property

@@ -519,9 +519,9 @@ def check_said(trial: Trial, path: Path, reason: str) -> None:
     assert reason in str(event)
     assert losses_counted(trial, reason) == 1
     (loss,) = trial.daemon.status()["routes"][0]["losses"]
-    assert loss["thing"] == str(path)
+    assert loss["file"] == str(path)
     assert loss["reason"] == reason
-    assert loss["length"] > 0
+    assert loss["bytes"] > 0
 
 
 def test_a_file_that_was_deleted_unread_while_the_daemon_was_down_is_a_loss_that_is_said(

@@ -30,7 +30,7 @@ class ToyDaemon:
     def status(self) -> DaemonStatus:
         worker = WorkerStatus(0, 4711, 1, 1, 0.5, 65536, 0)
         source = SourceStatus("dev-1", "/a", 3, 100, "/pods/a.1")
-        loss = LossStatus("2026-07-01T12:00:00+00:00", "/b", "deleted", 100, 50, exact=False)
+        loss = LossStatus("2026-07-01T12:00:00+00:00", "/b", "deleted", 100, 50, at_least=True)
         route = RouteStatus("access", "local", "t", 10, 2000, 2000, {"vanished": 1}, [source], [loss])
         return DaemonStatus("0.1.0", 4710, 1.5, True, [worker], [route])
 
@@ -88,11 +88,11 @@ async def test_status_is_json(get) -> None:
     }
     assert shown["routes"][0]["losses"][0] == {
         "time": "2026-07-01T12:00:00+00:00",
-        "thing": "/b",
+        "file": "/b",
         "reason": "deleted",
         "start": 100,
-        "length": 50,
-        "exact": False,
+        "bytes": 50,
+        "at_least": True,
     }
     assert shown["workers"][0]["pid"] == 4711
 

@@ -135,7 +135,7 @@ def test_a_loss_is_an_error_with_file_reason_and_range(logged):
     made.lost(loss)
     event = only(logged)
     assert (event["event"], event["level"], event["route"]) == ("data lost", "error", "r")
-    fields = ("file", "reason", "from", "bytes", "at_least")
+    fields = ("file", "reason", "start", "bytes", "at_least")
     assert [event[name] for name in fields] == ["/logs/caf\\xe9", "deleted", 2_204_000, 15_200, True]
     assert news.losses == [("r", Loss("/logs/caf\\xe9", "deleted", 2_204_000, 15_200, exact=False))]
 

@@ -25,7 +25,7 @@ def test_the_last_losses_of_a_route_are_kept_with_their_time():
     for number in range(25):
         losses.count("r", Loss(f"/{number}", "deleted", number, 1, exact=False))
     last = losses.last("r")
-    assert [loss.thing for loss in last] == [f"/{number}" for number in range(5, 25)]
-    assert (last[-1].reason, last[-1].start, last[-1].length, last[-1].exact) == ("deleted", 24, 1, False)
+    assert [loss.file for loss in last] == [f"/{number}" for number in range(5, 25)]
+    assert (last[-1].reason, last[-1].start, last[-1].bytes, last[-1].at_least) == ("deleted", 24, 1, True)
     assert datetime.fromisoformat(last[-1].time).tzinfo is not None
     assert losses.last("s") == ()

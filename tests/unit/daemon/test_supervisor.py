@@ -426,7 +426,7 @@ async def test_a_loss_is_counted_and_shown_and_no_success_of_a_run_with_an_end(m
     route.said[0].lost(Loss("/logs/a", "deleted", 100, 50, exact=True))
     route.said[0].lost(Loss("/logs/b", "truncated", 0, 7, exact=False))
     (shown,) = made.status().routes
-    assert [(loss.thing, loss.reason, loss.length) for loss in shown.losses] == [
+    assert [(loss.file, loss.reason, loss.bytes) for loss in shown.losses] == [
         ("/logs/a", "deleted", 50),
         ("/logs/b", "truncated", 7),
     ]
