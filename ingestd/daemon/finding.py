@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.intake import IntakeNews
     from ingestd.daemon.positions import PositionStore
     from ingestd.daemon.source import End, Finder, Found, Route
+    from ingestd.daemon.status import NotTaken
     from ingestd.tasks import TaskOwner
 
 __all__ = ["Finding"]
@@ -122,6 +123,10 @@ class Finding:
     def taken(self, route: str) -> int:
         """How many sources of a route were found."""
         return self._intakes[route].taken if route in self._intakes else 0
+
+    def not_taken(self, route: str) -> Sequence[NotTaken]:
+        """The last files of a route that are not taken, oldest first."""
+        return self._intakes[route].not_taken if route in self._intakes else ()
 
     def ended(self, route: str, found: Found, end: End) -> None:
         """A source is finished: its finder looks at what stands in its place."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable
+from ingestd.daemon.status import NotTaken
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingestd.daemon.handover import Handover
     from ingestd.daemon.positions import PositionStore, StoredRoute
     from ingestd.daemon.source import End, Finder, Found, Loss, Route, StoredPosition
@@ -26,6 +30,9 @@ FORGOTTEN_AT_ONCE: Final = 200
 
 FORGETTING_PAUSE: Final = 0.05
 """Seconds between two such turns."""
+
+NOT_TAKEN_SHOWN: Final = 100
+"""Files not taken of a route that /status shows: the last ones."""
 
 
 class IntakeNews(Protocol):
@@ -61,6 +68,12 @@ class Intake:
         self._rows = {} if stored is None else {row.source: row for row in stored.positions}
         """What was stored at the start of sources that the finder has not named yet."""
         self._missing = set() if stored is None else stored.missing
+        self._not_taken: dict[str, NotTaken] = {}
+
+    @property
+    def not_taken(self) -> Sequence[NotTaken]:
+        """What was not taken, and is not taken yet as far as is known: the last ones, oldest first."""
+        return tuple(self._not_taken.values())
 
     async def scan(self) -> None:
         """One complete pass; returns when all that it found is with its owners."""
@@ -108,6 +121,7 @@ class Intake:
     def appeared(self, found: Found) -> None:
         """See `Sources`."""
         self.taken += 1
+        self._not_taken.pop(found.display_name, None)
         row = self._known(found.source)
         stored = row is not None and (row.position, row.detail) == (found.position, found.detail)
         self._handover.appeared(self.route.name, found, stored=stored)
@@ -133,7 +147,11 @@ class Intake:
     def trouble(self, thing: str, reason: str) -> None:
         """See `Sources`."""
         thing, reason = _printable(thing), _printable(reason)
-        self._log.warning("file not taken", thing=thing, reason=reason)
+        self._log.warning("file not taken", file=thing, reason=reason)
+        self._not_taken.pop(thing, None)
+        self._not_taken[thing] = NotTaken(datetime.now(UTC).isoformat(timespec="seconds"), thing, reason)
+        if len(self._not_taken) > NOT_TAKEN_SHOWN:
+            del self._not_taken[next(iter(self._not_taken))]
         self._news.untakeable(self.route, thing, reason)
 
     def lost(self, loss: Loss) -> None:

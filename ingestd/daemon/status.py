@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.losses import LossStatus
     from ingestd.daemon.totals import Totals
 
-__all__ = ["ClusterStatus", "DaemonStatus", "DaemonView", "RouteStatus", "SourceStatus", "WorkerStatus"]
+__all__ = ["ClusterStatus", "DaemonStatus", "DaemonView", "NotTaken", "RouteStatus", "SourceStatus", "WorkerStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,20 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class NotTaken:
+    """A file that is not taken, in the words of the log event `file not taken`: when that was said last, and why."""
+
+    time: str
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RouteStatus:
     """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now.
 
-    losses: the last ones, oldest first.
+    stopped: why nothing more of it is sent until a restart; None while it goes on.
+    losses: the last ones, oldest first. not_taken: the last files that are not taken, oldest first.
     """
 
     name: str
@@ -57,6 +67,8 @@ class RouteStatus:
     errors: Mapping[str, int] = field(default_factory=dict)
     sources: Sequence[SourceStatus] = ()
     losses: Sequence[LossStatus] = ()
+    not_taken: Sequence[NotTaken] = ()
+    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

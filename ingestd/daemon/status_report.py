@@ -8,13 +8,13 @@ from ingestd.daemon.statistics import RouteCounters
 from ingestd.daemon.status import ClusterStatus, RouteStatus, SourceStatus, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ingestd.daemon.clusters import ClusterSession
-    from ingestd.daemon.losses import LossStatus
     from ingestd.daemon.shards import Shards
     from ingestd.daemon.source import Route
     from ingestd.daemon.statistics import SourceGauges
+    from ingestd.daemon.status import NotTaken
     from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
 
@@ -36,15 +36,37 @@ def worker_status(slot: int, workers: Workers, totals: Totals) -> WorkerStatus:
     )
 
 
-def route_statuses(routes: Mapping[str, Route], totals: Totals, shards: Shards) -> list[RouteStatus]:
-    """Every route: totals since the daemon's start, the last losses, and the sources that workers have open."""
+def route_statuses(
+    routes: Mapping[str, Route],
+    totals: Totals,
+    shards: Shards,
+    not_taken: Callable[[str], Sequence[NotTaken]],
+    stopped: Mapping[str, str],
+) -> list[RouteStatus]:
+    """Every route: totals since the daemon's start, the last losses, and the sources that workers have open.
+
+    `not_taken` gives a route's files that are not taken; `stopped` says why those that stopped did.
+    """
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
     for name, gauges in totals.sources().items():
         sources[gauges.route].append(_source_status(name, gauges, shards))
     return [
-        _route_status(route, counted.get(name, RouteCounters()), sources[name], totals.losses.last(name))
+        RouteStatus(
+            name=name,
+            cluster=route.cluster,
+            topic=route.topic,
+            records=counters.records_acknowledged,
+            bytes_read=counters.bytes_read,
+            bytes_acknowledged=counters.bytes_acknowledged,
+            errors=counters.errors,
+            sources=sources[name],
+            losses=totals.losses.last(name),
+            not_taken=not_taken(name),
+            stopped=stopped.get(name),
+        )
         for name, route in routes.items()
+        for counters in [counted.get(name, RouteCounters())]
     ]
 
 
@@ -52,22 +74,6 @@ def _source_status(name: str, gauges: SourceGauges, shards: Shards) -> SourceSta
     shard = shards.get(gauges.route, name)
     path = "" if shard is None else str(shard.found.detail.get("path", ""))
     return SourceStatus(name, gauges.label, gauges.unread, gauges.position, path)
-
-
-def _route_status(
-    route: Route, counters: RouteCounters, sources: list[SourceStatus], losses: Sequence[LossStatus]
-) -> RouteStatus:
-    return RouteStatus(
-        name=route.name,
-        cluster=route.cluster,
-        topic=route.topic,
-        records=counters.records_acknowledged,
-        bytes_read=counters.bytes_read,
-        bytes_acknowledged=counters.bytes_acknowledged,
-        errors=counters.errors,
-        sources=sources,
-        losses=losses,
-    )
 
 
 def cluster_status(name: str, session: ClusterSession) -> ClusterStatus:

@@ -491,7 +491,9 @@ class Supervisor:
             uptime_seconds=time.monotonic() - self._began,
             ready=self.not_ready() is None,
             workers=[worker_status(slot, self._workers, self.totals) for slot in range(self._workers.count)],
-            routes=route_statuses(self._routes, self.totals, self._shards),
+            routes=route_statuses(
+                self._routes, self.totals, self._shards, self._finding.not_taken, self._route_failures
+            ),
             clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
         )
 

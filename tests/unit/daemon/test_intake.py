@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+from datetime import datetime
 
 import pytest
 import structlog
@@ -145,8 +146,29 @@ def test_a_file_that_is_not_taken_is_named(logged):
     made.trouble("/logs/a", "it has NUL bytes")
     event = only(logged)
     assert (event["event"], event["level"]) == ("file not taken", "warning")
-    assert (event["thing"], event["reason"]) == ("/logs/a", "it has NUL bytes")
+    assert (event["file"], event["reason"]) == ("/logs/a", "it has NUL bytes")
     assert news.troubles == [("r", "/logs/a", "it has NUL bytes")]
+
+
+def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are_taken():
+    made, *_ = make()
+    made.trouble("/logs/a", "can not be read: Permission denied")
+    made.trouble("/logs/b", "a directory, not a file")
+    made.trouble("/logs/a", "it has NUL bytes")
+    assert [(each.file, each.reason) for each in made.not_taken] == [
+        ("/logs/b", "a directory, not a file"),
+        ("/logs/a", "it has NUL bytes"),
+    ]
+    assert datetime.fromisoformat(made.not_taken[0].time).tzinfo is not None
+    made.appeared(Found("8-2a-1f", 0, {}, label="/logs/a"))
+    assert [each.file for each in made.not_taken] == ["/logs/b"]
+
+
+def test_of_many_files_that_are_not_taken_the_last_are_kept():
+    made, *_ = make()
+    for number in range(250):
+        made.trouble(f"/logs/{number}", "can not be read: Permission denied")
+    assert [each.file for each in made.not_taken] == [f"/logs/{number}" for number in range(150, 250)]
 
 
 async def test_a_scan_is_done_when_what_it_found_is_with_its_owners():

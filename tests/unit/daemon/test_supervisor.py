@@ -528,6 +528,7 @@ async def test_a_route_that_failed_is_no_reason_to_restart_the_daemon(make):
     assert made.not_ready() == "route r stopped: MESSAGE_TOO_LARGE"
     assert made.totals.stopped == {"r": True}
     made._workers.get = lambda slot: None
+    assert made.status().routes[0].stopped == "MESSAGE_TOO_LARGE"
     assert made.unhealthy() == "workers between two lives: [0]"
     await stops(running)
 
