@@ -114,7 +114,9 @@ class Metrics(Collector):
             "ingestd_produce_retries", "Produce requests tried again, by what failed them.", labels=["route", "error"]
         )
         errors = CounterMetricFamily(
-            "ingestd_errors", "Batches or sources that failed, for good or for now, by kind.", labels=["route", "kind"]
+            "ingestd_errors",
+            "What failed, for good or for now, by kind: not_taken, read, positions; or as Kafka names it.",
+            labels=["route", "kind"],
         )
         ratio = GaugeMetricFamily(
             "ingestd_compression_ratio", "Batch bytes before by after compression, since the start.", labels=["route"]

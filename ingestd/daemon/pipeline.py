@@ -15,6 +15,7 @@ from ingestd.daemon.outbox import Outbox
 from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Lane
 from ingestd.daemon.source_reports import SourceReports
+from ingestd.daemon.statistics import READ
 from ingestd.errors import IngestdError
 from ingestd.logs import get_logger
 
@@ -208,7 +209,7 @@ class Pipeline:
         self._queue(held)
 
     def _trouble(self, held: OpenSource, error: OSError) -> None:
-        self._counters.count_error(type(error).__name__)
+        self._counters.count_error(READ)
         self._news.troubled(held.assignment, str(error))
         again = self._open if held.source is None else self._queue
         held.retry = self._loop.call_later(held.backoff.next_delay(), again, held)

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ingestd.producer.events import LATENCY_BOUNDS
 
-__all__ = ["LATENCY_BOUNDS", "RouteCounters", "SourceGauges", "WorkerStatistics"]
+__all__ = [
+    "ERROR_KINDS",
+    "LATENCY_BOUNDS",
+    "NOT_TAKEN",
+    "POSITIONS",
+    "READ",
+    "RouteCounters",
+    "SourceGauges",
+    "WorkerStatistics",
+]
+
+NOT_TAKEN: Final = "not_taken"
+"""A file is not taken: unreadable when it was found, a directory, another tail's."""
+
+READ: Final = "read"
+"""A source could not be opened or read. It is tried again."""
+
+POSITIONS: Final = "positions"
+"""Positions could not be stored. They are tried again."""
+
+ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS)
+"""Kinds of errors that are shown at zero. What stops a route is counted beside them, as Kafka names it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +55,7 @@ class RouteCounters:
     retries: dict[str, int] = field(default_factory=dict)
     """Produce requests tried again, by Kafka error name (or `connection_lost`, `deadline_exceeded`)."""
     errors: dict[str, int] = field(default_factory=dict)
-    """Batches or sources that failed for good or for now, by kind."""
+    """Batches or sources that failed for good or for now, by kind (`ERROR_KINDS`, or as Kafka names it)."""
     latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
     """Batches by seconds from hand-over to the producer until acknowledged; not cumulative, one count per bucket."""
     latency_sum: float = 0.0

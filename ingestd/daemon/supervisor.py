@@ -39,7 +39,7 @@ from ingestd.daemon.handover import Handover
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
-from ingestd.daemon.statistics import RouteCounters
+from ingestd.daemon.statistics import NOT_TAKEN, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
@@ -135,12 +135,12 @@ class Supervisor:
         self._routes = {route.name: route for route in configuration.routes}
         for route in configuration.routes:
             self.totals.losses.expect(route.name, route.loss_reasons)
-            self.totals.stopped[route.name] = False
+            self.totals.expect(route.name)
         self._http: HttpServer | None = None
         state = prepare_state(configuration.daemon)
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
-        self._checkpoint = Checkpoint(self._positions, lambda route: self.totals.error(route, "positions"))
+        self._checkpoint = Checkpoint(self._positions, lambda route: self.totals.error(route, POSITIONS))
         self._clusters = self._sessions()
         self._workers = Workers(
             configuration.daemon,
@@ -351,7 +351,7 @@ class Supervisor:
 
     def untakeable(self, route: Route, thing: str, reason: str) -> None:
         """See `IntakeNews`."""
-        self.totals.error(route.name, "source")
+        self.totals.error(route.name, NOT_TAKEN)
         if self._once:
             self._failures.append(f"{route.name}: {thing}: {reason}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.daemon.losses import Losses
-from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
+from ingestd.daemon.statistics import ERROR_KINDS, RouteCounters, SourceGauges, WorkerStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -84,6 +84,11 @@ class Totals:
         """The worker of a slot died and was started again."""
         self._restarts[slot] = self._restarts.get(slot, 0) + 1
         self.worker_started(slot)
+
+    def expect(self, route: str) -> None:
+        """Show a route from now on: not stopped, and its kinds of errors at zero."""
+        self.stopped[route] = False
+        self._ended_routes[route] = RouteCounters(errors=dict.fromkeys(ERROR_KINDS, 0))
 
     def error(self, route: str, kind: str) -> None:
         """Count an error that the supervisor itself met (a file that is not taken, a topic that is not there)."""

@@ -11,7 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from ingestd.daemon.metrics import Metrics
 from ingestd.daemon.source import Loss
-from ingestd.daemon.statistics import LATENCY_BOUNDS, RouteCounters, SourceGauges, WorkerStatistics
+from ingestd.daemon.statistics import (
+    ERROR_KINDS,
+    LATENCY_BOUNDS,
+    NOT_TAKEN,
+    RouteCounters,
+    SourceGauges,
+    WorkerStatistics,
+)
 from ingestd.daemon.totals import Totals
 
 
@@ -70,6 +77,16 @@ def test_totals_add_up_over_workers() -> None:
     assert totals.routes()["access"].bytes_acknowledged == 3000
     assert totals.arena(0) == (64 * 1024 * 1024, 3 * 64 * 1024)
     assert totals.arena(7) == (0, 0)
+
+
+def test_kinds_of_errors_are_there_from_the_start_at_zero() -> None:
+    totals = Totals()
+    totals.expect("access")
+    shown = samples(totals)
+    assert [shown["ingestd_errors_total", "access", kind] for kind in ERROR_KINDS] == [0, 0, 0]
+    assert shown["ingestd_route_stopped", "access"] == 0
+    totals.error("access", NOT_TAKEN)
+    assert samples(totals)["ingestd_errors_total", "access", "not_taken"] == 1
 
 
 def test_whether_a_cluster_answers_is_shown() -> None:
