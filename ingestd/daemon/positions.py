@@ -78,13 +78,14 @@ class PositionStore:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open, or make, the file, and bring it to the present format.
+        """Open the file, or make it where there is none, and bring it to the present format.
 
-        Raises `PositionsUnavailable`, and `PositionsDamaged` where the file is none of ours or of a later format.
+        Raises `PositionsUnavailable`; `PositionsDamaged` where the file is empty, none of ours or of a later format.
         """
         self.path = path
         try:
-            path.touch(mode=0o600, exist_ok=True)
+            if not path.exists():
+                _make(path)
             self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
             try:
                 self._open()
@@ -96,14 +97,13 @@ class PositionStore:
             raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
 
     def _open(self) -> None:
+        if not self.path.stat().st_size:  # before SQLite sees it, which would delete the log beside it
+            raise self._damaged("the file is empty: what was in it is gone")
         version = self._check_format()
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         if version < FORMAT:
-            self._database.execute("BEGIN IMMEDIATE")
-            for statement in (_SCHEMA, _SCHEMA_OF_RUNS, _SCHEMA_OF_ABSENCE, f"PRAGMA user_version = {FORMAT}"):
-                self._database.execute(statement)
-            self._database.execute("COMMIT")
+            _bring_up(self._database)
         self._database.execute("PRAGMA busy_timeout = 0")
 
     def _check_format(self) -> int:
@@ -115,8 +115,9 @@ class PositionStore:
                 f"run that version, or start over: {self._start_over}"
             )
         tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables and "position" not in tables:
-            raise self._damaged(f"not ingestd's positions, but a database of {', '.join(sorted(tables))}")
+        if "position" not in tables:
+            others = ", ".join(sorted(tables)) or "no tables"
+            raise self._damaged(f"not ingestd's positions, but a database of {others}")
         for table in tables & _COLUMNS.keys():
             there = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
             expected = _COLUMNS[table] | ({"missing"} if version and table == "position" else set())
@@ -268,6 +269,27 @@ class PositionStore:
     def close(self) -> None:
         """Close the file, its log folded in."""
         self._database.close()
+
+
+def _make(path: Path) -> None:
+    """Make the file, whole or not at all: an empty one is never what a first start left behind."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = MEMORY")  # no file beside it that the next attempt could come upon
+        _bring_up(database)
+    for left in ("-wal", "-shm"):  # of a file that somebody moved away: SQLite would write its log into this one
+        path.with_name(path.name + left).unlink(missing_ok=True)
+    fresh.rename(path)
+
+
+def _bring_up(database: sqlite3.Connection) -> None:
+    """Bring a file without tables, or one of an older format, to the present format."""
+    database.execute("BEGIN IMMEDIATE")
+    for statement in (_SCHEMA, _SCHEMA_OF_RUNS, _SCHEMA_OF_ABSENCE, f"PRAGMA user_version = {FORMAT}"):
+        database.execute(statement)
+    database.execute("COMMIT")
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ingestd.daemon import positions
 from ingestd.daemon.positions import PositionsDamaged, PositionStore, PositionsUnavailable, StoredRoute
 from ingestd.daemon.source import StoredPosition, WrongDetail
 
@@ -37,9 +38,9 @@ def stored(path):
         store.close()
 
 
-def fill(path, **positions):
+def fill(path, **moved):
     store = PositionStore(path)
-    store.write([("r", StoredPosition(source, position, {})) for source, position in positions.items()])
+    store.write([("r", StoredPosition(source, position, {})) for source, position in moved.items()])
     store.close()
 
 
@@ -170,6 +171,44 @@ def test_what_a_later_ingestd_wrote_is_refused_and_left_as_it_is(path):
 
 
 # Damage.
+
+
+def test_an_empty_file_is_damage_and_no_first_run(path):
+    # It was taken for one: everything was sent again, without a word.
+    path.touch()
+    beside = path.with_name("positions.sqlite-wal")
+    beside.write_bytes(b"what may still be saved")
+    with pytest.raises(PositionsDamaged) as refused:
+        PositionStore(path)
+    assert str(refused.value) == (
+        f"{path}: the file is empty: what was in it is gone\n"
+        "put back a copy of it, or start over: "
+        "move the file away; every route then begins as if it had never run, and lines are sent again"
+    )
+    assert beside.exists()
+
+
+def test_a_first_start_that_is_cut_short_leaves_no_empty_file(path, monkeypatch):
+    def full(database):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(positions, "_bring_up", full)
+        with pytest.raises(PositionsUnavailable, match="is full"):
+            PositionStore(path)
+    assert not path.exists()
+    assert stored(path) == {}
+
+
+def test_the_log_of_a_file_that_was_moved_away_is_not_read_into_the_new_one(path, tmp_path):
+    # As after a kill: the file's newest rows are in the log beside it.
+    store = PositionStore(path)
+    store.write([("r", StoredPosition("a", 1, {}))])
+    wal = path.with_name("positions.sqlite-wal").read_bytes()
+    store.close()
+    path.rename(tmp_path / "moved away")
+    path.with_name("positions.sqlite-wal").write_bytes(wal)
+    assert stored(path) == {}
 
 
 def test_a_file_that_is_no_database_is_named_with_what_to_do(path):
