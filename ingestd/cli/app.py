@@ -64,7 +64,7 @@ def check(config: Path) -> None:
     configuration = load_configuration(config)
     parts = {
         "cluster": configuration.clusters,
-        "route": configuration.routes,
+        "tail": configuration.routes,
         "pipeline": configuration.pipelines,
     }
     found = ", ".join(f"{len(items)} {name}{'' if len(items) == 1 else 's'}" for name, items in parts.items())

@@ -43,6 +43,7 @@ def read_configuration(path: Path, kinds: Mapping[str, type[Route]]) -> Configur
     pipelines = _pipelines(document)
     _check_unique(document, kinds)
     _check_room(document, daemon, kinds)
+    _check_something(document, kinds)
     if document.faults:
         raise FaultyConfiguration(document.faults)
     return Configuration(path, daemon, clusters, tuple(routes), pipelines)
@@ -178,6 +179,14 @@ def _check_unique(document: Document, kinds: Mapping[str, type[Route]]) -> None:
                 if other != (section, name):
                     problem = f"[{dotted(other)}] takes {claim[0]} too; a file belongs to one route"
                     document.fault((section, name, "paths"), problem)
+
+
+def _check_something(document: Document, kinds: Mapping[str, type[Route]]) -> None:
+    """A file of which nobody could make any use: a wrong path, or a first attempt."""
+    expected = ["clusters", *kinds, "pipelines"]
+    if not document.faults and not any(document.tables(section) for section in expected):
+        problem = f"nothing to do in it; expected [clusters.NAME], and what uses it, as [{expected[1]}.NAME] does"
+        document.fault((), problem, show=False)
 
 
 def _check_room(document: Document, daemon: DaemonSettings, kinds: Mapping[str, type[Route]]) -> None:

@@ -145,7 +145,7 @@ def test_an_interrupted_verb_says_nothing(
 def test_check_says_what_is_configured(config, capsys: pytest.CaptureFixture[str]) -> None:
     file = config()
     assert main(["check", file]) == 0
-    assert capsys.readouterr().out == f"{file}: good (1 cluster, 1 route, 0 pipelines)\n"
+    assert capsys.readouterr().out == f"{file}: good (1 cluster, 1 tail, 0 pipelines)\n"
     assert not Path(file).with_name("state").exists()
 
 
@@ -157,6 +157,24 @@ def test_check_shows_every_fault_on_a_line_of_its_own(config, capsys: pytest.Cap
         f"ingestd: {file}: tails.access.lingr = 1: unknown key; did you mean 'linger'?",
         f'ingestd: {file}: tails.access.linger = "x": expected a finite number',
     ]
+
+
+@pytest.mark.parametrize("text", ["", "workers = 1\n", "[tails]\n"])
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_a_configuration_with_nothing_to_do_is_refused_with_what_is_expected(config, text, verb, capsys) -> None:
+    file = config(text)
+    assert main([verb, file]) == 2
+    assert capsys.readouterr().err == (
+        f"ingestd: {file}: nothing to do in it; expected [clusters.NAME], and what uses it, as [tails.NAME] does\n"
+    )
+
+
+def test_what_only_tools_use_is_a_good_configuration_and_none_to_run(config, capsys) -> None:
+    file = config("[clusters.main]\nbootstrap = ['kafka-1:9092']\n")
+    assert main(["check", file]) == 0
+    assert main(["run", file]) == 2
+    said = f"ingestd: {file}: nothing to run; expected [tails.NAME], or an embedded cluster\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,8 +136,13 @@ def test_a_good_file_becomes_values(read) -> None:
     )
 
 
-def test_an_empty_file_has_the_defaults(read) -> None:
-    configuration = read("")
+def test_an_empty_file_is_refused_with_what_is_expected(faults) -> None:
+    assert faults("") == ["nothing to do in it; expected [clusters.NAME], and what uses it, as [tails.NAME] does"]
+    assert faults("tail = 1") == ["tail: unknown table; did you mean 'tails'?"]
+
+
+def test_what_is_not_given_has_the_defaults(read) -> None:
+    configuration = read("[clusters.main]\nbootstrap = ['kafka-1:9092']")
     assert configuration.daemon == DaemonSettings()
     assert configuration.daemon.worker_count >= 1
     assert not configuration.routes
