@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
+from ingestd import __version__
 from ingestd.daemon.configuration import parse_address
 from ingestd.daemon.metrics import Metrics
 from ingestd.errors import ConfigurationError
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from ingestd.daemon.status import DaemonView
 
 __all__ = ["HttpServer", "serve"]
+
+_ENDPOINTS = f"""ingestd {__version__}
+
+/metrics  for Prometheus
+/healthz  200 while every worker runs, else 503 and which does not: for a liveness probe
+/readyz   200 while everything is delivered, else 503 and what is not: for alerts
+/status   workers, tails with their files, losses and files not taken, clusters: as JSON
+"""
 
 
 class HttpServer:
@@ -54,6 +63,9 @@ async def serve(address: str, view: DaemonView) -> HttpServer:
 def _application(view: DaemonView) -> web.Application:
     shown = Metrics(view.totals)
 
+    async def endpoints(_request: web.Request) -> web.Response:
+        return web.Response(text=_ENDPOINTS)
+
     async def metrics(request: web.Request) -> web.Response:
         content_type, body = shown.exposition(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -71,6 +83,7 @@ def _application(view: DaemonView) -> web.Application:
     application = web.Application()
     application.add_routes(
         [
+            web.get("/", endpoints),
             web.get("/metrics", metrics),
             web.get("/healthz", health),
             web.get("/readyz", ready),

@@ -97,8 +97,16 @@ async def test_status_is_json(get) -> None:
     assert shown["workers"][0]["pid"] == 4711
 
 
+async def test_the_root_lists_the_endpoints_and_each_of_them_is_there(get) -> None:
+    status, content_type, body = await get("/")
+    assert (status, content_type.split(";")[0]) == (200, "text/plain")
+    listed = [line.split()[0] for line in body.decode().splitlines() if line.startswith("/")]
+    assert listed == ["/metrics", "/healthz", "/readyz", "/status"]
+    assert all([(await get(path))[0] != 404 for path in listed])
+
+
 async def test_anything_else_is_not_there(get) -> None:
-    assert (await get("/"))[0] == 404
+    assert (await get("/nowhere"))[0] == 404
 
 
 async def test_an_address_in_use_is_named(daemon: ToyDaemon) -> None:
