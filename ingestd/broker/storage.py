@@ -121,6 +121,7 @@ class Storage:
         TopicConfig.of({}, self._settings.topic_defaults)
         clean = self._directory / _CLEAN
         was_clean = clean.exists()
+        first_start = not (self._directory / _BOOT).exists()
         if not (self._directory / "topics.json").exists() and any(self._directory.glob(f"*/{_TOPIC_ID}")):
             raise ConfigurationError(f"{self._directory}: holds logs of topics, but topics.json is missing")
         self.topics.load()
@@ -143,7 +144,7 @@ class Storage:
             data=str(self._directory),
             topics=len(self.topics),
             partitions=len(self._partitions),
-            clean=was_clean,
+            last_end=_last_end(was_clean=was_clean, first_start=first_start),
             seconds=round(time.monotonic() - started, 3),
         )
 
@@ -344,6 +345,13 @@ class Storage:
         finally:
             self._lock.close()
             self._lock = None
+
+
+def _last_end(*, was_clean: bool, first_start: bool) -> str:
+    """How the last broker on this directory ended, and what that meant for this start."""
+    if first_start:
+        return "none, this is the first start"
+    return "clean" if was_clean else "not clean, the newest segments were read and checked"
 
 
 def _descriptor_limit() -> int:

@@ -174,7 +174,7 @@ def test_a_stop_is_clean_and_the_next_start_reads_no_log(broker_process: Callabl
         client.produce("t", 0, batch_of([b"x" * 1000]))
     assert broker.stop() == 0
     broker.start()
-    broker.until_logged('"clean":true')
+    broker.until_logged('"last_end":"clean"')
     with RawClient(broker.port) as client:
         assert client.produce("t", 0, batch_of([b"x"])).base_offset == 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from embedded.batches import batch_of
 
 from ingestd.broker import storage as storage_module
@@ -52,6 +53,19 @@ def append(storage: Storage, topic: str, partition: int) -> int:
     assert found is not None
     batch = batch_of([b"x"])
     return found.log.append(memoryview(batch), read_header(batch)).base_offset
+
+
+def test_a_start_says_how_the_last_broker_ended(opened: Callable[[], Storage]) -> None:
+    # `clean=False` at the very first start read like damage.
+    with structlog.testing.capture_logs() as events:
+        kill(opened())
+        opened().close()
+        opened()
+    assert [event["last_end"] for event in events if event["event"] == "storage open"] == [
+        "none, this is the first start",
+        "not clean, the newest segments were read and checked",
+        "clean",
+    ]
 
 
 def test_a_topic_whose_directories_stay_is_deleted_all_the_same(
