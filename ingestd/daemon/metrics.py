@@ -73,6 +73,8 @@ class Metrics(Collector):
         yield _family("ingestd_cluster_reachable", text, ["cluster"], _one_label(reachable))
         text = "Seconds without any acknowledgement while a route's batches wait for one; 0 while none waits."
         yield _family("ingestd_route_waiting_seconds", text, ["route"], _one_label(self._totals.waiting()))
+        text = "Seconds since the oldest batch that is not acknowledged was first sent; 0 while there is none."
+        yield _family("ingestd_route_oldest_batch_seconds", text, ["route"], _one_label(self._totals.oldest()))
         yield from self._loss_families()
         yield from self._source_families()
 

@@ -66,6 +66,8 @@ class Outbox:
         self.outstanding = 0
         """Batches that are with the producer."""
         self._waits_since = 0.0
+        self._began: dict[object, float] = {}
+        """When each of them was first sent."""
         self._encode_again = encode_again
         self._failed = failed
 
@@ -73,6 +75,11 @@ class Outbox:
     def waiting(self) -> float:
         """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
         return time.monotonic() - self._waits_since if self.outstanding else 0.0
+
+    @property
+    def oldest(self) -> float:
+        """Seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
+        return time.monotonic() - min(self._began.values()) if self._began else 0.0
 
     def send(self, slab: Slab, encoding: Encoding) -> str | None:
         """Send what `encoding` made of a slab; why that is impossible, or None."""
@@ -108,6 +115,7 @@ class Outbox:
 
         def done(delivery: Delivery) -> None:
             self.outstanding -= 1
+            del self._began[done]
             ended(delivery)
             if not self.outstanding:
                 self._idle()
@@ -137,10 +145,12 @@ class Outbox:
         if not self.outstanding:
             self._waits_since = time.monotonic()
         self.outstanding += 1
+        self._began[done] = began
         try:
             self._producer.send_batch(self._topic, partition, batch, records, done)
         except IngestdError as error:  # what has ended the producer, for this route and all others
             self.outstanding -= 1
+            del self._began[done]
             self._give_back(output)
             self._undeliverable(slab, Delivery(self._topic, partition, records, error=error), error)
 

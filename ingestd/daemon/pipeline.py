@@ -587,6 +587,11 @@ class Pipeline:
         """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
         return self._outbox.waiting
 
+    @property
+    def oldest(self) -> float:
+        """Seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
+        return self._outbox.oldest
+
     def close(self) -> None:
         """Close all sources. After `drain`, or to give up."""
         self._stopped = True

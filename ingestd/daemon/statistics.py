@@ -96,5 +96,7 @@ class WorkerStatistics:
     routes: dict[str, RouteCounters] = field(default_factory=dict)
     waiting: dict[str, float] = field(default_factory=dict)
     """By route, seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
+    oldest: dict[str, float] = field(default_factory=dict)
+    """By route, seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
     sources: dict[str, SourceGauges | None] = field(default_factory=dict)
     """By name, the sources that changed since the report before; None: it is gone."""

@@ -124,9 +124,16 @@ class Totals:
 
     def waiting(self) -> dict[str, float]:
         """By route, how many seconds a live worker's batches have waited without any acknowledgement, at most."""
+        return self._longest(report.waiting for report in self._current.values())
+
+    def oldest(self) -> dict[str, float]:
+        """By route, how many seconds ago the oldest batch that is not acknowledged was first sent."""
+        return self._longest(report.oldest for report in self._current.values())
+
+    def _longest(self, reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
         longest = dict.fromkeys(self.stopped, 0.0)
-        for report in self._current.values():
-            for route, seconds in report.waiting.items():
+        for report in reports:
+            for route, seconds in report.items():
                 longest[route] = max(longest.get(route, 0.0), seconds)
         return longest
 
@@ -157,7 +164,7 @@ class Totals:
 
 
 def _without_gauges(report: WorkerStatistics) -> WorkerStatistics:
-    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, waiting={}, sources={})
+    return dataclasses.replace(report, arena_pages=0, arena_pages_used=0, waiting={}, oldest={}, sources={})
 
 
 def _add(total: RouteCounters, counters: RouteCounters) -> None:

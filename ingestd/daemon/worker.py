@@ -331,6 +331,7 @@ class Worker:
                     arena_pages_used=self._arena.used_pages,
                     routes=dict(zip(names, self._counters, strict=True)),
                     waiting={name: pipeline.waiting for name, pipeline in self._pipelines.items()},
+                    oldest={name: pipeline.oldest for name, pipeline in self._pipelines.items()},
                     sources=sources,
                 )
             )

@@ -117,6 +117,16 @@ def test_a_route_waits_as_long_as_the_worker_that_waits_longest() -> None:
     assert totals.waiting() == {"access": 1.0, "errors": 0.0}
 
 
+def test_a_routes_oldest_batch_is_that_of_the_worker_that_has_the_oldest() -> None:
+    totals = Totals()
+    totals.stopped = {"access": False}
+    totals.take(WorkerStatistics(slot=0, incarnation=0, oldest={"access": 1.0}))
+    totals.take(WorkerStatistics(slot=1, incarnation=0, oldest={"access": 90.5}))
+    assert samples(totals)["ingestd_route_oldest_batch_seconds", "access"] == 90.5
+    totals.worker_ended(1)
+    assert totals.oldest() == {"access": 1.0}
+
+
 def test_the_last_reason_to_send_again_is_known() -> None:
     totals = Totals()
     counts = {"not_leader_or_follower": 3}

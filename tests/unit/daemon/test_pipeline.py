@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from simulated_clock import simulate
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.daemon import outbox
 from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch, pages_for
 from ingestd.daemon.control import Moved, Unacknowledged
 from ingestd.daemon.encode import EncodingFailed
@@ -411,6 +413,25 @@ async def test_a_read_that_fails_is_reported_and_tried_again():
             while not made.encoding.jobs:
                 await asyncio.sleep(0.01)
         assert ("troubled", "a", "not now") in made.news.events
+
+
+async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_ones_are(monkeypatch):
+    # A partition without a leader: as long as others were acknowledged, nothing told of it.
+    now = 100.0
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: now))
+    with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
+        assert made.pipeline.oldest == 0.0
+        made.assign("a")
+        await made.turn()
+        while made.encoding.jobs:
+            made.encoding.finish(0)
+        assert len(made.broker.waiting) > 2
+        now = 130.0
+        made.broker.acknowledge(1)
+        assert (made.pipeline.waiting, made.pipeline.oldest) == (0.0, 30.0)
+        while made.broker.waiting:
+            made.broker.acknowledge(0)
+        assert (made.pipeline.waiting, made.pipeline.oldest) == (0.0, 0.0)
 
 
 async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_position_stays_before_it():

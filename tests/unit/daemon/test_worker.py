@@ -23,7 +23,7 @@ class FakePipeline:
     """One source, not settled until it is given up."""
 
     settled = False
-    waiting = 0.0
+    waiting = oldest = 0.0
 
     def __init__(self):
         self.concluded = []
