@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.errors import DeadlineExceeded
@@ -44,13 +45,25 @@ class Process(Protocol):
 
 
 def spawn(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process:
-    """`python -m MODULE ARGUMENTS…`, a fresh interpreter that inherits the descriptors named. Raises `OSError`."""
+    """`python -m MODULE ARGUMENTS…`, a fresh interpreter that inherits the descriptors named. Raises `OSError`.
+
+    It looks for modules in the current directory only where this process does: a directory `ingestd` may lie there.
+    """
+    safe_path = [] if _looks_for_modules_here() else ["-P"]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, *safe_path, "-m", module, *arguments],
         pass_fds=tuple(descriptors),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _looks_for_modules_here() -> bool:
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:  # it was removed
+        return False
+    return not {"", here}.isdisjoint(sys.path)
 
 
 class _Forked:

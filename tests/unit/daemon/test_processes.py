@@ -110,3 +110,15 @@ def test_a_process_with_another_thread_is_not_to_be_forked():
         """
     )
     assert done.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize("looked_in", [False, True])
+def test_a_child_looks_for_modules_in_the_current_directory_only_where_its_parent_does(
+    tmp_path, monkeypatch, looked_in
+):
+    # With a state directory ~/ingestd, and started at home, an embedded broker was looked for in the state.
+    (tmp_path / "timeit.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*(["", str(tmp_path)] if looked_in else []), "/nowhere"])
+    process = spawn("timeit", ["-n", "1", "-r", "1", "pass"], ())
+    assert process.wait() == (7 if looked_in else 0)
