@@ -260,7 +260,8 @@ class RefreshedMetadata:
         self._pause = 0.0
         self._failure = None
         self._last_error = None
-        self._set_periodic()
+        if current.topics or current.everything or self._periodic is None:  # a round for brokers alone postpones none
+            self._set_periodic()
         current.done.set_result(None)
 
     def _names(self, current: _Round) -> list[str]:

@@ -304,3 +304,15 @@ async def test_the_last_attempts_error_is_known_until_one_is_answered(cluster: A
         cluster.down = set()
         await client.metadata.refresh((), 5)
         assert client.metadata.last_error is None
+
+
+async def test_asking_for_the_brokers_alone_postpones_no_refresh_of_the_topics(cluster: Any, settings: Any) -> None:
+    # Whoever asks again and again whether the cluster answers would never hear of partitions that were added.
+    async with Client(["one:1"], settings(metadata_max_age=300.0)) as client:
+        client.metadata.listen(lambda _: None)
+        await client.metadata.refresh(["t"], 5)
+        for _ in range(130):
+            await asyncio.sleep(5)
+            await client.metadata.refresh((), 5)
+    asked = [topics for _, topics in cluster.metadata_requests() if topics]
+    assert asked == [["t"]] * 3
