@@ -79,5 +79,5 @@ def _source_status(name: str, gauges: SourceGauges, shards: Shards) -> SourceSta
 def cluster_status(name: str, session: ClusterSession) -> ClusterStatus:
     """A cluster's brokers, as its newest metadata has them."""
     snapshot = session.metadata
-    nodes = () if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
+    nodes = [] if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
     return ClusterStatus(name, session.settings.embedded, nodes, session.trouble)

@@ -51,7 +51,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -68,6 +68,9 @@ TROUBLES_BEFORE_THE_END: Final = 5
 
 DELIVERY_PATIENCE: Final = 10.0
 """Seconds without any acknowledgement, while batches wait for one, after which a route counts as not delivered."""
+
+BROKERS_NAMED: Final = 5
+"""Brokers that a line of log names."""
 
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end once there is nothing left for them to do."""
@@ -130,6 +133,8 @@ class Supervisor:
         self._left = Drained(0)
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
+        self._undelivered: set[str] = set()
+        """Routes of which it was said that nothing is acknowledged."""
         self._troubles: Counter[tuple[str, str]] = Counter()
         self._drain_deadline: Deadline | None = None
         self.totals = Totals()
@@ -225,6 +230,7 @@ class Supervisor:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
+        self._tasks.start(self._watch_delivery(), "watch delivery")
         if self._progress is not None:
             self._tasks.start(self._show_progress(self._progress), "progress")
 
@@ -348,6 +354,27 @@ class Supervisor:
         while True:
             progress(self.status())
             await asyncio.sleep(0.5)
+
+    async def _watch_delivery(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._tell_of_delivery(self.totals.waiting())
+
+    def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
+        """Say of each route, once, that nothing is acknowledged, though its cluster answers; and that it is again."""
+        for name, seconds in waiting.items():
+            cluster = self._routes[name].cluster
+            late = seconds > DELIVERY_PATIENCE
+            if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
+                self._undelivered.add(name)
+                brokers = cluster_status(cluster, self._clusters[cluster]).brokers[:BROKERS_NAMED]
+                last = self.totals.retried.get(name, "none yet")
+                self._log.warning(
+                    "nothing acknowledged", route=name, seconds=round(seconds, 1), brokers=brokers, last_retry=last
+                )
+            elif not late and name in self._undelivered - self._route_failures.keys():
+                self._undelivered.discard(name)
+                self._log.info("acknowledged again", route=name)
 
     # What finders say.
 

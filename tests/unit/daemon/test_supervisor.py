@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 import structlog
 
+from ingestd.client.metadata import ClusterMetadata, Node
 from ingestd.daemon import supervisor
 from ingestd.daemon.configuration import ClusterSettings, Configuration, DaemonSettings
 from ingestd.daemon.control import (
@@ -541,6 +542,31 @@ async def test_a_cluster_that_does_not_answer_for_long_is_named_though_nothing_w
         session.silent_seconds = seconds
         assert made.not_ready() == said
     await stops(running)
+
+
+async def test_a_route_of_which_nothing_is_acknowledged_is_said_once_and_so_is_its_end(make):
+    # Brokers whose own addresses are not reached, where `bootstrap` is: the cluster answers, and takes nothing.
+    made = make(FakeRoute())
+    made.totals.retried["r"] = "connection_lost"
+    session = made._clusters["c"]
+    session.metadata = ClusterMetadata(nodes={number: Node(number, f"kafka-{number}", 9092) for number in range(9)})
+    with structlog.testing.capture_logs() as said:
+        session.silent_seconds = 60.0
+        made._tell_of_delivery({"r": 55.0})  # that is said of the cluster
+        session.silent_seconds = 0.0
+        for seconds in (9.0, 10.5, 11.5, 60.0, 0.0, 0.0):
+            made._tell_of_delivery({"r": seconds})
+    assert said == [
+        {
+            "event": "nothing acknowledged",
+            "log_level": "warning",
+            "route": "r",
+            "seconds": 10.5,
+            "brokers": [f"kafka-{number}:9092" for number in range(5)],
+            "last_retry": "connection_lost",
+        },
+        {"event": "acknowledged again", "log_level": "info", "route": "r"},
+    ]
 
 
 async def test_a_route_of_which_nothing_is_acknowledged_for_long_is_named(make):
