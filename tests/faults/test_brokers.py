@@ -193,6 +193,25 @@ def test_a_run_with_an_end_gives_up_on_a_broker_that_stays_away_and_the_next_goe
     all_there(cluster, name, written).check(duplicates=True)
 
 
+def test_a_cluster_that_goes_away_while_nothing_is_written_is_said_once_and_so_is_its_return(
+    kafka_cluster: Callable[..., KafkaCluster], shipping: Callable[..., Daemon]
+) -> None:
+    cluster = kafka_cluster()
+    daemon = shipping(cluster, cluster.create_topic(partitions=1))
+    daemon.start_ready()
+    cluster.kill(1)
+    gone = 'ingestd_cluster_reachable{cluster="target"} 0.0'
+    daemon.until(lambda: gone in daemon.metrics(), "the cluster is known to be gone", 60)
+    daemon.until(lambda: daemon.page("/readyz") is None, "the daemon is not ready", 60)
+    cluster.start(1)
+    daemon.until(lambda: gone not in daemon.metrics(), "the cluster is known to be back", 60)
+    daemon.until(lambda: daemon.page("/readyz") is not None, "the daemon is ready", 60)
+    assert daemon.stop() == 0
+    log = daemon.log.read_text()
+    assert log.count('"cluster does not answer"') == log.count('"cluster answers again"') == 1
+    assert "Connection refused" in log
+
+
 def test_a_daemon_that_starts_before_its_broker_waits_for_it(
     kafka_cluster: Callable[..., KafkaCluster],
     logs: Path,
