@@ -81,6 +81,7 @@ class TailSource:
         self._until = found.until
         self._concluded = found.last
         self._linked = True
+        self._gone = False  # the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
         self._size = self._most = max(self._known.size, found.position)
         self._modified = self._known.modified
@@ -137,6 +138,7 @@ class TailSource:
             self._finish("gone")
             return
         known, self._text = found
+        self._gone = False
         if known != self._known:
             self._known = known
             self._owner.moved(self)
@@ -148,14 +150,14 @@ class TailSource:
         return True  # `read` meets the error too, and may raise it
 
     def _look(self) -> bool:
-        there = _status_at(self._known.path)
         if self._text is None:
+            there = _status_at(self._known.path)
             if there is None or there.st_ino != self._known.file.inode:
                 return True
             status = there
         else:
             status = self._text.status()
-            if there is None or not os.path.samestat(there, status):
+            if not self._gone and not _is_at(self._known.path, status):
                 self._follow(self._text, status)
         # What is concluded needs no look: since it was read last, there is a time at which it wakes its reader.
         expected = self._modified, self._position + self._scanned, self._linked
@@ -165,6 +167,7 @@ class TailSource:
         """Where the file is now, the kernel says."""
         path = os.readlink(f"/proc/self/fd/{text.descriptor}")
         if not status.st_nlink and path.endswith(" (deleted)"):
+            self._gone = True
             return
         # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
         if path != self._known.path and _is_at(path, status):
@@ -203,7 +206,7 @@ class TailSource:
         return False
 
     def _finish(self, kind: Kind) -> Piece | None:
-        if self._text is not None:
+        if self._text is not None and not self._gone:
             with suppress(OSError):
                 self._follow(self._text, self._text.status())
         self.finished = End(kind, self._known.path, self._position, max(self._most, self._position))
@@ -297,7 +300,8 @@ class TailSource:
             return False
         self._size, self._modified = size, status.st_mtime_ns
         self._most = max(self._most, size)
-        linked = status.st_nlink > 0 or _is_at(self._known.path, status)  # some FUSE file systems count no links
+        # Some FUSE file systems count no links.
+        linked = status.st_nlink > 0 or (not self._gone and _is_at(self._known.path, status))
         if self._linked and not linked:
             self.news_at = time.monotonic()
         self._linked = linked
