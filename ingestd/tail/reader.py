@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TailReader"]
 
-LONGEST_PAUSE: Final = 0.01
-"""Seconds between two looks at what inotify has to say while files are busy; less when `linger` is shorter."""
+SHORTEST_PAUSE: Final = 0.01
+"""Seconds between two looks at what inotify has to say: less when `linger` is shorter, more while files are busy."""
 
 UNWATCHED_INTERVAL: Final = 1.0
 """Seconds between two looks at files for which the kernel has no watch left."""
@@ -71,7 +71,7 @@ class TailReader:
         self._until_release = 0
         self._inotify: Inotify | None = None
         try:
-            self._inotify = Inotify(self._heard, pause=min(LONGEST_PAUSE, route.linger / 2))
+            self._inotify = Inotify(self._heard, pause=min(SHORTEST_PAUSE, route.linger / 2), longest=route.linger / 2)
         except WatchLimit as error:
             self._warn(error)
         # All files are looked at in turns: thousands at once would hold up everything else.
