@@ -192,7 +192,7 @@ class Pipeline:
         held.assignment = held.assignment._replace(found=held.assignment.found._replace(last=True))
         if held.source is not None:
             held.source.conclude()
-            self._ready(source)  # it may be finished at once
+            self._check_end(held)  # it may be finished at once
 
     def _changed(self, source: str) -> None:
         held = self._sources.get(source)

@@ -188,10 +188,14 @@ class TailReader:
             )
 
     def wake(self, source: AnySource, delay: float) -> None:
-        """See `ingestd.tail.source.Owner.wake`; a later call replaces an earlier one."""
+        """See `ingestd.tail.source.Owner.wake`; a later call with a delay replaces an earlier one."""
+        if self._sources.get(source.name) is not source:
+            return
+        if not delay:
+            self._loop.call_soon(self._ready, source.name)
+            return
         self._rest(source)
-        if self._sources.get(source.name) is source:
-            self._wakes[source] = self._loop.call_later(delay, self._ready, source.name)
+        self._wakes[source] = self._loop.call_later(delay, self._ready, source.name)
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function on the loop. From any thread."""

@@ -37,7 +37,10 @@ class Owner(Protocol):
     route: TailRoute
 
     def wake(self, source: TailSource, delay: float) -> None:
-        """Call `ready` for the source in `delay` seconds; 0: as soon as others had their turn."""
+        """Call `ready` for the source in `delay` seconds, and not when an earlier call said.
+
+        0: as soon as others had their turn, and when an earlier call said as well.
+        """
         ...
 
     def find(self, source: TailSource, known: Known) -> tuple[Known, Text] | None:
@@ -121,7 +124,7 @@ class TailSource:
         if not self._concluded:
             self._concluded = True
             self.news_at = time.monotonic()  # its writer may not have heard yet
-            self._owner.wake(self, 0)
+            self._owner.wake(self, self._owner.route.leave_after)
 
     def close(self) -> None:
         """Release the descriptor and the watch. Safe to call twice."""

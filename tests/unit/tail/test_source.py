@@ -347,6 +347,18 @@ async def test_the_quiet_time_begins_when_nothing_more_is_expected_and_the_end_n
     assert source.finished == ended("concluded", rotated, 4)
 
 
+async def test_the_end_of_quiet_time_is_waited_for_without_a_read(reading: Any, tmp_path: Path) -> None:
+    # Once a second for each of hundreds of files that rotate, a read more for each would be seen.
+    append(tmp_path / "a.log", b"one\n")
+    reads = reading(leave_after=0.2)
+    source = reads.open(tmp_path / "a.log")
+    assert await reads.drain(source) == [b"one"]
+    source.conclude()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reads.ready.get(), 0.1)
+    await reads.heard()
+
+
 async def test_a_concluded_source_asks_to_be_read_again_by_itself(reading: Any, tmp_path: Path) -> None:
     append(tmp_path / "a.log", b"one\ntwo")
     reads = reading(leave_after=0.01)
