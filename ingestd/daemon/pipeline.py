@@ -379,10 +379,11 @@ class Pipeline:
         while queue.ready and size - filled >= LEAST_READ:
             held = queue.ready[0]
             piece = self._read(held, view[filled:])
-            if piece is None:
+            if piece is None or piece.exhausted:
                 self._reports.touch(held)
                 queue.ready.popleft()
                 held.queued = False
+            if piece is None:
                 self._check_end(held)
                 continue
             filled += piece.length

@@ -143,13 +143,15 @@ class Piece:
 
     The bytes are whole lines: each ends with the line delimiter, but the last line of a finished source, to which
     the source adds one. `length` may differ from `end - start` (a line shortened by the length limit).
-    `lines_shortened` counts lines that the limit cut or split.
+    `lines_shortened` counts lines that the limit cut or split. `exhausted`: nothing more is there now; `ready` will be
+    called when there is. Else the source is to be read again, to see.
     """
 
     length: int
     start: int
     end: int
     lines_shortened: int = 0
+    exhausted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,9 @@ class TailSource:
         if whole:
             self._within_split = False
             self._see(into[:whole], self._position + whole)
-            return self._piece(whole, self._position + whole)
+            # What comes later is told. What may be the end is read once more, to see whether it is.
+            end = self._concluded or not self._linked or self._until is not None or bool(self._known.codec)
+            return self._piece(whole, self._position + whole, exhausted=whole == length < len(into) and not end)
         if length == len(into):
             return self._postpone()
         self._hold(into, length)
@@ -362,10 +364,10 @@ class TailSource:
         if not self._position and length:
             self._see(into[:length], length)
 
-    def _piece(self, length: int, end: int, shortened: int = 0) -> Piece:
+    def _piece(self, length: int, end: int, shortened: int = 0, *, exhausted: bool = False) -> Piece:
         start, self._position = self._position, end
         self._scanned = 0
-        return Piece(length, start, end, shortened)
+        return Piece(length, start, end, shortened, exhausted)
 
     def _shorten(self, into: memoryview, length: int) -> Piece | None:
         raw = bytes(into[:length])

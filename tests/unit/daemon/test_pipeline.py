@@ -39,8 +39,11 @@ class Text:
         self.last = assignment.found.last
         self.closed = False
         self.failures = 0
+        self.reads = 0
+        self.tells = False
 
     def read(self, into):
+        self.reads += 1
         if self.failures:
             self.failures -= 1
             raise OSError("not now")
@@ -50,7 +53,7 @@ class Text:
             return None
         into[: len(chunk)] = chunk
         start, self.at = self.at, self.at + len(chunk)
-        return Piece(len(chunk), start, self.at)
+        return Piece(len(chunk), start, self.at, exhausted=self.tells and not self.unread)
 
     @property
     def unread(self):
@@ -820,6 +823,24 @@ async def test_a_concluded_source_ends_once_it_is_read_and_acknowledged():
         made.broker.acknowledge(0)
         await made.turn()
         assert made.news.events == [("ended", "a", End("concluded", "/a", len(text), len(text)))]
+
+
+async def test_a_source_that_says_that_it_is_exhausted_is_not_read_again_until_it_is_ready():
+    route = TextRoute({"a": b"", "b": b""})
+    with bench(route) as made:
+        for name in "ab":
+            made.assign(name)
+        await made.turn()
+        for source in route.opened.values():
+            source.text, source.tells, source.reads = lines("a", 3, 10), True, 0
+        route.ready("a")
+        route.ready("b")
+        await made.turn()
+        assert [source.reads for source in route.opened.values()] == [1, 1]
+        route.opened["b"].text += lines("a", 3, 10)
+        route.ready("b")
+        await made.turn()
+        assert [source.reads for source in route.opened.values()] == [1, 2]
 
 
 async def test_a_quiet_source_that_is_concluded_ends_at_once():

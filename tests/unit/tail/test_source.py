@@ -347,6 +347,22 @@ async def test_the_quiet_time_begins_when_nothing_more_is_expected_and_the_end_n
     assert source.finished == ended("concluded", rotated, 4)
 
 
+async def test_a_piece_says_whether_more_is_there(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    buffer = memoryview(bytearray(8))
+    append(log, b"one\ntwo\nthr")
+    source = reading().open(log)
+    assert not source.read(buffer).exhausted, "it filled the buffer"
+    assert source.read(buffer) is None
+    append(log, b"ee\n")
+    assert source.read(buffer).exhausted
+    append(log, b"half\nof")
+    assert not source.read(buffer).exhausted, "what is left of a line is to be kept in mind"
+    append(log, b" it\n")
+    source.conclude()
+    assert not source.read(buffer).exhausted, "the next read sees whether that was the end"
+
+
 async def test_the_end_of_quiet_time_is_waited_for_without_a_read(reading: Any, tmp_path: Path) -> None:
     # Once a second for each of hundreds of files that rotate, a read more for each would be seen.
     append(tmp_path / "a.log", b"one\n")
