@@ -165,8 +165,9 @@ class Names:
         """A name like a rotated one may be a second one of a log's file."""
         directory, name = os.path.split(path)
         for original in possible_originals(name) if not codec_of(name) else ():
-            if self._log_at(f"{directory}/{original}") is not None:
-                self._links.setdefault(f"{directory}/{original}", []).append(path)
+            beside = f"{directory}/{original}"
+            if beside in self._names and self._log_at(beside) is not None:
+                self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
 
     def _unlinked(self, path: str, name: _Name, changes: Changes) -> bool:
