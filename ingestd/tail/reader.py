@@ -195,7 +195,11 @@ class TailReader:
             self._loop.call_soon(self._ready, source.name)
             return
         self._rest(source)
-        self._wakes[source] = self._loop.call_later(delay, self._ready, source.name)
+        self._wakes[source] = self._loop.call_later(delay, self._wake_now, source)
+
+    def _wake_now(self, source: AnySource) -> None:
+        del self._wakes[source]
+        self._ready(source.name)
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function on the loop. From any thread."""
@@ -230,7 +234,9 @@ class TailReader:
     def _tick(self) -> None:
         """Look at files without a watch, and at the next few of all."""
         self._turn += 1
-        for source in {*self._unwatched, *[*self._sources.values()][self._turn % self._turns :: self._turns]}:
+        some = [*self._sources.values()][self._turn % self._turns :: self._turns]
+        # What is watched, and is to be read at a certain time, needs no look until then.
+        for source in {*self._unwatched, *(each for each in some if each.remote or each not in self._wakes)}:
             if source.look():
                 self._ready(source.name)
             if source.has_news():

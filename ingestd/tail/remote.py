@@ -80,6 +80,8 @@ class RemoteSource:
         One fetch is under way at a time, however long the mount hangs.
     """
 
+    remote = True
+
     def __init__(self, reader: TailReader, assignment: Assignment, do: Do) -> None:
         self.assignment, self.name, self.route = assignment, assignment.found.source, reader.route
         self.finished: End | None = None

@@ -66,6 +66,9 @@ class TailSource:
         What is known of a size was seen before that same check: the next content's bytes are never called lost.
     """
 
+    remote = False
+    """Whether others may write to the file without inotify knowing of it."""
+
     def __init__(self, owner: Owner, assignment: Assignment) -> None:
         found = assignment.found
         self.assignment = assignment
