@@ -328,7 +328,7 @@ class TailFinder:
         log = self._log_of.get(found.source)
         if log is None:
             return
-        known = Known.from_detail(found.detail)._replace(path=end.path)
+        known = Known.told(found.detail)._replace(path=end.path)
         if self._once and end.kind != TAKEN and end.size > end.position:
             reason = f"{end.kind} after byte {end.position}; the next run goes on where its content is"
             self._sources.trouble(printable(end.path), reason)
@@ -838,7 +838,7 @@ class TailFinder:
         latest = self._sources.latest(generation.source) if generation.phase is Phase.READING else None
         if latest is None or latest.position == generation.position:
             return generation.known, generation.position
-        return Known.from_detail(latest.detail), latest.position
+        return Known.told(latest.detail), latest.position
 
     async def _seek(self, due: _Due) -> None:
         searches: list[Search] = []

@@ -112,16 +112,16 @@ class Witness(NamedTuple):
         digest.update(sample.last)
         return cls(sample.at, len(sample.last), digest.hexdigest(), sample.line)
 
-    @classmethod
-    def from_detail(cls, detail: Mapping[str, Any]) -> Witness:
-        """Of a `Known.to_detail` that has one. Raises `ValueError` that names the key at fault."""
+    @staticmethod
+    def check(detail: Mapping[str, Any]) -> None:
+        """Raise `ValueError`, which names the key at fault, where a detail that has a witness has no good one."""
         at = _number(detail, "witness_at", _SIGNED)
         length = _number(detail, "witness_bytes", min(at, WITNESS_BYTES))
         digest = detail["witness"]
         if type(digest) is not str or not _DIGEST.fullmatch(digest):
             _refuse(detail, "witness", "32 hexadecimal digits")
-        line = _number(detail, "witness_line", at, least=length + 1) if "witness_line" in detail else 0
-        return cls(at, length, digest, line)
+        if "witness_line" in detail:
+            _number(detail, "witness_line", at, least=length + 1)
 
     def fits(self, text: Text) -> bool:
         """Whether a text has these bytes there. Raises `OSError`."""
@@ -184,14 +184,25 @@ class Known(NamedTuple):
         """From what `to_detail` made, now or in version 0.1. Raises `ValueError` that names the key at fault."""
         path = _path(detail, "path")
         log = _path(detail, "log") if "log" in detail else _path(detail, "origin", path)
-        values: list[Any] = [
-            value if type(value := detail.get(key, default)) is kind and fits(value) else _refuse(detail, key, expected)
-            for key, default, kind, fits, expected in _CHECKS
-        ]
-        device, inode, birth, size, modified, handle, volume, codec, done, copy_of = values
-        witness = Witness.from_detail(detail) if "witness" in detail else None
-        file = FileId(device, inode, birth, handle, volume)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of)
+        for key, default, kind, fits, expected in _CHECKS:
+            if type(value := detail.get(key, default)) is not kind or not fits(value):
+                _refuse(detail, key, expected)
+        if "witness" in detail:
+            Witness.check(detail)
+        return cls.told({**detail, "log": _to_store(log)})
+
+    @classmethod
+    def told(cls, detail: Mapping[str, Any]) -> Known:
+        """From what `to_detail` made in this run, in whatever process: it needs no check."""
+        get = detail.get
+        file = FileId(detail["device"], detail["inode"], get("birth", 0), get("handle", ""), get("volume", ""))
+        witness = None
+        if "witness" in detail:
+            at, length = detail["witness_at"], detail["witness_bytes"]
+            witness = Witness(at, length, detail["witness"], get("witness_line", 0))
+        log, path = stored_path(detail["log"]), stored_path(detail["path"])
+        done, copy_of = get("done", False), get("copy_of", "")
+        return cls(log, path, file, witness, get("size", 0), get("modified", 0), get("codec", ""), done, copy_of)
 
 
 def witness_before(text: Text, position: int) -> Witness | None:

@@ -81,7 +81,7 @@ class TailSource:
         """When something was read last."""
         self._owner = owner
         self._limit = owner.route.max_line_bytes
-        self._known = Known.from_detail(found.detail)
+        self._known = Known.told(found.detail)
         self._text: Text | None = None
         self._position = found.position
         self._until = found.until

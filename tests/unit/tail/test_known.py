@@ -64,6 +64,7 @@ def through_json(known: Known) -> dict[str, Any]:
 @given(known=knowns)
 def test_it_survives_json_whatever_its_path(known: Known) -> None:
     assert Known.from_detail(through_json(known)) == known
+    assert Known.told(known.to_detail()) == known
 
 
 def test_what_version_0_1_stored_is_taken_over() -> None:
