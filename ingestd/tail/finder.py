@@ -114,6 +114,9 @@ _REST_FOR_WORK: Final = 20
 _ALIKE_MOST: Final = 64
 """A family of names that more logs have than this says nothing of where a file came from."""
 
+_STRANGERS_MOST: Final = 8
+"""Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""
+
 _MISSING: Final = (Phase.STORED, Phase.SOUGHT)
 
 _LOOKS_BEFORE_READING: Final = 5
@@ -815,10 +818,13 @@ class TailFinder:
 
     def _originals(self, place: Place) -> tuple[Original, ...]:
         logs = [self._logs[path] for path in self._alike(place.path) if path in self._logs]
-        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
-        if not found:
+        if not logs:
             return ()
         names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
+        if len(logs) > _STRANGERS_MOST:
+            ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
+            logs = [log for log, paths in ways if not names.isdisjoint(map(os.path.basename, paths))]
+        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
         return tuple(
             self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(log.path, each))))
             for log, each in found

@@ -542,6 +542,8 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | D
     """Whether a file has the content of a known one, or had it before that one was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
+    if not (holds or original.akin or witness is None) and witness.at <= size:
+        return None  # what has its own bytes there is no copy of it
     may_hold = holds or (original.reading and original.akin)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):

@@ -38,6 +38,8 @@ class CountingLooks(Looks):
         super().__init__()
         self.looked: Counter[str] = Counter()
         self.examined: Counter[str] = Counter()
+        self.compared: Counter[str] = Counter()
+        """With how many generations each file was compared."""
 
     def look(self, path: str) -> Sighting:
         self.looked[path] += 1
@@ -45,6 +47,7 @@ class CountingLooks(Looks):
 
     def examine(self, wanted: Sequence[Examination]) -> Any:
         self.examined.update(each.place.path for each in wanted)
+        self.compared.update({each.place.path: len(each.originals) for each in wanted})
         return super().examine(wanted)
 
 
@@ -642,6 +645,24 @@ async def test_a_pass_looks_at_no_file_that_it_knows(follow: Any, tmp_path: Path
     append(tmp_path / "last.log", "z")
     await follower.until(lambda: len(follower.found) == 2002)
     assert set(looks.looked - before) <= {f"{tmp_path}/another.log", f"{tmp_path}/last.log"}
+
+
+@pytest.mark.parametrize("files", [30, 60])
+async def test_a_new_file_is_compared_with_few_others_whose_names_differ_by_a_number(
+    follow: Any, tmp_path: Path, files: int
+) -> None:
+    names = [f"worker-{number}.log" for number in range(files)]
+    looks = CountingLooks()
+    follower = follow(looks=looks)
+    for name in names:
+        append(tmp_path / name, f"{name} 1")
+    await follower.reads(*(f"{name} 1" for name in names), ordered=False)
+    looks.compared.clear()
+    for name in names:
+        (tmp_path / name).rename(tmp_path / f"{name}.1")
+        append(tmp_path / name, f"{name} 2")
+    await follower.reads(*(f"{name} {count}" for name in names for count in (1, 2)), ordered=False)
+    assert looks.compared.total() <= files
 
 
 async def test_a_rotation_costs_the_same_however_many_files_are_beside_it(follow: Any, tmp_path: Path) -> None:
