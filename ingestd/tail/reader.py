@@ -17,7 +17,7 @@ from ingestd.tail.known import stored_path
 from ingestd.tail.remote import Do, RemoteSource, mount_thread, remote_mount
 from ingestd.tail.source import TailSource
 from ingestd.tail.text import open_text
-from ingestd.tail.watch import FILE_EVENTS, OVERFLOW, WRITTEN, Inotify, WatchLimit
+from ingestd.tail.watch import FILE_EVENTS, OVERFLOW, WRITTEN, SharedInotify, WatchLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -69,9 +69,10 @@ class TailReader:
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS
         self._short = False
         self._until_release = 0
-        self._inotify: Inotify | None = None
+        self._inotify: SharedInotify | None = None
         try:
-            self._inotify = Inotify(self._heard, pause=min(SHORTEST_PAUSE, route.linger / 2), longest=route.linger / 2)
+            longest = route.linger / 2
+            self._inotify = SharedInotify(self._heard, pause=min(SHORTEST_PAUSE, longest), longest=longest)
         except WatchLimit as error:
             self._warn(error)
         # All files are looked at in turns: thousands at once would hold up everything else.

@@ -11,14 +11,14 @@ import ctypes
 import errno
 import os
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
 __all__ = [
     "CREATED", "DELETED", "DIRECTORY_EVENTS", "FILE_EVENTS", "IS_DIRECTORY", "MOVED_FROM", "MOVED_TO", "OVERFLOW",
-    "WRITTEN", "Event", "EventStream", "Inotify", "WatchLimit",
+    "WRITTEN", "Event", "EventStream", "Inotify", "SharedInotify", "WatchLimit",
 ]  # fmt: skip
 
 # linux/inotify.h
@@ -79,6 +79,11 @@ class Inotify:
         if self._descriptor < 0:
             raise self._error("inotify")
         self._loop.add_reader(self._descriptor, self._readable)
+
+    def hasten(self, pause: float, longest: float) -> None:
+        """Wait no longer than this from now on."""
+        self._least = min(self._least, pause)
+        self._longest = max(self._least, min(self._longest, longest))
 
     def _error(self, thing: str) -> OSError:
         number = ctypes.get_errno()
@@ -194,6 +199,42 @@ class Inotify:
         self._descriptor = -1
         self._keys.clear()
         self._watches.clear()
+
+
+class SharedInotify:
+    """One of several users of a loop's only `Inotify`: the kernel gives 128, for all tails in all workers."""
+
+    _of: ClassVar[dict[asyncio.AbstractEventLoop, tuple[Inotify, set[SharedInotify]]]] = {}
+
+    def __init__(self, changed: Callable[[Hashable, int], None], *, pause: float, longest: float) -> None:
+        """As for `Inotify`; of several users, the one that waits for less decides."""
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        if self._loop not in self._of:
+            self._of[self._loop] = Inotify(self._tell, pause=pause, longest=longest), set()
+        self._inotify, users = self._of[self._loop]
+        users.add(self)
+        self._inotify.hasten(pause, longest)
+
+    @staticmethod
+    def _tell(key: Hashable, events: int) -> None:
+        user, own_key = cast("tuple[SharedInotify, Hashable]", key)
+        user._changed(own_key, events)  # noqa: SLF001 - it is one of its own
+
+    def add(self, key: Hashable, path: str, events: int) -> None:
+        """See `Inotify.add`."""
+        self._inotify.add((self, key), path, events)
+
+    def drop(self, key: Hashable) -> None:
+        """See `Inotify.drop`."""
+        self._inotify.drop((self, key))
+
+    def close(self) -> None:
+        """Leave it; what this user did not drop stays watched until the last one leaves. Safe to call twice."""
+        users = self._of.get(self._loop, (self._inotify, set()))[1]
+        users.discard(self)
+        if not users and self._of.pop(self._loop, None) is not None:
+            self._inotify.close()
 
 
 class Event(NamedTuple):

@@ -304,7 +304,7 @@ async def test_without_watches_files_are_followed_by_the_clock(
     def no_more(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(reader_module.Inotify, where, no_more)
+    monkeypatch.setattr(watch.Inotify, where, no_more)
     monkeypatch.setattr(reader_module, "UNWATCHED_INTERVAL", 0.01)
     reads = reading()
     other = log.with_name("b.log")
@@ -317,6 +317,33 @@ async def test_without_watches_files_are_followed_by_the_clock(
     await reads.heard("b.log")
     assert take(reads.sources["b.log"]) == b"two\n"
     assert capsys.readouterr().out.count("no more inotify watches: files") == 1
+
+
+async def test_all_tails_of_a_worker_share_one_inotify_descriptor(reading: Any, tmp_path: Path) -> None:
+    # The kernel gives a user 128: eight tails on a machine of 16 cores had all of them.
+    def descriptors() -> int:
+        found = 0
+        for entry in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found += str(entry.readlink()) == "anon_inode:inotify"
+        return found
+
+    tails = [reading() for _ in range(5)]
+    paths = [tmp_path / f"{number}.log" for number in range(5)]
+    for tail, path in zip(tails, paths, strict=True):
+        append(path, b"one\n")
+        take(tail.open(path))
+    assert descriptors() == 1
+    for tail, path in zip(tails, paths, strict=True):
+        append(path, b"two\n")
+        await tail.heard(path.name)
+    assert descriptors() == 1
+    for tail in tails[:4]:
+        tail.reader.close()
+    append(paths[4], b"three\n")
+    await tails[4].heard("4.log")
+    tails[4].reader.close()
+    assert descriptors() == 0
 
 
 @pytest.mark.parametrize("poll_interval", [0.01, 0.08])
