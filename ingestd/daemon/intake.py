@@ -154,6 +154,10 @@ class Intake:
             del self._not_taken[next(iter(self._not_taken))]
         self._news.untakeable(self.route, thing, reason)
 
+    def trouble_over(self, thing: str) -> None:
+        """See `Sources`."""
+        self._not_taken.pop(_printable(thing), None)
+
     def lost(self, loss: Loss) -> None:
         """See `Sources`."""
         thing = _printable(loss.thing)

@@ -296,6 +296,10 @@ class Sources(Protocol):
         """Something is not taken (unreadable, a directory, claimed by another route): said once a state."""
         ...
 
+    def trouble_over(self, thing: str) -> None:
+        """What was not taken is gone, or stands no more in the way."""
+        ...
+
     def lost(self, loss: Loss) -> None:
         """Data is lost: said once, an error in the log, counted and shown."""
         ...

@@ -402,9 +402,8 @@ class TailFinder:
         self._drop_watches({path for path, _ in watched})
         self._names.forget(found.present)
         self._refused = {file: kept for file, kept in self._refused.items() if self._files.find(file) is None}
-        self._told = {
-            thing: why for thing, why in self._told.items() if thing in found.troubles or thing in found.present
-        }
+        for thing in [thing for thing in self._told if thing not in found.troubles and thing not in found.present]:
+            self._trouble_over(thing)
         self._not_found = found.troubles.keys()
         for thing, reason in found.troubles.items():
             self._trouble(thing, reason)
@@ -949,7 +948,7 @@ class TailFinder:
         if sighting.trouble is not None:
             self._trouble(sighting.path, sighting.trouble)
         elif sighting.place is None:
-            self._told.pop(sighting.path, None)
+            self._trouble_over(sighting.path)
         before = self._through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
@@ -1011,7 +1010,7 @@ class TailFinder:
                 self._due.logs[generation.source] = log
             case Read(generation, after):
                 self._note(log, generation)
-                self._told.pop(log.path, None)
+                self._trouble_over(log.path)
                 self._sources.appeared(self._found(log, generation, after))
             case Conclude(generation):
                 self._sources.conclude(generation.source)
@@ -1132,6 +1131,10 @@ class TailFinder:
         if self._told.get(path) != reason:
             self._told[path] = reason
             self._sources.trouble(printable(path), printable(reason))
+
+    def _trouble_over(self, path: str) -> None:
+        if self._told.pop(path, None) is not None:
+            self._sources.trouble_over(printable(path))
 
 
 def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:

@@ -150,7 +150,7 @@ def test_a_file_that_is_not_taken_is_named(logged):
     assert news.troubles == [("r", "/logs/a", "it has NUL bytes")]
 
 
-def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are_taken():
+def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are_taken_or_gone():
     made, *_ = make()
     made.trouble("/logs/a", "can not be read: Permission denied")
     made.trouble("/logs/b", "a directory, not a file")
@@ -162,6 +162,9 @@ def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are
     assert datetime.fromisoformat(made.not_taken[0].time).tzinfo is not None
     made.appeared(Found("8-2a-1f", 0, {}, label="/logs/a"))
     assert [each.file for each in made.not_taken] == ["/logs/b"]
+    made.trouble_over("/logs/b")
+    made.trouble_over("/logs/c")
+    assert not made.not_taken
 
 
 def test_of_many_files_that_are_not_taken_the_last_are_kept():

@@ -47,6 +47,7 @@ class Follower:
         self.has_run = False
         self.lines: list[tuple[str, bytes]] = []
         self.troubles: dict[str, str] = {}
+        self.present_troubles: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
         self.losses: list[Loss] = []
         self.found: list[Found] = []
@@ -144,8 +145,11 @@ class Follower:
         last = found.last or source in self.concluded
         return found._replace(position=stored.position, detail=stored.detail, last=last)
 
+    def trouble_over(self, thing: str) -> None:
+        del self.present_troubles[thing]
+
     def trouble(self, thing: str, reason: str) -> None:
-        self.troubles[thing] = reason
+        self.troubles[thing] = self.present_troubles[thing] = reason
         self.told.append((thing, reason))
 
     def lost(self, loss: Loss) -> None:

@@ -746,6 +746,9 @@ class FinderTask:
         held = self.machine.followed.get(source)
         return None if held is None else held.found
 
+    def trouble_over(self, thing: str) -> None:
+        pass
+
     def trouble(self, thing: str, reason: str) -> None:
         self.machine.troubles.append((thing, reason))
 

@@ -385,6 +385,24 @@ async def test_a_refused_file_is_taken_once_it_is_text(follow: Any, tmp_path: Pa
     assert not follower.losses
 
 
+@pytest.mark.parametrize("rescan_interval", [0.05, 3600.0])
+async def test_the_trouble_with_a_file_is_over_when_it_is_gone_or_taken(
+    follow: Any, tmp_path: Path, rescan_interval: float
+) -> None:
+    (tmp_path / "a.log").write_bytes(b"a\0b")
+    (tmp_path / "b.log").write_bytes(b"a\0b")
+    (tmp_path / "c.log").symlink_to(tmp_path / "nowhere")
+    follower = follow(rescan_interval=rescan_interval)
+    await follower.begin()
+    assert len(follower.present_troubles) == 3
+    (tmp_path / "a.log").unlink()
+    (tmp_path / "b.log").unlink()
+    append(tmp_path / "b.log", "text")
+    (tmp_path / "c.log").unlink()
+    await follower.reads("text")
+    await follower.until(lambda: not follower.present_troubles)
+
+
 async def test_a_refused_file_that_was_not_modified_is_not_opened_again(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"a\0b")
     looks = CountingLooks()
