@@ -10,7 +10,7 @@ PYTHON  ?= $(shell for python in python3 python3.14 python3.13 python3.12 python
 BIN     := $(VENV)/bin
 SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd)
 
-.PHONY: help demo test test-peers test-long lint bench evidence reference clean
+.PHONY: help demo test test-units test-kafka test-faults test-peers test-long lint bench evidence reference clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -20,7 +20,16 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
-	$(BIN)/python -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test.xml
+	$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=line test-units test-kafka test-faults
+
+# The three parts of `test`, side by side: most tests wait for brokers most of the time.
+PART := $(BIN)/python -m pytest -m "not peers and not long"
+test-units:
+	$(PART) --junitxml=$(REPORTS)/test-units.xml tests $(addprefix --ignore=tests/,kafka spark faults interop)
+test-kafka:
+	$(PART) --junitxml=$(REPORTS)/test-kafka.xml tests/kafka tests/spark
+test-faults:
+	$(PART) --junitxml=$(REPORTS)/test-faults.xml tests/faults tests/interop
 
 test-peers: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv go kcat rsyslogd omkafka promtool systemd-analyze logrotate svlogd
