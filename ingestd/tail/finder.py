@@ -606,7 +606,7 @@ class TailFinder:
     def _log(self, path: str) -> Log:
         log = self._logs.get(path)
         if log is None:
-            log = self._logs[path] = Log(path)
+            log = self._logs[path] = Log(path, self._once)
             self._name(path, log)
         return log
 

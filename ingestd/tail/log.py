@@ -80,6 +80,8 @@ class Log:
     """
 
     path: str
+    careful: bool = False
+    """Whether what a reader finds is heard by nobody, in a run with an end: what content a file has is known before."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""
@@ -223,6 +225,9 @@ class Log:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
                 yield Keep(generation)
+            elif self.careful and generation.copy_of is None:
+                generation.phase = Phase.SOUGHT
+                yield Seek(generation)
             else:
                 yield self._resume(generation, place)
             yield from self._release()

@@ -39,6 +39,9 @@ __all__ = ["Examination", "Looks", "Original", "Search", "Sighting", "Unreadable
 COMPARED_BYTES: Final = 4096
 """A copy is known by so many of its last bytes, and its first ones."""
 
+_WHOLE_BYTES: Final = 4 << 20
+"""Compressed files of at most this size are decoded to see whether they are complete."""
+
 _LINKS_MOST: Final = 40
 _TRIES: Final = 10
 """So often a search begins again where names shift under it."""
@@ -237,7 +240,8 @@ class Looks:
 
     def _examine(self, wanted: Examination, text: Text, size: int) -> Verdict:
         if wanted.place.codec:
-            if wanted.in_the_making or os.path.lexists(wanted.place.path.removesuffix(f".{wanted.place.codec}")):
+            made_of = wanted.place.path.removesuffix(f".{wanted.place.codec}")
+            if os.path.lexists(made_of) or (wanted.in_the_making and not _is_whole(text, size)):
                 return Empty()  # what it is made of goes when it is done
             return _compressed_of(text, wanted.originals) or Plain(0)
         head = text.read(0, HEAD_BYTES) if size else b""
@@ -560,6 +564,15 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | D
             later = other.status().st_mtime_ns >= text.status().st_mtime_ns
             return Doubtful() if holds and later and original.reading and original.akin else None
     return Copy(original.source, 0, sure=False) if holds else None
+
+
+def _is_whole(text: Text, size: int) -> bool:
+    """Whether a compressed file of `size` bytes is complete, if it is small enough to see."""
+    position = 0
+    with suppress(OSError):  # cut off: it is in the making
+        while size <= _WHOLE_BYTES and (data := text.read(position, _WHOLE_BYTES)):
+            position += len(data)
+    return text.complete
 
 
 def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:

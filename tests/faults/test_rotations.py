@@ -7,6 +7,7 @@ lines are lost because somebody deleted them first, that is said.
 from __future__ import annotations
 
 import gzip
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +94,48 @@ def test_rotations_while_the_daemon_starts_double_and_lose_nothing(
         daemon.stop()
     daemon.start()
     daemon.finish().check()
+
+
+# Runs with an end.
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_runs_with_an_end_go_on_where_the_one_before_ended_whatever_was_rotated_in_between(
+    trial: Callable[..., Trial], logs: Path, glob: str
+) -> None:
+    """As cron makes them. A run that waits for no news has to see by itself that a file was truncated."""
+    daemon = trial(glob, exclude=["*.gz"])
+
+    def truncate(writer: Writer) -> None:
+        daemon.judge.removing(writer.path)
+        os.truncate(writer.path, 0)
+        writer.truncated()
+
+    def regrow(writer: Writer) -> None:
+        copy_and_truncate(writer)
+        writer.write(60)
+
+    def rename_and_compress(writer: Writer) -> None:
+        rename(writer)
+        compress(Path(f"{writer.path}.1"))
+
+    def copy_and_compress(writer: Writer) -> None:
+        copy_and_truncate(writer)
+        compress(Path(f"{writer.path}.1"))
+
+    ways = [rename, link_and_unlink, copy_and_truncate, truncate, regrow, rename_and_compress, copy_and_compress]
+    writers = [Writer(daemon.judge, logs / f"log-{number}.log") for number in range(len(ways))]
+    for _ in range(4):
+        for writer in writers:
+            writer.write(20)
+        daemon.once()
+        for writer in writers[::2]:  # not to what is truncated: that would be lost
+            writer.write(5)
+        for way, writer in zip(ways, writers, strict=True):
+            way(writer)
+    daemon.once()
+    daemon.verdict().check()
+    assert not daemon.events("data lost")
 
 
 # Renames.

@@ -70,6 +70,15 @@ class Trial:
         self.daemon.kill()
         self.judge.ended(killed=True)
 
+    def once(self, seconds: float = 60) -> None:
+        """A run with an end, in which nothing may fail."""
+        self.judge.started()
+        self.daemon.start("--once")
+        self.judge.ready()
+        status = self.daemon.wait(seconds)
+        self.judge.ended()
+        assert status == 0, f"ended with {status}:\n{last_lines(self.daemon.log)}"
+
     def interrupt(self, how: str) -> None:
         """End it as `how` says: "stopped" or "killed"."""
         {"stopped": self.stop, "killed": self.kill}[how]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import shutil
 import time
 from dataclasses import replace
@@ -171,6 +172,17 @@ def original(path: Path, position: int, *, witness: Witness | None = None, readi
     content = path.read_bytes()
     witness = witness or Witness.of(Sample.of(position, content[:position]))
     return Original("o", str(path), place_of(path).file, position, witness, reading)
+
+
+@pytest.mark.parametrize(("cut", "most", "whole"), [(0, 1 << 20, True), (1, 1 << 20, False), (0, 100, False)])
+def test_a_small_compressed_file_is_seen_to_be_complete(
+    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int, most: int, whole: bool
+) -> None:
+    monkeypatch.setattr("ingestd.tail.looks._WHOLE_BYTES", most)
+    packed = tmp_path / "a.log.1.gz"
+    content = gzip.compress(random.Random(1).randbytes(200_000).hex().encode())
+    packed.write_bytes(content[: len(content) - cut])
+    assert examine(looks, packed, codec="gz", in_the_making=True) == (Plain(0) if whole else Empty())
 
 
 def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log: Path) -> None:
