@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["Globs"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
-_ANY: Final = re.compile("")
+_SHOWN: Final = r"(?!\.)"
+_ANY_SHOWN: Final = re.compile(_SHOWN)
 _DIRECTORIES_KEPT: Final = 1024
 _name: Final = attrgetter("name")
 
 
 def _part(part: str) -> re.Pattern[str]:
     return re.compile(translate(part))
+
+
+def _file(part: str) -> re.Pattern[str]:
+    """The same for names of files: as in a shell, a wildcard at the beginning stands for no dot."""
+    return re.compile(_SHOWN + translate(part)) if _MAGIC.match(part) else _part(part)
 
 
 def _parts(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
@@ -63,11 +69,14 @@ class Globs:
     """The globs of one tail, less its excludes.
 
     Paths and globs are absolute. An exclude without a slash is matched with the file's name, any other with its path.
+    A file whose name begins with a dot is taken only by a glob whose last part does: what rsync, editors and NFS keep
+    for a while has such names.
     """
 
     def __init__(self, paths: Iterable[str], exclude: Iterable[str]) -> None:
         self.patterns = [_Pattern.of(path) for path in paths]
-        self._wholes = [_parts(pattern.text) for pattern in self.patterns]
+        wholes = [(pattern.parts[-1], _parts(pattern.text)) for pattern in self.patterns]
+        self._wholes = [parts if last == "**" else (*parts[:-1], _file(last)) for last, parts in wholes]
         exclude = list(exclude)
         self._excluded_name = re.compile("|".join(translate(glob) for glob in exclude if "/" not in glob) or "(?!)")
         self._excluded_paths = [_parts(glob) for glob in exclude if "/" in glob]
@@ -84,7 +93,8 @@ class Globs:
     def _names_in(self, directory: str) -> list[re.Pattern[str]]:
         """What names of files the globs take in a directory."""
         names = [*directory.split("/"), ""]
-        return [parts[-1] or _ANY for parts in self._wholes if _fits(names, (*parts[:-1], parts[-1] and _ANY))]
+        wholes = [parts for parts in self._wholes if _fits(names, (*parts[:-1], parts[-1] and _ANY_SHOWN))]
+        return [parts[-1] or _ANY_SHOWN for parts in wholes]
 
     def leads_through(self, directory: str) -> bool:
         """Whether a walk looks into a directory at this path."""
@@ -161,10 +171,10 @@ class Globs:
             for entry in sorted(entries, key=_name):
                 if _is_directory(entry):
                     yield from self._below(entry.path, parts, above, enter, trouble)
-                elif not rest:
+                elif not rest and _ANY_SHOWN.match(entry.name):
                     yield entry
             return
-        expression = _part(part)
+        expression = _part(part) if rest else _file(part)
         for entry in sorted((entry for entry in entries if expression.match(entry.name)), key=_name):
             if not rest:
                 # A directory is of interest only where a name without wildcards asks for it.

@@ -59,7 +59,8 @@ class TailRoute:
     name: str
     """The NAME of the table."""
     paths: tuple[str, ...]
-    """Absolute globs of the files to follow; `*` and `?` within one name, `**` for any number of directories."""
+    """Absolute globs of the files to follow; `*` and `?` within one name, `**` for any number of directories. As in a
+    shell, a wildcard that a file's name begins with stands for no dot: `*` leaves `.app.log.swp` alone."""
     cluster: str
     """The target cluster, a [clusters.NAME]."""
     topic: str

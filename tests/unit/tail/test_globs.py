@@ -32,7 +32,11 @@ def tree(tmp_path: Path) -> Path:
     ("glob", "expected"),
     [
         ("a.log", {"a.log"}),
-        ("*.log", {"a.log", "[x].log", ".hidden.log"}),
+        ("*.log", {"a.log", "[x].log"}),
+        (".*.log", {".hidden.log"}),
+        (".hidden.log", {".hidden.log"}),
+        ("[.]*", set()),
+        ("**", {"a.log", "b.txt", "[x].log", "one/a.log", "one/two/a.log", "one/two/b.log", "one/c.gz"}),
         ("?.log", {"a.log"}),
         ("[[]x].log", {"[x].log"}),
         ("[!b].txt", set()),
@@ -52,7 +56,7 @@ def test_a_walk_finds_what_the_glob_matches(tree: Path, glob: str, expected: set
 
 
 def test_excludes_match_names_or_paths(tree: Path) -> None:
-    found, _ = walk(Globs([f"{tree}/**"], ["*.gz", f"{tree}/one/**/a.log", ".*"]))
+    found, _ = walk(Globs([f"{tree}/**", f"{tree}/.*"], ["*.gz", f"{tree}/one/**/a.log", ".*"]))
     assert found == {f"{tree}/{name}" for name in ("a.log", "b.txt", "[x].log", "one/two/b.log")}
 
 
