@@ -383,8 +383,17 @@ class TailFinder:
         limits: list[OSError] = []
         ways = {path for root in self._globs.roots for path in _up_from(root)}
 
+        anew: set[str] = set()
+
         def enter(directory: str) -> None:
             self._watch_in_thread(directory, watched, limits)
+            before = self._directories.get(directory)
+            if before is not None and before[:2] != _directory_id(directory):
+                anew.add(directory)
+
+        def certain(path: str, inode: int) -> bool:
+            """In a directory that was mounted anew, other files may have the inode numbers of before."""
+            return os.path.dirname(path) not in anew and self._certain(path, inode)
 
         def walk() -> Walk:
             for root in self._globs.roots:
@@ -392,11 +401,11 @@ class TailFinder:
                 ways.update(links)
                 for above in (_nearest(os.path.dirname(root)), *(os.path.dirname(link) for link in links)):
                     enter(above)
-            return self._looks.walk(self._globs, enter, self._certain)
+            return self._looks.walk(self._globs, enter, certain)
 
         found = await self._ask(walk)
         self._ancestors = ways
-        self._miss_before_watches({directory for directory, _ in watched})
+        self._miss_before_watches({directory for directory, _ in watched}, anew)
         self._register(watched, limits)
         self._directories = found.directories
         self._drop_watches({path for path, _ in watched})
@@ -419,9 +428,9 @@ class TailFinder:
             for log in logs:
                 self._look(log, None)
 
-    def _miss_before_watches(self, watched: set[str]) -> None:
+    def _miss_before_watches(self, watched: set[str], anew: set[str]) -> None:
         """Files may have come and gone in a directory that was made anew before it was watched."""
-        new = watched - (self._inotify.keys if self._inotify is not None else set())
+        new = (watched - (self._inotify.keys if self._inotify is not None else set())) | anew
         for log in self._logs.values() if new and not self._first_pass else ():
             if os.path.dirname(log.path) in new:
                 self.apply(log, Missed())
@@ -1146,6 +1155,14 @@ def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
             continue
         if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
             yield each
+
+
+def _directory_id(directory: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None  # it goes: who lists it says so
+    return status.st_dev, status.st_ino
 
 
 def _nearest(directory: str) -> str:

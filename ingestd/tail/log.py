@@ -321,7 +321,8 @@ class Log:
         yield from self._supersede()
 
     def _add(self, place: Place, position: int, witness: Witness | None, phase: Phase) -> Generation:
-        known = Known(self.path, place.path, place.file, witness, place.size, place.modified, place.codec)
+        size = 0 if place.codec else place.size  # of its text
+        known = Known(self.path, place.path, place.file, witness, size, place.modified, place.codec)
         generation = Generation(name_source(place.file), known, position, phase, place.links, size=place.size)
         self.generations.append(generation)
         self.since = 0

@@ -683,6 +683,20 @@ async def test_a_new_file_is_compared_with_few_others_whose_names_differ_by_a_nu
     assert looks.compared.total() <= files
 
 
+async def test_in_a_directory_that_was_mounted_anew_nothing_is_certain(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a fresh file system, another file has the inode number of the one before at the same path.
+    append(tmp_path / "a.log", "one")
+    looks = CountingLooks()
+    follower = follow(looks=looks)
+    await follower.begin()
+    before = looks.looked.copy()
+    monkeypatch.setattr(finder_module, "_directory_id", lambda _: (0, 0))
+    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    await follower.until(lambda: looks.looked[f"{tmp_path}/a.log"] > before[f"{tmp_path}/a.log"])
+
+
 async def test_a_rotation_costs_the_same_however_many_files_are_beside_it(follow: Any, tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"job-{number}.log").write_text("x\n")

@@ -1215,4 +1215,15 @@ async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_sta
     assert "gone or were cut off" not in capsys.readouterr().out
 
 
+async def test_of_a_compressed_file_the_text_counts_and_not_its_size_on_disk(follow: Any, tmp_path: Path) -> None:
+    # The few bytes of text that a quiet log has in a day take more when they are compressed.
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"1\n"))
+    follower = follow("*.log*", once=True, compressed="read")
+    await follower.reads("1")
+    await follower.settle()
+    (end,) = follower.ended.values()
+    assert (end.kind, end.position, end.size) == ("concluded", 2, 2)
+    assert not follower.troubles
+
+
 WITNESS = ("witness", "witness_at", "witness_bytes")
