@@ -1226,4 +1226,20 @@ async def test_of_a_compressed_file_the_text_counts_and_not_its_size_on_disk(fol
     assert not follower.troubles
 
 
+@pytest.mark.parametrize("name", ["app.5.gz", "2026-app.log.gz"])
+async def test_under_a_name_that_no_rotation_has_a_file_is_found_where_rotated_says(
+    follow: Any, tmp_path: Path, name: str
+) -> None:
+    append(tmp_path / "app.log", "1")
+    follower = follow("app.log", rotated=(f"{tmp_path}/*.gz",))
+    await follower.reads("1")
+    append(tmp_path / "app.log", "2")
+    follower.stop()
+    (tmp_path / name).write_bytes(gzip.compress((tmp_path / "app.log").read_bytes()))
+    (tmp_path / "app.log").unlink()
+    append(tmp_path / "app.log", "3")
+    follower.start()
+    await follower.reads("1", "2", "3", ordered=False)
+
+
 WITNESS = ("witness", "witness_at", "witness_bytes")
