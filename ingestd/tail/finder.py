@@ -791,6 +791,7 @@ class TailFinder:
             if original is None:  # its end was told meanwhile
                 self._look(examined.place.path, log.path)
                 return
+            self._names.judge(examined.place.path, judged=True)  # what is lost with it is told of its original
             examined, log = replace(examined, asked=log.path), original
         self.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified

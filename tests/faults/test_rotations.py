@@ -281,6 +281,22 @@ def test_what_logrotate_rotates_arrives_while_the_daemon_runs_and_after_it_was_d
     assert not daemon.events("data lost"), "copies that came and went have lost nothing"
 
 
+@pytest.mark.peers
+def test_compressed_files_that_are_deleted_while_what_they_were_made_of_is_still_open_lose_nothing(
+    trial: Callable[..., Trial], logs: Path, tmp_path: Path
+) -> None:
+    daemon = trial("*", compressed="read", exclude=["*.reopen"])
+    writer = Writer(daemon.judge, logs / "app.log")
+    logrotate = Logrotate(tmp_path / "logrotate", [writer], "create", "compress", "delaycompress", "rotate 2")
+    daemon.start()
+    with Steady(writer) as steady:
+        for _ in range(6):
+            time.sleep(2.5)
+            logrotate.rotate(steady)
+    daemon.finish().check()
+    assert not daemon.events("data lost")
+
+
 # Copies.
 
 
