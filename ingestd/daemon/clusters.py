@@ -19,7 +19,7 @@ from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
@@ -168,15 +168,18 @@ class ClusterSession:
     def __init__(
         self,
         settings: ClusterSettings,
-        topics: Collection[str],
+        topics: Mapping[str, Sequence[str]],
         daemon: DaemonSettings,
         push: Callable[[MetadataPushed], None],
         reachable: Callable[[bool], None],
     ) -> None:
-        """`push` gets what workers have to know, `reachable` whether the cluster answers, each time it was asked."""
+        """`topics` has the tails that write to each of them, by name.
+
+        `push` gets what workers have to know, `reachable` whether the cluster answers, each time it was asked.
+        """
         self.settings = settings
         self.client: Client | None = None
-        self._topics = frozenset(topics)
+        self._topics = dict(topics)
         self._push = push
         self._reachable = reachable
         self._pushed: ClusterMetadata | None = None
@@ -212,10 +215,12 @@ class ClusterSession:
     @property
     def ready(self) -> bool:
         """Whether every topic that is written to is known."""
+        return all(self.has(topic) for topic in self._topics)
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic's partitions are known, so that its tails can begin."""
         snapshot = self.metadata
-        return snapshot is not None and all(
-            topic in snapshot.topics and snapshot.topics[topic].partitions for topic in self._topics
-        )
+        return snapshot is not None and topic in snapshot.topics and bool(snapshot.topics[topic].partitions)
 
     @property
     def trouble(self) -> str | None:
@@ -272,12 +277,20 @@ class ClusterSession:
         return True
 
     def _missing_topics(self) -> str:
+        missing = [
+            f"{_tails(tails)}: {self._problem(topic)}"
+            for topic, tails in sorted(self._topics.items())
+            if not self.has(topic)
+        ]
+        return f"cluster {self.settings.name}: {'; '.join(missing)}" if missing else ""
+
+    def _problem(self, topic: str) -> str:
         snapshot = self.metadata
-        known = {} if snapshot is None else snapshot.topics
-        missing = sorted(topic for topic in self._topics if topic not in known or not known[topic].partitions)
-        if not missing:
-            return ""
-        return f"cluster {self.settings.name}: no such topic: {', '.join(missing)}, and it was not created on demand"
+        known = None if snapshot is None else snapshot.topics.get(topic)
+        if known is not None and known.error not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
+            return f"topic {topic} can not be used: {known.error.name.upper()}"
+        made = "the cluster did not make it" if self.settings.create_topics else "create_topics is false"
+        return f"topic {topic} is missing, and {made}; delivery begins by itself once the topic is there"
 
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """A worker misses metadata."""
@@ -318,6 +331,10 @@ class ClusterSession:
             await self.client.close(timeout=min(deadline.remaining, 2.0))
         if self._broker is not None:
             await self._broker.close(deadline)
+
+
+def _tails(names: Sequence[str]) -> str:
+    return f"{'tail' if len(names) == 1 else 'tails'} {', '.join(names)}"
 
 
 def _reasons(error: Exception) -> str:

@@ -71,7 +71,7 @@ class Metrics(Collector):
         text = "1 while a cluster answers; 0 when it was asked for 3 seconds and did not, or has not answered yet."
         reachable = {name: int(answers) for name, answers in self._totals.reachable.items()}
         yield _family("ingestd_cluster_reachable", text, ["cluster"], _one_label(reachable))
-        text = "Seconds without any acknowledgement while a route's batches wait for one; 0 while none waits."
+        text = "Seconds without any acknowledgement while batches wait, or the topic can not be used; else 0."
         yield _family("ingestd_route_waiting_seconds", text, ["route"], _one_label(self._totals.waiting()))
         text = "Seconds since the oldest batch that is not acknowledged was first sent; 0 while there is none."
         yield _family("ingestd_route_oldest_batch_seconds", text, ["route"], _one_label(self._totals.oldest()))

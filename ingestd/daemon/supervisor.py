@@ -164,9 +164,9 @@ class Supervisor:
         )
 
     def _sessions(self) -> dict[str, ClusterSession]:
-        topics: dict[str, set[str]] = {name: set() for name in self._configuration.clusters}
+        topics: dict[str, dict[str, list[str]]] = {name: {} for name in self._configuration.clusters}
         for route in self._configuration.routes:
-            topics[route.cluster].add(route.topic)
+            topics[route.cluster].setdefault(route.topic, []).append(route.name)
         used = {
             name: settings
             for name, settings in self._configuration.clusters.items()
@@ -357,12 +357,19 @@ class Supervisor:
 
     async def _watch_delivery(self) -> None:
         while True:
-            await asyncio.sleep(1.0)
+            self._note_blocked()
             self._tell_of_delivery(self.totals.waiting())
+            await asyncio.sleep(1.0)
+
+    def _note_blocked(self) -> None:
+        for name, route in self._routes.items():
+            self.totals.note_blocked(name, blocked=not self._clusters[route.cluster].has(route.topic))
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
         """Say of each route, once, that nothing is acknowledged, though its cluster answers; and that it is again."""
         for name, seconds in waiting.items():
+            if name in self.totals.blocked:
+                continue  # that is said of the cluster
             cluster = self._routes[name].cluster
             late = seconds > DELIVERY_PATIENCE
             if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
@@ -495,7 +502,7 @@ class Supervisor:
             return "stopping"
         reasons = [f"route {name} stopped: {reason}" for name, reason in self._route_failures.items()]
         for name, seconds in self.totals.waiting().items():
-            if seconds > DELIVERY_PATIENCE:
+            if seconds > DELIVERY_PATIENCE and name not in self.totals.blocked:
                 why = f" (last retry: {self.totals.retried[name]})" if name in self.totals.retried else ""
                 reasons.append(f"route {name}: nothing was acknowledged for {seconds:.0f} s{why}")
         if self._checkpoint.failing is not None:

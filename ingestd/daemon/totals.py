@@ -36,6 +36,8 @@ class Totals:
         """Of each cluster, whether it answered when it was last asked."""
         self.retried: dict[str, str] = {}
         """By route, what the last of its batches that came back to be sent again came back with."""
+        self._blocked: dict[str, float] = {}
+        """Of each route that can not begin, since when, in seconds of the monotonic clock."""
         self._current: dict[int, WorkerStatistics] = {}
         self._ended_routes: dict[str, RouteCounters] = {}
         self._ended_cpu_seconds: dict[int, float] = {}
@@ -90,6 +92,18 @@ class Totals:
         self.stopped[route] = False
         self._ended_routes[route] = RouteCounters(errors=dict.fromkeys(ERROR_KINDS, 0))
 
+    def note_blocked(self, route: str, *, blocked: bool) -> None:
+        """Whether a route can not begin now, since its cluster or its topic can not be used."""
+        if not blocked:
+            self._blocked.pop(route, None)
+        else:
+            self._blocked.setdefault(route, time.monotonic())
+
+    @property
+    def blocked(self) -> Collection[str]:
+        """The routes that can not begin now."""
+        return self._blocked.keys()
+
     def error(self, route: str, kind: str) -> None:
         """Count an error that the supervisor itself met (a file that is not taken, a topic that is not there)."""
         errors = self._ended_routes.setdefault(route, RouteCounters()).errors
@@ -123,8 +137,13 @@ class Totals:
         return {name: gauges for sources in reported for name, gauges in sources.items() if gauges is not None}
 
     def waiting(self) -> dict[str, float]:
-        """By route, how many seconds a live worker's batches have waited without any acknowledgement, at most."""
-        return self._longest(report.waiting for report in self._current.values())
+        """By route, how many seconds a live worker's batches have waited without any acknowledgement, at most.
+
+        Of a route that can not begin: since when it can not.
+        """
+        now = time.monotonic()
+        blocked = {route: now - since for route, since in self._blocked.items()}
+        return self._longest([blocked, *(report.waiting for report in self._current.values())])
 
     def oldest(self) -> dict[str, float]:
         """By route, how many seconds ago the oldest batch that is not acknowledged was first sent."""

@@ -95,7 +95,7 @@ def test_a_topic_that_is_not_there_and_not_created_is_named(kafka: KafkaCluster,
     log.write_bytes(b"line\n")
     status, said = once(tmp_path, kafka.bootstrap, {"a": {"topic": "never-made", "paths": [str(log)]}})
     assert status == 1
-    assert "failed: cluster target: no such topic: never-made" in said
+    assert "failed: cluster target: tail a: topic never-made is missing" in said
 
 
 def test_a_cluster_that_can_not_be_reached_is_named(tmp_path: Path) -> None:

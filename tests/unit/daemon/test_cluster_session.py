@@ -10,7 +10,7 @@ import structlog
 from ingestd.client.metadata import ClusterMetadata, Node, TopicMetadata
 from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
-from ingestd.errors import ConnectionLost, DeadlineExceeded
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
 
 REFUSED = ConnectionLost("no broker answered: kafka-1:9092: Connection refused")
 
@@ -48,7 +48,9 @@ def heard():
 def session(metadata, heard):
     settings = ClusterSettings("main", bootstrap=("kafka-1:9092",))
     with structlog.testing.capture_logs() as heard.events:
-        made = ClusterSession(settings, ["t"], DaemonSettings(), heard.pushed.append, heard.reachable.append)
+        made = ClusterSession(
+            settings, {"t": ["a", "b"]}, DaemonSettings(), heard.pushed.append, heard.reachable.append
+        )
         made.client = SimpleNamespace(metadata=metadata)
         yield made
 
@@ -79,8 +81,18 @@ async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session,
     for _ in range(3):
         assert await session._look(session.client, ["t"])
     assert heard.reachable == [True] * 3
-    assert session.trouble == "cluster main: no such topic: t, and it was not created on demand"
+    assert session.trouble == (
+        "cluster main: tails a, b: topic t is missing, and the cluster did not make it; "
+        "delivery begins by itself once the topic is there"
+    )
     assert [event["event"] for event in heard.events] == ["cluster can not be used"]
+
+
+async def test_a_topic_that_is_refused_is_not_called_missing(session, metadata):
+    refused = TopicMetadata("t", None, (), error=ErrorCode.topic_authorization_failed)
+    metadata.snapshot = ClusterMetadata(topics={"t": refused}, version=1)
+    await session._look(session.client, ["t"])
+    assert session.trouble == "cluster main: tails a, b: topic t can not be used: TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_workers_get_what_changed_and_the_answer_to_what_they_wished_for(session, metadata, heard):

@@ -32,7 +32,7 @@ async def test_a_refusal_is_asked_again_only_where_that_can_help(monkeypatch, re
             raise refusal
 
     monkeypatch.setattr(clusters, "FetchedIdentities", Refusing)
-    session = ClusterSession(ClusterSettings("c", bootstrap=("h:1",)), (), DaemonSettings(), lambda _: None, bool)
+    session = ClusterSession(ClusterSettings("c", bootstrap=("h:1",)), {}, DaemonSettings(), lambda _: None, bool)
     session.client = SimpleNamespace()
     said = []
     await session._identify(IdentityWanted(1, "c"), said.append)

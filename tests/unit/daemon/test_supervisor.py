@@ -107,6 +107,9 @@ class FakeSession:
         self.settings, self.metadata, self.trouble, self.ready = settings, None, None, True
         self.silent_seconds = 0.0
 
+    def has(self, topic):
+        return self.ready
+
     async def start(self):
         if not self.starts:
             await asyncio.Event().wait()
@@ -580,6 +583,27 @@ async def test_a_route_of_which_nothing_is_acknowledged_for_long_is_named(make):
         statistics = WorkerStatistics(0, 0, routes=routes, waiting={"r": seconds})
         made._received(0, StatisticsReported(statistics))
         assert made.not_ready() == said
+    await stops(running)
+
+
+async def test_a_route_whose_topic_is_missing_waits_and_is_said_once(make):
+    # Nothing was read, so nothing waited in a worker: every metric said that all was well.
+    made, running = await started(make, FakeRoute())
+    session = made._clusters["c"]
+    session.ready, session.trouble = False, "cluster c: tail r: topic t is missing"
+    made._note_blocked()
+    made.totals._blocked["r"] -= 60
+    made._note_blocked()
+    assert made.totals.waiting()["r"] >= 60
+    assert made.not_ready() == "waiting for clusters: cluster c: tail r: topic t is missing"
+    with structlog.testing.capture_logs() as said:
+        made._tell_of_delivery(made.totals.waiting())
+        session.ready = True
+        made._note_blocked()
+        made._tell_of_delivery(made.totals.waiting())
+    assert not said
+    assert made.totals.waiting() == {"r": 0.0}
+    assert made.not_ready() is None
     await stops(running)
 
 
