@@ -273,6 +273,8 @@ class ClusterSession:
             missing = self._missing_topics()
             if missing and missing != self._missing:
                 self._log.error("cluster can not be used", reason=missing)
+            elif self._missing and not missing:
+                self._log.info("cluster can be used")
             self._missing = missing
         return True
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from ingestd.client.metadata import ClusterMetadata, Node, TopicMetadata
+from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
@@ -86,6 +86,12 @@ async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session,
         "delivery begins by itself once the topic is there"
     )
     assert [event["event"] for event in heard.events] == ["cluster can not be used"]
+    partition = PartitionMetadata(0, 1, 0, (1,), (1,))
+    metadata.snapshot = ClusterMetadata(topics={"t": TopicMetadata("t", None, (partition,))}, version=2)
+    for _ in range(2):
+        assert await session._look(session.client, ["t"])
+    assert session.trouble is None
+    assert [event["event"] for event in heard.events[1:]] == ["cluster can be used"]
 
 
 async def test_a_topic_that_is_refused_is_not_called_missing(session, metadata):
