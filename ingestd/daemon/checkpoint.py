@@ -38,7 +38,7 @@ class Checkpoint:
     """
 
     def __init__(self, positions: PositionStore, failed: Callable[[str], None]) -> None:
-        """`failed` is told each route whose positions could not be stored, at each attempt."""
+        """`failed` is told each route whose positions could not be stored, at each attempt; every one if none moved."""
         self.failing: str | None = None
         """Why positions are not stored now: what was said of it; None while they are."""
         self._positions = positions
@@ -46,6 +46,8 @@ class Checkpoint:
         self._log = get_logger("ingestd.supervisor")
         self._changed: dict[tuple[str, str], StoredPosition | None] = {}
         self._run: set[str] = set()
+        self._routes: set[str] = set()
+        """All that have run."""
         self._tried: list[Callable[[], None]] = []
         self._attempt: asyncio.Handle | None = None
         self._since: float | None = None
@@ -68,8 +70,14 @@ class Checkpoint:
 
     def note_run(self, routes: Iterable[str]) -> None:
         """Store now what changed, and that these routes have found what was there."""
-        self._run.update(routes)
+        noted = set(routes)
+        self._routes |= noted
+        self._run |= noted
         self._try()
+
+    def look(self) -> None:
+        """Try soon, though nothing changed: it is noticed that the file is gone."""
+        self._try_soon()
 
     async def finish(self, deadline: Deadline) -> str | None:
         """Store what is left, waiting for another program's lock until the deadline. Why some was not, or None."""
@@ -81,7 +89,7 @@ class Checkpoint:
             if self._hurried or deadline.expired or not isinstance(error, PositionsLocked):
                 break
             await asyncio.sleep(min(LOCKED_INTERVAL, deadline.remaining))
-        return f"{len(self._changed)} positions could not be stored: {error}" if self._changed else None
+        return f"{len(self._changed)} positions could not be stored: {error}" if self._changed else str(error)
 
     def hurry(self) -> None:
         """Have `finish` wait for nothing more."""
@@ -130,6 +138,6 @@ class Checkpoint:
             return
         if self.failing is None:
             self._log.error("positions can not be stored; lines may be sent again after a restart", error=str(error))
-        for route in {route for route, _ in self._changed}:
+        for route in {route for route, _ in self._changed} or self._routes:
             self._failed(route)
         self.failing = str(error)

@@ -69,6 +69,11 @@ class Finding:
         for route in self._routes:
             known = stored.get(route.name)
             rows = None if known is None else known.positions
+            if known is None:
+                begins = "each file is read from where the tail's `start` says"
+                self._log.info(
+                    "first run of this tail", route=route.name, state=str(self._positions.path), begins=begins
+                )
             with self._positions.naming(route.name):
                 finder = await asyncio.to_thread(route.finder, rows, once=self._once, others=tuple(finders))
             finders.append(finder)

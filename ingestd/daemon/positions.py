@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sqlite3
 import time
@@ -75,6 +76,7 @@ class PositionStore:
 
     A lost move means lines sent again, never lines skipped: that is what at-least-once allows.
     Once it is open no write waits for a lock: what is refused for one raises `PositionsLocked` at once.
+    Nothing is written to a file that is not at its path any more: the next start would not find it there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,6 +91,7 @@ class PositionStore:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
             try:
                 self._open()
+                self._opened = path.stat()
             except BaseException:
                 self._database.close()
                 raise
@@ -175,7 +178,8 @@ class PositionStore:
     ) -> None:
         """Store (route, position) pairs, drop (route, source) ones, note that routes have run: all of it or nothing.
 
-        A route has run when it has looked for all its sources, be it that it found none. Raises `PositionsUnavailable`.
+        A route has run when it has looked for all its sources, be it that it found none. Raises `PositionsUnavailable`,
+        also where there is nothing to store and the file is not at its path any more.
         """
         now = time.time()
         rows = [
@@ -206,6 +210,7 @@ class PositionStore:
 
     def _transact(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> int:
         """Execute each statement with each of its rows, all or none. Returns how many rows the last one changed."""
+        self._check_in_place()
         if not any(rows for _, rows in statements):
             return 0
         changed = 0
@@ -223,7 +228,23 @@ class PositionStore:
             raise self._refused("written", error) from error
         return changed
 
+    def _check_in_place(self) -> None:
+        """Raises `PositionsUnavailable` where the path does not lead to the file that was opened."""
+        try:
+            there = self.path.stat()
+        except OSError as error:
+            raise self._gone(f"the file is not there any more: {error.strerror}") from error
+        if not os.path.samestat(there, self._opened):
+            raise self._gone("another file was put in its place")
+
     # What goes wrong, in words.
+
+    def _gone(self, problem: str) -> PositionsUnavailable:
+        put_back = "put back the one that was there, while the daemon runs"
+        without = (
+            "a start without it is a first run: every file is read from where `start` says, and lines are sent again"
+        )
+        return PositionsUnavailable(f"{self.path}: positions can not be stored: {problem}; {put_back}; {without}")
 
     @contextmanager
     def naming(self, route: str) -> Iterator[None]:

@@ -357,6 +357,7 @@ class Supervisor:
 
     async def _watch_delivery(self) -> None:
         while True:
+            self._checkpoint.look()
             self._note_blocked()
             self._tell_of_delivery(self.totals.waiting())
             await asyncio.sleep(1.0)

@@ -101,6 +101,40 @@ async def test_a_lock_that_stays_is_said_once_and_counted_and_its_end_is_said(ke
     assert (positions(store), positions(store, "s")) == ({"a": 1}, {"b": 1})
 
 
+async def test_a_file_that_is_removed_is_noticed_though_nothing_moves_and_written_again_once_it_is_back(
+    kept, failed, store, path, monkeypatch
+):
+    # `rm -rf` of the state: SQLite went on writing to a file without a name, and the next start sent everything again.
+    monkeypatch.setattr(checkpoint, "STORE_INTERVAL", 0.01)
+    kept.note_run(["r", "s"])
+    path.rename(path.with_name("moved"))
+    with structlog.testing.capture_logs() as logs:
+        kept.look()
+        await until(lambda: kept.failing is not None)
+        assert f"{path}: positions can not be stored: the file is not there any more" in kept.failing
+        assert set(failed) == {"r", "s"}
+        kept.remember("r", StoredPosition("a", 1, {}))
+        reason = await kept.finish(Deadline.after(30))
+        assert reason is not None
+        assert reason.startswith(f"1 positions could not be stored: {path}")
+        path.with_name("moved").rename(path)
+        kept.look()
+        kept.remember("r", StoredPosition("a", 2, {}))
+        await until(lambda: kept.failing is None)
+    assert [entry["event"] for entry in logs] == [
+        "positions can not be stored; lines may be sent again after a restart",
+        "positions are stored again",
+    ]
+    assert positions(store) == {"a": 2}
+
+
+async def test_the_end_says_that_the_file_is_gone_though_all_was_stored(kept, path):
+    path.unlink()
+    reason = await kept.finish(Deadline.after(30))
+    assert reason is not None
+    assert reason.startswith(f"{path}: positions can not be stored: the file is not there any more")
+
+
 async def test_that_routes_have_run_is_stored_when_the_lock_is_gone(kept, store, backup):
     # A tail that starts at files' ends would take its next start for the first one, and skip what came in between.
     kept.note_run(["r"])

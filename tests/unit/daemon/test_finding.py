@@ -112,6 +112,17 @@ async def test_a_finder_gets_what_is_stored_of_its_route_or_none_in_its_first_ru
     assert all(route.once for route in made.routes)
 
 
+async def test_the_first_run_of_a_route_is_said(make):
+    # A state that was lost is a first run: only this line in the log tells of it.
+    made = make("a", "b", "c")
+    made.store.write([("a", StoredPosition("x", 5, {}))], run=["b"])
+    with structlog.testing.capture_logs() as logs:
+        await made.finding.prepare()
+    assert [(entry["event"], entry["route"], entry["state"]) for entry in logs] == [
+        ("first run of this tail", "c", str(made.store.path))
+    ]
+
+
 async def test_a_finder_that_hangs_keeps_nobody_but_its_own_route_from_being_ready(make):
     # The first route's directory is on a mount that answers no more.
     made = make("dead", "b")

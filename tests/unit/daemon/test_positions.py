@@ -307,3 +307,17 @@ def test_a_detail_that_its_route_can_not_understand_is_a_damaged_row(path):
     with pytest.raises(PositionsDamaged, match=expected), store.naming("r"):
         raise ValueError("a: no path")
     store.close()
+
+
+def test_nothing_is_written_to_a_file_that_another_one_replaced(path):
+    # A backup that was put back while the daemon ran.
+    fill(path, a=1)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    store = PositionStore(path)
+    copy.rename(path)
+    with pytest.raises(
+        PositionsUnavailable, match="another file was put in its place; put back the one that was there"
+    ):
+        store.write([("r", StoredPosition("a", 2, {}))])
+    store.close()
