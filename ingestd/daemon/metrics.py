@@ -68,7 +68,9 @@ class Metrics(Collector):
         text = "1 when a route has stopped: the cluster refuses a record for good, and /readyz says which."
         stopped = {name: int(stopped) for name, stopped in self._totals.stopped.items()}
         yield _family("ingestd_route_stopped", text, ["route"], _one_label(stopped))
-        text = "1 while a cluster answers; 0 when it was asked for 3 seconds and did not, or has not answered yet."
+        text = (
+            "1 while a cluster answers when it is asked, every 5 seconds; 0 when it did not within 3, or has not yet."
+        )
         reachable = {name: int(answers) for name, answers in self._totals.reachable.items()}
         yield _family("ingestd_cluster_reachable", text, ["cluster"], _one_label(reachable))
         text = "Seconds without any acknowledgement while batches wait, or the topic can not be used; else 0."

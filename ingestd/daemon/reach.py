@@ -15,6 +15,9 @@ SILENCE: Final = 3.0
 BETWEEN_WARNINGS: Final = 30.0
 """The least time between two warnings, in seconds: of a cluster that comes and goes, or whose reason changed."""
 
+OUTAGE: Final = 10.0
+"""Seconds of silence whose end is said although their beginning was not, because of the bound on warnings."""
+
 REPEAT: Final = 600.0
 """Seconds after which the same reason is said again."""
 
@@ -25,7 +28,7 @@ class Reach:
     """What is known of one cluster. Times are seconds of one monotonic clock.
 
     Invariants
-        Every silence that is said has an end that is said, and no other end is.
+        Every silence that is said has an end that is said. So has every silence of at least `OUTAGE`, and no other.
         There are never two warnings within `BETWEEN_WARNINGS`.
     """
 
@@ -43,8 +46,9 @@ class Reach:
 
     def answered(self, now: float) -> None:
         """The cluster answered."""
-        if self._said is not None:
-            self._log.info("cluster answers again", after_seconds=round(now - self._answered_at, 1))
+        silent = now - self._answered_at
+        if self.reason is not None and (self._said is not None or silent >= OUTAGE):
+            self._log.info("cluster answers again", after_seconds=round(silent, 1), reason=self.reason)
         self._answered_at = now
         self._said = None
         self.reachable = True

@@ -514,7 +514,7 @@ class Supervisor:
         if waiting:
             reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
         reasons += [
-            f"no answer for {session.silent_seconds:.0f} s: {session.trouble}"
+            f"{session.trouble} (it has not answered for {session.silent_seconds:.0f} s)"
             for session in self._clusters.values()
             if session.ready and session.silent_seconds > DELIVERY_PATIENCE
         ]

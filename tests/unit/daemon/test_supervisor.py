@@ -541,7 +541,10 @@ async def test_a_cluster_that_does_not_answer_for_long_is_named_though_nothing_w
     made, running = await started(make, FakeRoute())
     session = made._clusters["c"]
     session.trouble = "cluster c: nowhere:1: Connection refused"
-    for seconds, said in ((9.0, None), (20.0, "no answer for 20 s: cluster c: nowhere:1: Connection refused")):
+    for seconds, said in (
+        (9.0, None),
+        (20.0, "cluster c: nowhere:1: Connection refused (it has not answered for 20 s)"),
+    ):
         session.silent_seconds = seconds
         assert made.not_ready() == said
     await stops(running)
