@@ -77,11 +77,17 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(digits)
 
 
-def _require_address(key: str, text: str) -> None:
+def _is_address(text: str) -> bool:
     try:
         parse_address(text)
     except ValueError:
-        raise WrongSetting(key, 'an address "HOST:PORT"') from None
+        return False
+    return True
+
+
+def _require_address(key: str, text: str) -> None:
+    if not _is_address(text):
+        raise WrongSetting(key, 'an address "HOST:PORT"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +170,9 @@ class ClusterSettings:
         checks.require("embedded", "`embedded = true` or `bootstrap`, not both", holds=not both)
         expected = 'addresses, as in ["kafka-1:9092"], or `embedded = true`'
         checks.require("bootstrap", expected, holds=self._has_a_broker, beside=["embedded"])
-        for address in self.bootstrap:
-            with checks.noting():
-                _require_address("bootstrap", address)
+        wrong = [f"bootstrap[{at}]" for at, address in enumerate(self.bootstrap) if not _is_address(address)]
+        expected = f'addresses "HOST:PORT" with ports up to 65535; not so: {", ".join(wrong)}'
+        checks.require("bootstrap", expected, holds=not wrong)
         with checks.noting():
             _require_address("listen", self.listen)
         checks.require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)

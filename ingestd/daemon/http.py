@@ -5,6 +5,7 @@ An answer is itself the proof that this loop turns. Nothing here changes anythin
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import orjson
@@ -56,7 +57,12 @@ async def serve(address: str, view: DaemonView) -> HttpServer:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        raise ConfigurationError(f"daemon.http: can not listen at {address}: {error.strerror or error}") from error
+        # asyncio's own words say the address again; those of a name that is not resolved have a negative number
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        raise ConfigurationError(
+            f'daemon.http: can not listen at {address}: {reason}; choose another address, or "" for none'
+        ) from error
     return HttpServer(runner, host)
 
 

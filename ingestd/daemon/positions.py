@@ -86,6 +86,8 @@ class PositionStore:
         """
         self.path = path
         try:
+            if path.is_dir():
+                raise PositionsUnavailable(f"{path}: positions can not be kept here: it is a directory; move it away")
             if not path.exists():
                 _make(path)
             self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)

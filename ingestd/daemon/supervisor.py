@@ -289,12 +289,16 @@ class Supervisor:
         for route, left in self._left.routes.items():
             then = "read and sent again at the next start"
             self._log.warning("data not acknowledged", route=route, sources=left.sources, bytes=left.bytes, then=then)
-        if not self._once or self._failures or self._route_failures:
+        if not self._once:
             return
         if self._finding.unfinished:
             self._failures.append("stopped before all sources were found")
         elif len(self._shards):
-            self._failures.append(f"stopped with {len(self._shards)} sources not at their end")
+            ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
+            size = sum(max(0, until - position) for until, position in ends)
+            self._failures.append(
+                f"stopped with {len(ends)} sources not at their end: at least {size} bytes of them are not delivered"
+            )
 
     async def _end(self) -> None:
         deadline = Deadline.after(END_TIMEOUT)

@@ -221,6 +221,8 @@ def _hint(kinds: Sequence[Any], key: Key, value: Any) -> str:
     """How a string that is refused may have been meant."""
     if not isinstance(value, str):
         return ""
+    if float in kinds:
+        return " of seconds, as in 0.05"
     if tuple[str, ...] in kinds:
         shown = _shown(key, value)
         return f", as in [{shown}]" if shown.endswith('"') else ""  # neither hidden nor cut off

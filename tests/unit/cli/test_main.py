@@ -155,7 +155,7 @@ def test_check_shows_every_fault_on_a_line_of_its_own(config, capsys: pytest.Cap
     assert capsys.readouterr().err.splitlines() == [
         f"ingestd: {file}: mirrors: mirrors from topic to topic are not built yet",
         f"ingestd: {file}: tails.access.lingr = 1: unknown key; did you mean 'linger'?",
-        f'ingestd: {file}: tails.access.linger = "x": expected a finite number',
+        f'ingestd: {file}: tails.access.linger = "x": expected a finite number of seconds, as in 0.05',
     ]
 
 

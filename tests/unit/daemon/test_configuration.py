@@ -172,7 +172,7 @@ def test_the_values_are_unpickled_without_a_toml_reader(read, tmp_path: Path) ->
             'compression = "zst"',
             "tails.access.compression = \"zst\": expected 'none', 'lz4' or 'zstd'; did you mean 'zstd'?",
         ),
-        ('linger = "1"', 'tails.access.linger = "1": expected a finite number'),
+        ('linger = "50ms"', 'tails.access.linger = "50ms": expected a finite number of seconds, as in 0.05'),
         ("linger = true", "tails.access.linger = true: expected a finite number"),
         ("linger = nan", "tails.access.linger = NaN: expected a finite number"),
         ("linger = -1e999", "tails.access.linger = -Infinity: expected a finite number"),
@@ -222,7 +222,10 @@ def test_at_least_once_may_be_said(read) -> None:
             "[clusters.a]\nembedded = true\nbootstrap = ['b:1']",
             "clusters.a.embedded = true: expected `embedded = true` or `bootstrap`, not both",
         ),
-        ("[clusters.a]\nbootstrap = ['b']", 'clusters.a.bootstrap = ["b"]: expected an address "HOST:PORT"'),
+        (
+            "[clusters.a]\nbootstrap = ['b', 'c:1', ':1']",
+            'expected addresses "HOST:PORT" with ports up to 65535; not so: bootstrap[0], bootstrap[2]',
+        ),
         ("[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'", "only an embedded cluster has this key"),
         ("[clusters.a]\nembedded = true\ntls = {}", "clusters.a.tls: an embedded cluster has no such key"),
         (

@@ -112,5 +112,9 @@ async def test_anything_else_is_not_there(get) -> None:
 async def test_an_address_in_use_is_named(daemon: ToyDaemon) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=f"daemon.http: can not listen at {address}: "):
+        with pytest.raises(
+            ConfigurationError, match=f"^daemon.http: can not listen at {address}: Address already in use; "
+        ):
             await serve(address, daemon)
+    with pytest.raises(ConfigurationError, match=r"can not listen at nowhere.invalid:1: [^;]+; choose another address"):
+        await serve("nowhere.invalid:1", daemon)

@@ -321,3 +321,9 @@ def test_nothing_is_written_to_a_file_that_another_one_replaced(path):
     ):
         store.write([("r", StoredPosition("a", 2, {}))])
     store.close()
+
+
+def test_a_directory_in_the_files_place_is_named_as_one(path):
+    path.mkdir()
+    with pytest.raises(PositionsUnavailable, match="positions can not be kept here: it is a directory"):
+        PositionStore(path)

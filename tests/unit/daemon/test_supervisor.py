@@ -276,7 +276,7 @@ async def test_a_second_signal_cuts_the_drain_short(make, monkeypatch):
 
 
 async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(make, monkeypatch):
-    route = FakeRoute((Found("a", 0, {}, 9),))
+    route = FakeRoute((Found("a", 2, {}, 9),))
     made = make(route, once=True, once_patience=0.01)
     made._clusters["c"].trouble = "cluster c: nowhere:1: Connection refused"
     running = asyncio.create_task(made.run())
@@ -285,6 +285,7 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     assert summary.failures == (
         "gave up: nothing was acknowledged for 0.01 s",
         "cluster c: nowhere:1: Connection refused",
+        "stopped with 1 sources not at their end: at least 7 bytes of them are not delivered",
     )
     assert not summary.complete
 
