@@ -611,6 +611,16 @@ async def test_a_route_whose_topic_is_missing_waits_and_is_said_once(make):
     await stops(running)
 
 
+async def test_a_state_that_is_removed_is_noticed_while_nothing_moves(make, tmp_path):
+    # The daemon was "ok" and ended with 0, and the next start sent everything again without a word.
+    made, running = await started(make, FakeRoute())
+    (tmp_path / "positions.sqlite").unlink()
+    await until(lambda: "the file is not there any more" in (made.not_ready() or ""))
+    assert made.totals.routes()["r"].errors["positions"]
+    summary = await stops(running)
+    assert "the file is not there any more" in summary.failures[0]
+
+
 async def test_what_is_acknowledged_of_a_route_after_it_failed_is_stored(make, tmp_path):
     # Another worker had it with its producer: it was sent again at the next start.
     made, running = await started(make, FakeRoute((Found("1", 5, {}),)))
