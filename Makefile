@@ -20,7 +20,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
-	$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=line test-units test-kafka test-faults
+	$(MAKE) --no-print-directory --jobs=3 --keep-going test-units test-kafka test-faults
 
 # The three parts of `test`, side by side: most tests wait for brokers most of the time.
 PART := $(BIN)/python -m pytest -m "not peers and not long"
