@@ -22,14 +22,15 @@ test: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
 	$(MAKE) --no-print-directory --jobs=3 --keep-going test-units test-kafka test-faults
 
-# The three parts of `test`, side by side: most tests wait for brokers most of the time.
+# The three parts of `test`, side by side: most tests wait for brokers most of the time. All take about as long.
+ROTATIONS := tests/faults/test_rotations.py
 PART := $(BIN)/python -m pytest -m "not peers and not long"
 test-units:
-	$(PART) --junitxml=$(REPORTS)/test-units.xml tests $(addprefix --ignore=tests/,kafka spark faults interop)
+	$(PART) --junitxml=$(REPORTS)/test-units.xml $(filter-out $(addprefix tests/,kafka spark faults __pycache__),$(patsubst %/,%,$(wildcard tests/*/))) $(ROTATIONS)
 test-kafka:
 	$(PART) --junitxml=$(REPORTS)/test-kafka.xml tests/kafka tests/spark
 test-faults:
-	$(PART) --junitxml=$(REPORTS)/test-faults.xml tests/faults tests/interop
+	$(PART) --junitxml=$(REPORTS)/test-faults.xml tests/faults --ignore=$(ROTATIONS)
 
 test-peers: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv go kcat rsyslogd omkafka promtool systemd-analyze logrotate svlogd
