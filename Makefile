@@ -25,6 +25,7 @@ test: $(VENV)/.developing
 # The three parts of `test`, side by side: most tests wait for brokers most of the time. All take about as long.
 ROTATIONS := tests/faults/test_rotations.py
 PART := $(BIN)/python -m pytest -m "not peers and not long"
+test-units test-kafka test-faults: $(VENV)/.developing
 test-units:
 	$(PART) --junitxml=$(REPORTS)/test-units.xml $(filter-out $(addprefix tests/,kafka spark faults __pycache__),$(patsubst %/,%,$(wildcard tests/*/))) $(ROTATIONS)
 test-kafka:

@@ -374,7 +374,7 @@ class Supervisor:
         """Say of each route, once, that nothing is acknowledged, though its cluster answers; and that it is again."""
         for name, seconds in waiting.items():
             if name in self.totals.blocked:
-                continue  # that is said of the cluster
+                continue  # its cluster says in the log what is missing
             cluster = self._routes[name].cluster
             late = seconds > DELIVERY_PATIENCE
             if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:

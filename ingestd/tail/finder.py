@@ -489,7 +489,7 @@ class TailFinder:
     def _warn_watch(self, error: OSError) -> None:
         _log.warning(
             "no more inotify watches: files are looked for by the clock",
-            tail=self.route.name,
+            route=self.route.name,
             seconds=self.route.rescan_interval,
             reason=str(error),
             remedy="raise fs.inotify.max_user_watches or fs.inotify.max_user_instances",
@@ -664,7 +664,7 @@ class TailFinder:
         """In one line: all pods of a node may be gone at once."""
         _log.warning(
             "files are gone or were cut off since the last run: what was written to them after it is unknown",
-            tail=self.route.name,
+            route=self.route.name,
             files=len(untold),
             read_to={printable(path): position for path, position in untold[:_NAMED_MOST]},
         )

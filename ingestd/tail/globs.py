@@ -17,6 +17,8 @@ __all__ = ["Globs"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 _SHOWN: Final = r"(?!\.)"
+"""At the beginning of a regular expression: no name that begins with a dot."""
+
 _ANY_SHOWN: Final = re.compile(_SHOWN)
 _DIRECTORIES_KEPT: Final = 1024
 _name: Final = attrgetter("name")

@@ -34,6 +34,7 @@ WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before its position, and as many where a long line begins."""
 
 _LINE_SEARCH_BYTES: Final = 4096
+"""Where a line that is longer than this begins is not looked for."""
 
 _DIGEST_BYTES: Final = 16
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")

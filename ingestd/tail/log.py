@@ -81,7 +81,7 @@ class Log:
 
     path: str
     careful: bool = False
-    """Whether what a reader finds is heard by nobody, in a run with an end: what content a file has is known before."""
+    """In a run with an end nobody hears what a reader finds: a known file's content is checked before it is read."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""
@@ -100,7 +100,7 @@ class Log:
     unseen_since: int = 0
     """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
     new_since: int = 0
-    """Nothing was known of it from then on (ns) until it was met: what was made since may be of it; 0: it was known."""
+    """Of a log met only now: when (ns) all that was there was known. What was made since may be its own. 0: unset."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 

@@ -42,6 +42,9 @@ COMPARED_BYTES: Final = 4096
 _WHOLE_BYTES: Final = 4 << 20
 """Compressed files of at most this size are decoded to see whether they are complete."""
 
+_WHOLE_TEXT_BYTES: Final = 64 << 20
+"""The same, of their text: zeros are a thousand times as long as what they are compressed to."""
+
 _LINKS_MOST: Final = 40
 _TRIES: Final = 10
 """So often a search begins again where names shift under it."""
@@ -570,7 +573,7 @@ def _is_whole(text: Text, size: int) -> bool:
     """Whether a compressed file of `size` bytes is complete, if it is small enough to see."""
     position = 0
     with suppress(OSError):  # cut off: it is in the making
-        while size <= _WHOLE_BYTES and (data := text.read(position, _WHOLE_BYTES)):
+        while position <= _WHOLE_TEXT_BYTES and size <= _WHOLE_BYTES and (data := text.read(position, _WHOLE_BYTES)):
             position += len(data)
     return text.complete
 

@@ -63,7 +63,7 @@ class TailReader:
         self._sources: dict[str, AnySource] = {}
         self._wakes: dict[AnySource, asyncio.TimerHandle] = {}
         self._unwatched: set[AnySource] = set()
-        self._log = get_logger(__name__).bind(tail=route.name)
+        self._log = get_logger(__name__).bind(route=route.name)
         self._warned = False
         # The kernel gives the lowest number that is free: a high one says that many are in use.
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _SHARE_OF_DESCRIPTORS

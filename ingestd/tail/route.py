@@ -65,7 +65,7 @@ class TailRoute:
     """The target cluster, a [clusters.NAME]."""
     topic: str
     """The target topic."""
-    exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.swx", "*.tmp")
+    exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
     """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
     log that is followed is renamed to is read to its end, excluded or not."""
     rotated: tuple[str, ...] = ()

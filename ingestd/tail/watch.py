@@ -218,16 +218,16 @@ class SharedInotify:
 
     @staticmethod
     def _tell(key: Hashable, events: int) -> None:
-        user, own_key = cast("tuple[SharedInotify, Hashable]", key)
-        user._changed(own_key, events)  # noqa: SLF001 - it is one of its own
+        changed, own_key = cast("tuple[Callable[[Hashable, int], None], Hashable]", key)
+        changed(own_key, events)
 
     def add(self, key: Hashable, path: str, events: int) -> None:
         """See `Inotify.add`."""
-        self._inotify.add((self, key), path, events)
+        self._inotify.add((self._changed, key), path, events)
 
     def drop(self, key: Hashable) -> None:
         """See `Inotify.drop`."""
-        self._inotify.drop((self, key))
+        self._inotify.drop((self._changed, key))
 
     def close(self) -> None:
         """Leave it; what this user did not drop stays watched until the last one leaves. Safe to call twice."""
