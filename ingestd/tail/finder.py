@@ -20,8 +20,8 @@ from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
+from ingestd.tail.awaited import Awaited
 from ingestd.tail.facts import (
-    NOTHING,
     TAKEN,
     VANISHED,
     Alone,
@@ -53,26 +53,19 @@ from ingestd.tail.facts import (
     Untold,
 )
 from ingestd.tail.files import Files
+from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
+from ingestd.tail.looks import Examination, Looks, Search, Unreadable, links_of
 from ingestd.tail.names import Names
-from ingestd.tail.rotation import CODECS, codec_of, families_of, family_of, rotated_from
+from ingestd.tail.rotation import CODECS, codec_of, rotated_from
 from ingestd.tail.thread import LookThread
-from ingestd.tail.watch import (
-    CREATED,
-    DELETED,
-    DIRECTORY_EVENTS,
-    IS_DIRECTORY,
-    MOVED_TO,
-    OVERFLOW,
-    WRITTEN,
-    EventStream,
-    WatchLimit,
-)
+from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, OVERFLOW, WRITTEN
+from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
+from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
@@ -81,20 +74,11 @@ if TYPE_CHECKING:
     from ingestd.tail.looks import Sighting, Walk
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
-    from ingestd.tail.watch import Event
+    from ingestd.tail.watches import Round
 
 __all__ = ["TailFinder"]
 
 T = TypeVar("T")
-
-SETTLE: Final = 0.02
-"""Seconds that events are gathered: a rotation is several."""
-
-SETTLE_IN_STREAMS: Final = 0.1
-"""The same, where they come all the time: what is done for many rotations at once costs little for each."""
-
-COPY_PATIENCE: Final = 10.0
-"""Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
 
 DOUBT: Final = 2.0
 """Seconds within which readers tell what they have read."""
@@ -110,14 +94,6 @@ _TURN: Final = 0.01
 
 _REST_FOR_WORK: Final = 20
 """In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
-
-_ALIKE_MOST: Final = 64
-"""A family of names that more logs have than this says nothing of where a file came from."""
-
-_STRANGERS_MOST: Final = 8
-"""Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""
-
-_MISSING: Final = (Phase.STORED, Phase.SOUGHT)
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
@@ -180,7 +156,6 @@ class TailFinder:
         self.route = route
         self._once = once
         self._globs = route.globs
-        self._rotated = route.rotated_globs
         self._files = next((other.files for other in others if isinstance(other, TailFinder)), None) or Files()
         self._files.enter(self)
         self._looks = looks or Looks()
@@ -190,20 +165,10 @@ class TailFinder:
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
         """By source."""
-        self._named: dict[str, set[str]] = {}
-        """Paths of logs by the base names that they, and what they lead to, are written under."""
-        self._leads: dict[str, set[str]] = {}
-        """Links and where they lead, with the paths of the logs that are followed through them."""
-        self._through: dict[str, tuple[str, ...]] = {}
-        self._away: dict[str, str] = {}
-        """Directories where links lead and that are not there, and the nearest one above each that is."""
+        self._ways = Ways()
+        self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
         self._names = Names(self._log_at, self._is_read)
         self._due = _Due()
-        self._awaited: dict[FileId, tuple[Log, Place]] = {}
-        self._expected: dict[str, FileId] = {}
-        """Where awaited files should be, by paths that are being looked at."""
-        self._lengths: dict[FileId, tuple[int, float]] = {}
-        """Of awaited files, the size, and since when it is that."""
         self._refused: dict[FileId, tuple[int, str]] = {}
         self._doubts: dict[FileId, int] = {}
         """How often files were examined that may be copies of what is not told yet."""
@@ -217,13 +182,12 @@ class TailFinder:
         self._told: dict[str, str] = {}
         self._not_found: AbstractSet[str] = frozenset()
         """Globs that nothing matches, and directories that can not be read."""
-        self._inotify: EventStream | None = None
         self._relist = True
         self._missed = False
         """Whether events are missing since the last pass."""
-        self._events: list[Event] = []
-        """What was heard and waits for the next turn."""
         self._news = asyncio.Event()
+        self._watches = Watches(route, self._news.set)
+        self._awaited = Awaited(self._watches, self._files)
         self._sources: Sources
         for position in sorted(stored or (), key=lambda each: birth_of(each.source)):
             self._restore(position)
@@ -246,7 +210,7 @@ class TailFinder:
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
         if known.path in log.stored_at:
-            self._name(known.path, log)
+            self._kin.name(known.path, log.path)
         self._files.note(self, log, generation)
         if known.copy_of:
             self._copied.setdefault(known.copy_of, set()).add(log)
@@ -264,10 +228,7 @@ class TailFinder:
         """See `ingestd.daemon.source.Finder.scan`."""
         self._sources = sources
         if not self._once:
-            try:
-                self._inotify = EventStream(self._heard, pause=SETTLE, longest=SETTLE_IN_STREAMS)
-            except WatchLimit as error:
-                self._warn_watch(error)
+            self._watches.open()
         known = set(self._logs)
         until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
         await self._pass()
@@ -312,7 +273,7 @@ class TailFinder:
                     rested = now + max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
                     rescan = max(rested, now + self.route.rescan_interval)
                 else:
-                    left = SETTLE_IN_STREAMS if self._due or self._events else sys.maxsize
+                    left = SETTLE_IN_STREAMS if self._due or self._watches.waiting else sys.maxsize
                     with suppress(DeadlineExceeded):  # then it is time for a pass, or for what was left, without news
                         await Deadline.after(min(due - now, left)).wait_for(self._news.wait(), "news of files")
                 await self._settle(_ROUNDS)
@@ -322,8 +283,7 @@ class TailFinder:
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""
-        if self._inotify is not None:
-            self._inotify.close()
+        self._watches.close()
         self._thread.close()
 
     def ended(self, found: Found, end: End) -> None:
@@ -353,16 +313,12 @@ class TailFinder:
                 self._look(path, None)
 
     async def _look_at_what_waits(self) -> None:
-        for file, (log, place) in list(self._awaited.items()):
-            size, since = self._lengths.get(file, (-1, 0.0))
-            if size == place.size and time.monotonic() - since > COPY_PATIENCE:
-                self.apply(log, Alone(file))
-        for file in self._awaited:
-            log, path = self._where_awaited(file)
-            self._expected[path] = file
+        for log, file in self._awaited.still(time.monotonic()):
+            self.apply(log, Alone(file))
+        for log, path in self._awaited.expect():
             self._look(path, log.path)
         self._look_at_troubles()
-        self._watch_what_was_away(list(self._away))
+        self._watch_what_was_away(self._ways.away())
         for source, log in self._recent.items():
             generation = log.named(source)
             if generation is not None:
@@ -379,14 +335,12 @@ class TailFinder:
 
     async def _pass(self) -> None:
         missed, self._relist, self._missed = self._missed, False, False
-        watched: list[tuple[str, int]] = []
-        limits: list[OSError] = []
+        watched = self._watches.round()
         ways = {path for root in self._globs.roots for path in _up_from(root)}
-
         anew: set[str] = set()
 
         def enter(directory: str) -> None:
-            self._watch_in_thread(directory, watched, limits)
+            watched.enter(directory)
             before = self._directories.get(directory)
             if before is not None and before[:2] != _directory_id(directory):
                 anew.add(directory)
@@ -405,10 +359,10 @@ class TailFinder:
 
         found = await self._ask(walk)
         self._ancestors = ways
-        self._miss_before_watches({directory for directory, _ in watched}, anew)
-        self._register(watched, limits)
+        self._miss_before_watches(self._watches.new(watched) | anew)
+        self._register(watched)
         self._directories = found.directories
-        self._drop_watches({path for path, _ in watched})
+        self._drop_watches(watched.watched.keys())
         self._names.forget(found.present)
         self._refused = {file: kept for file, kept in self._refused.items() if self._files.find(file) is None}
         for thing in [thing for thing in self._told if thing not in found.troubles and thing not in found.present]:
@@ -423,14 +377,12 @@ class TailFinder:
 
     def _watch_ways_anew(self) -> None:
         """Another directory may be where links lead, and nobody said so."""
-        for path, logs in self._leads.items():
-            self._due.watches.add(os.path.dirname(path))
-            for log in logs:
-                self._look(log, None)
+        self._due.watches |= self._ways.directories
+        for log in self._ways.through:
+            self._look(log, None)
 
-    def _miss_before_watches(self, watched: set[str], anew: set[str]) -> None:
+    def _miss_before_watches(self, new: set[str]) -> None:
         """Files may have come and gone in a directory that was made anew before it was watched."""
-        new = (watched - (self._inotify.keys if self._inotify is not None else set())) | anew
         for log in self._logs.values() if new and not self._first_pass else ():
             if os.path.dirname(log.path) in new:
                 self.apply(log, Missed())
@@ -440,9 +392,7 @@ class TailFinder:
             self.apply(log, Missed())
 
     def _certain(self, path: str, inode: int) -> bool:
-        if self._inotify is None or not self._names.holds(path, inode):
-            return False
-        return os.path.dirname(path) in self._inotify
+        return self._names.holds(path, inode) and self._watches.sees(path)
 
     async def _in_turns(self, things: Iterable[T], take: Callable[[T], None]) -> None:
         began = time.monotonic()
@@ -454,58 +404,25 @@ class TailFinder:
 
     # Watches.
 
-    def _watch_in_thread(self, directory: str, watched: list[tuple[str, int]], limits: list[OSError]) -> None:
-        if self._inotify is None or limits:
-            return
-        try:
-            watched.append((directory, self._inotify.watch(directory, DIRECTORY_EVENTS)))
-        except WatchLimit as error:
-            limits.append(error)
-        except OSError:
-            self._relist = True  # it goes: the next pass says so
-
-    def _register(self, watched: list[tuple[str, int]], limits: list[OSError]) -> None:
-        if self._inotify is None:
-            return
-        for directory, watch in watched:
-            self._inotify.register(directory, watch)
-        for error in limits:
-            self._warn_watch(error)
-        self._inotify.replay()
+    def _register(self, watched: Round) -> None:
+        self._relist = self._relist or watched.gone  # the next pass says where it went
+        self._watches.register(watched)
         self._hear()
 
-    def _drop_watches(self, listed: set[str]) -> None:
-        if self._inotify is None:
-            return
-        others = {key for key in self._inotify.keys - listed if isinstance(key, str)}
+    def _drop_watches(self, listed: AbstractSet[str]) -> None:
+        others = self._watches.others(listed)
         if not others:
             return  # without a look at all generations
-        others -= {os.path.dirname(path) for path in self._leads}
-        others -= set(self._away.values())
+        others -= self._ways.directories | self._ways.nearest
         others -= {os.path.dirname(each.known.path) for log in self._logs.values() for each in log.generations}
         for key in others:
-            self._inotify.drop(key)
-
-    def _warn_watch(self, error: OSError) -> None:
-        _log.warning(
-            "no more inotify watches: files are looked for by the clock",
-            route=self.route.name,
-            seconds=self.route.rescan_interval,
-            reason=str(error),
-            remedy="raise fs.inotify.max_user_watches or fs.inotify.max_user_instances",
-        )
+            self._watches.drop(key)
 
     # News.
 
-    def _heard(self, events: list[Event]) -> None:
-        self._events += events
-        self._news.set()
-
     def _hear(self) -> None:
         """Take all that happened until now."""
-        if self._inotify is not None:
-            self._inotify.drain()
-        events, self._events = self._events, []
+        events = self._watches.take()
         if not events:
             return
         names: list[tuple[str, int, int]] = []
@@ -517,7 +434,7 @@ class TailFinder:
             elif isinstance(key, str):
                 names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
-                log, path = self._where_awaited(key)
+                log, path = self._awaited.where(key)
                 self._names.judge(path, judged=False)
                 self._look(path, log.path)
         if self._missed:
@@ -539,15 +456,9 @@ class TailFinder:
                 owned.generation.known = owned.generation.known._replace(path=path)
         self._due.deleted += changes.deleted
 
-    def _where_awaited(self, file: FileId) -> tuple[Log, str]:
-        log, place = self._awaited[file]
-        owned = self._files.find(file)
-        return log, place.path if owned is None else owned.generation.known.path
-
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""
-        if self._inotify is not None:
-            self._inotify.drop(directory)
+        self._watches.drop(directory)
         self._watch_where_links_lead(directory)
 
     def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
@@ -564,7 +475,7 @@ class TailFinder:
             or (mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO) and self._globs.leads_through(path))
         ):
             self._relist = True
-        for log in self._leads.get(path, ()):
+        for log in self._ways.logs(path):
             self._look(log, None)
         if mask & DELETED and self.route.compressed == "read":
             for made in (f"{path}.{codec}" for codec in CODECS if codec):
@@ -572,21 +483,19 @@ class TailFinder:
                     self._look(made, None)
         if path in self._told:
             self._look(path, None)
-        if self._away and mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
-            self._watch_what_was_away([each for each in self._away if each == path or each.startswith(f"{path}/")])
+        if mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
+            self._watch_what_was_away(self._ways.away(path))
 
     def _watch_what_was_away(self, directories: list[str]) -> None:
         for directory in directories:
-            del self._away[directory]
+            self._ways.back(directory)
             self._watch_where_links_lead(directory)
 
     def _watch_where_links_lead(self, directory: str) -> None:
         """Watch it, and look at what is followed through links into it: nobody told what happened there before."""
-        for path, logs in self._leads.items():
-            if os.path.dirname(path) == directory:
-                self._due.watches.add(directory)
-                for log in logs:
-                    self._look(log, None)
+        for log in list(self._ways.into(directory)):
+            self._due.watches.add(directory)
+            self._look(log, None)
 
     def _vanished(self, log: str, path: str) -> None:
         if log in self._logs:
@@ -606,7 +515,7 @@ class TailFinder:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
         if self.matches(path) and not self._files.taken_before(self, path):
             return path
-        return next((log for log in self._leads.get(path, ()) if self._through[log][-1] == path), None)
+        return self._ways.log_of(path)
 
     def _is_read(self, file: FileId) -> bool:
         owned = self._files.find(file)
@@ -616,13 +525,8 @@ class TailFinder:
         log = self._logs.get(path)
         if log is None:
             log = self._logs[path] = Log(path, self._once)
-            self._name(path, log)
+            self._kin.name(path, path)
         return log
-
-    def _name(self, path: str, log: Log) -> None:
-        """Files called like this path may hold copies of this log."""
-        for family in families_of(os.path.basename(path)):
-            self._named.setdefault(family, set()).add(log.path)
 
     # What the thread does.
 
@@ -681,28 +585,20 @@ class TailFinder:
                     self._trouble(", ".join(sorted(self._globs.roots)), reason)
 
     async def _watch_more(self, directories: set[str]) -> None:
-        watched: list[tuple[str, int]] = []
-        limits: list[OSError] = []
-        ways = {os.path.dirname(path) for path in self._leads}
+        watched = self._watches.round()
+        ways = self._ways.directories
 
         def watch() -> dict[str, str]:
             away = {}
             for directory in directories:
                 if directory not in ways:
-                    self._watch_in_thread(directory, watched, limits)
-                elif (above := self._watch_toward(directory, watched, limits)) != directory:
+                    watched.enter(directory)
+                elif (above := _watch_toward(directory, watched)) != directory:
                     away[directory] = above
             return away
 
-        self._away |= await self._ask(watch)
-        self._register(watched, limits)
-
-    def _watch_toward(self, directory: str, watched: list[tuple[str, int]], limits: list[OSError]) -> str:
-        """Watch a directory, or the nearest one above it that is there: it says when more of the way is made."""
-        above = ""
-        while above != (above := _nearest(directory)) and not limits:
-            self._watch_in_thread(above, watched, limits)
-        return above
+        self._ways.note_away(await self._ask(watch))
+        self._register(watched)
 
     async def _look_at(self, due: _Due) -> None:
         """Look, hear what happened meanwhile, and look at that: so the oldest of several new files is read first."""
@@ -724,12 +620,9 @@ class TailFinder:
 
     def _concerned(self, found: list[tuple[Sighting, str | None]]) -> bool:
         """Whether what happened meanwhile concerns what was looked at. What does not waits for the next turn."""
-        if self._inotify is None:
-            return False
-        self._inotify.drain()
-        looked = {path for sighting, of in found for path in (sighting.path, *sighting.through, of)}
+        looked = {path for sighting, of in found for path in (sighting.path, *sighting.through, of or "")}
         looked |= {sighting.place.path for sighting, _ in found if sighting.place is not None}
-        return any(not name or f"{str(key).rstrip('/')}/{name}" in looked for key, _, _, name in self._events)
+        return self._watches.concern(looked)
 
     def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
         return [self._looks.look(path) for path in paths]
@@ -739,10 +632,7 @@ class TailFinder:
         alike: dict[str, list[tuple[Log, Place]]] = {}
 
         def gather(wanted: tuple[Log, Place]) -> None:
-            least = wanted[0].path  # where a link leads may have a shorter name
-            while len(shorter := min(self._alike(least), key=len, default=least)) < len(least):
-                least = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
-            alike.setdefault(least, []).append(wanted)
+            alike.setdefault(self._kin.eldest(wanted[0].path), []).append(wanted)
 
         births: dict[str, int] = {}
         for log, place in due.examinations.values():
@@ -771,7 +661,7 @@ class TailFinder:
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
-                self._name(log.path, owned.log)
+                self._kin.name(log.path, owned.log.path)
                 return  # it was met by another name meanwhile
             log = owned.log
         if owned is None and wanted.place.links > 1 and self._is_awaited_elsewhere(log, wanted.place.file):
@@ -818,48 +708,16 @@ class TailFinder:
         making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
         if making:
             self._call_later(COMPRESSING, self._look, place.path, None)
-        return Examination(place, self._originals(place), at_end, route.binary == "accept", patient, making)
+        return Examination(place, self._kin.originals(place), at_end, route.binary == "accept", patient, making)
 
-    def _alike(self, path: str) -> Iterable[str]:
-        """Logs that a file may hold a copy of, by its name: that restricts what is compared, and decides nothing."""
-        families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
-        return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
-
-    def _originals(self, place: Place) -> tuple[Original, ...]:
-        logs = [self._logs[path] for path in self._alike(place.path) if path in self._logs]
-        if not logs:
-            return ()
-        names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
-        if len(logs) > _STRANGERS_MOST:
-            ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
-            logs = [log for log, paths in ways if not names.isdisjoint(map(os.path.basename, paths))]
-        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
-        return tuple(
-            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(log.path, each))))
-            for log, each in found
-        )
-
-    def _known_as(self, path: str, generation: Generation) -> tuple[str, ...]:
-        return path, generation.known.path, *self._through.get(path, ())
-
-    def _original(self, generation: Generation, *, akin: bool) -> Original:
-        known, position = self._newest(generation)
-        # Nobody waits in a run with an end for what a reader has to say.
-        reading = generation.phase is Phase.READING and not self._once
-        return Original(generation.source, known.path, known.file, position, known.witness, reading, akin)
-
-    def _newest(self, generation: Generation) -> tuple[Known, int]:
-        """What is known of a generation, and how far it is read, as its reader has it if there is one."""
-        latest = self._sources.latest(generation.source) if generation.phase is Phase.READING else None
-        if latest is None or latest.position == generation.position:
-            return generation.known, generation.position
-        return Known.told(latest.detail), latest.position
+    def _latest(self, source: str) -> Found | None:
+        return self._sources.latest(source)
 
     async def _seek(self, due: _Due) -> None:
         searches: list[Search] = []
 
         def want(generation: Generation) -> None:
-            searches.append(self._search(due.logs[generation.source], generation))
+            searches.append(self._kin.search(due.logs[generation.source], generation))
 
         await self._in_turns(due.seeks.values(), want)
         found = await self._ask(partial(self._looks.search, searches))
@@ -873,41 +731,6 @@ class TailFinder:
 
         self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
-
-    def _search(self, log: Log, generation: Generation) -> Search:
-        def taken(file: FileId) -> bool:
-            owned = self._files.find(file)
-            return owned is not None and owned.generation.copy_of not in {NOTHING, generation.source}
-
-        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
-        names = tuple(dict.fromkeys(map(os.path.basename, paths)))
-        kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
-        for each in (*log.generations, *(each for other in kin for each in other.generations)):
-            latest = self._sources.latest(each.source) if each.phase is Phase.READING else None
-            paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        alike = {log.path, *self._alike(log.path)} & self._logs.keys()
-        others = [
-            self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
-        ]
-        return Search(
-            generation.source,
-            generation.known,
-            generation.position,
-            tuple(dict.fromkeys(os.path.dirname(path) for path in paths)),
-            names,
-            tuple(log.waiting),
-            self._rotated,
-            tuple(others),
-            generation.source == log.asked or generation in log.generations[-1:] or log.stands(generation.known.file),
-            taken,
-            self._files.match,
-            tuple(
-                filter(None, {family_of(os.path.basename(log.path)), *(os.path.basename(each.path) for each in kin)})
-            ),
-            log.since,
-            log.unseen_since,
-            log.new_since,
-        )
 
     # Facts.
 
@@ -928,7 +751,7 @@ class TailFinder:
             return
         self._miss_awaited(path, place.file)
         for name in {path, place.path} if of or own else ():
-            if not self._is_watched(name):
+            if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
             vanished = self._names.looked(name, of or path, place.file)
             if vanished is not None:
@@ -943,23 +766,18 @@ class TailFinder:
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
 
-    def _is_watched(self, path: str) -> bool:
-        return self._inotify is not None and os.path.dirname(path) in self._inotify
-
     def _miss_awaited(self, path: str, found: FileId | None) -> None:
         """A file that is waited for may not be where it was: it is searched for."""
-        awaited = self._expected.pop(path, None)
-        if awaited is not None and awaited != found and awaited in self._awaited:
-            log, where = self._where_awaited(awaited)
-            if where == path and not log.restless:
-                self._search_unseen(log)
+        log = self._awaited.missed(path, found)
+        if log is not None and not log.restless:
+            self._search_unseen(log)
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
             self._trouble(sighting.path, sighting.trouble)
         elif sighting.place is None:
             self._trouble_over(sighting.path)
-        before = self._through.get(sighting.path, ())
+        before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
             if before and (log := self._logs.get(sighting.path)) is not None:
@@ -974,24 +792,16 @@ class TailFinder:
         finder.apply(log, Seen(place, here=log.path == path))
         other = self._logs.get(path)
         if other is not None and other is not log:
-            self._name(path, log)
+            self._kin.name(path, log.path)
             self.apply(other, Occupied(place.file))
         if finder is not self and self.matches(path):
             self._belongs(path, finder)
 
     def _lead(self, log: str, through: tuple[str, ...]) -> None:
         """A log is followed through links, or not any more."""
-        for path in self._through.pop(log, ()):
-            self._leads[path].discard(log)
-            if not self._leads[path]:
-                del self._leads[path]
-        if not through:
-            return
-        self._through[log] = through
+        self._ways.follow(log, through)
         for path in through:
-            self._leads.setdefault(path, set()).add(log)
-            for family in families_of(os.path.basename(path)):
-                self._named.setdefault(family, set()).add(log)
+            self._kin.name(path, log)
             self._watch_beside(path)
         if self._due.watches:
             self._look(log, None)  # again, for what happened before there is a watch
@@ -1061,14 +871,9 @@ class TailFinder:
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
     def _gone(self, generation: Generation) -> None:
-        self._stop_waiting(generation.known.file)
+        self._awaited.release(generation.known.file)
         for log in self._copied.pop(generation.source, ()):
             self.apply(log, Gone(generation.source))
-
-    def _stop_waiting(self, file: FileId) -> None:
-        self._lengths.pop(file, None)
-        if self._awaited.pop(file, None) is not None and self._inotify is not None:
-            self._inotify.drop(file)
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
@@ -1079,18 +884,12 @@ class TailFinder:
         if generation.copy_of:
             self._copied.setdefault(generation.copy_of, set()).add(log)
         self._recent.pop(generation.source, None)
-        awaited = self._awaited.pop(generation.known.file, None)
-        if generation.phase is Phase.READING:
-            self._lengths.pop(generation.known.file, None)
-        if self._inotify is None:
-            return
-        if awaited is not None:
-            self._inotify.drop(generation.known.file)
+        self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
         self._watch_beside(generation.known.path)
 
     def _watch_beside(self, path: str) -> None:
         directory = path.rpartition("/")[0] or "/"
-        if self._inotify is not None and directory not in self._inotify:
+        if self._watches.lacks(directory):
             self._due.watches.add(directory)
 
     def _found(self, log: Log, generation: Generation, after: str | None) -> Found:
@@ -1118,23 +917,7 @@ class TailFinder:
 
     def _await(self, log: Log, place: Place) -> None:
         self._names.judge(place.path, judged=True)
-        self._awaited[place.file] = log, place
-        if self._lengths.get(place.file, (-1, 0.0))[0] != place.size:
-            self._lengths[place.file] = place.size, time.monotonic()
-        if self._inotify is None:
-            return
-        watched = place.file in self._inotify
-        try:
-            if not watched:
-                self._inotify.add(place.file, place.path, WRITTEN)
-            status = os.stat(place.path)
-            if not watched and status.st_ino != place.file.inode:
-                self._inotify.drop(place.file)
-            if (status.st_ino, status.st_size) != (place.file.inode, place.size):
-                self._look(place.path, log.path)
-        except WatchLimit as error:
-            self._warn_watch(error)
-        except OSError:
+        if not self._awaited.hold(log, place, time.monotonic()):
             self._look(place.path, log.path)
 
     def _trouble(self, path: str, reason: str) -> None:
@@ -1147,23 +930,20 @@ class TailFinder:
             self._sources.trouble_over(printable(path))
 
 
-def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
-    """Generations of a log that a file may be a copy of."""
-    # What stands where a log is written is its next generation: as long as the one before is there, no copy.
-    next_one = log.stands(file)
-    for each in log.generations:
-        if next_one and each.phase not in _MISSING:
-            continue
-        if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
-            yield each
-
-
 def _directory_id(directory: str) -> tuple[int, int] | None:
     try:
         status = os.stat(directory)
     except OSError:
         return None  # it goes: who lists it says so
     return status.st_dev, status.st_ino
+
+
+def _watch_toward(directory: str, watched: Round) -> str:
+    """Watch a directory, or the nearest one above it that is there: it says when more of the way is made."""
+    above = ""
+    while above != (above := _nearest(directory)) and watched.limit is None:
+        watched.enter(above)
+    return above
 
 
 def _nearest(directory: str) -> str:

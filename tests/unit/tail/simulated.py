@@ -21,6 +21,7 @@ from ingestd.tail import finder as finder_module
 from ingestd.tail import globs as globs_module
 from ingestd.tail import known as known_module
 from ingestd.tail import looks as looks_module
+from ingestd.tail import watches as watches_module
 from ingestd.tail.facts import (
     Examined,
     Place,
@@ -712,19 +713,19 @@ class FinderTask:
 
     @property
     def events(self) -> list[Any]:
-        stream = self.finder._inotify
+        stream = self.finder._watches._stream
         return [] if stream is None else stream.events  # type: ignore[attr-defined]
 
     def deliver(self) -> None:
-        stream = self.finder._inotify
+        stream = self.finder._watches._stream
         if stream is not None:
             stream.deliver()  # type: ignore[attr-defined]
             self.machine.commit()
 
     def close(self) -> None:
         self._coroutine.close()
-        if self.finder._inotify is not None:
-            self.finder._inotify.close()
+        if self.finder._watches._stream is not None:
+            self.finder._watches._stream.close()
 
     # `Sources`.
 
@@ -1335,9 +1336,10 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (looks_module, "text_start", lambda descriptor, head: 0),
         (globs_module, "os", system),
         (finder_module, "os", system),
+        (watches_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "time", clock),
         # What waits for longer is found by the next rescan.
         (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
-        (finder_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
+        (watches_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
     ]

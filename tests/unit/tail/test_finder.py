@@ -17,6 +17,7 @@ import pytest
 
 from ingestd.daemon.source import StoredPosition, WrongDetail
 from ingestd.tail import finder as finder_module
+from ingestd.tail import watches as watches_module
 from ingestd.tail.looks import Looks
 from ingestd.tail.watch import DIRECTORY_EVENTS, OVERFLOW, Event, EventStream, WatchLimit
 
@@ -175,7 +176,7 @@ async def test_without_inotify_files_and_their_rotations_are_found_by_the_clock(
     def no_more(*_: Any, **__: Any) -> None:
         raise WatchLimit(24, "Too many open files")
 
-    monkeypatch.setattr(finder_module, "EventStream", no_more)
+    monkeypatch.setattr(watches_module, "EventStream", no_more)
     follower = follow(rescan_interval=0.05)
     await follower.settle()
     append(tmp_path / "a.log", "one")
@@ -220,7 +221,7 @@ async def test_after_an_overflow_everything_is_looked_at_anew(
     await follower.settle()
     with monkeypatch.context() as deaf:
         # The kernel drops these events.
-        deaf.setattr(follower.finder._inotify, "_heard", lambda _: None)
+        deaf.setattr(follower.finder._watches._stream, "_heard", lambda _: None)
         (tmp_path / "a.log").rename(tmp_path / "a.log.1")
         append(tmp_path / "a.log", "a.log two")
         append(tmp_path / "new.log", "new.log one")
@@ -229,7 +230,7 @@ async def test_after_an_overflow_everything_is_looked_at_anew(
         append(tmp_path / "c.log", "c.log two")
         await follower.settle()
     assert len(follower.lines) == 3
-    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
     expected = [f"{name} one" for name in ("a.log", "b.log", "c.log", "new.log")]
     await follower.reads(*expected, "a.log two", "c.log two", ordered=False)
     assert not follower.losses
@@ -659,7 +660,7 @@ async def test_a_pass_looks_at_no_file_that_it_knows(follow: Any, tmp_path: Path
     append(tmp_path / "another.log", "y")
     await follower.until(lambda: len(follower.found) == 2001)
     before = looks.looked.copy()
-    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
     append(tmp_path / "last.log", "z")
     await follower.until(lambda: len(follower.found) == 2002)
     assert set(looks.looked - before) <= {f"{tmp_path}/another.log", f"{tmp_path}/last.log"}
@@ -693,7 +694,7 @@ async def test_in_a_directory_that_was_mounted_anew_nothing_is_certain(
     await follower.begin()
     before = looks.looked.copy()
     monkeypatch.setattr(finder_module, "_directory_id", lambda _: (0, 0))
-    follower.finder._heard([Event(None, OVERFLOW, 0, "")])
+    follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
     await follower.until(lambda: looks.looked[f"{tmp_path}/a.log"] > before[f"{tmp_path}/a.log"])
 
 

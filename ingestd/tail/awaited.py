@@ -1,0 +1,79 @@
+"""Awaited: files that are known and not read, since they are empty or repeat another one. They may be written to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from ingestd.tail.facts import Place
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.files import Files
+    from ingestd.tail.log import Log
+    from ingestd.tail.watches import Watches
+
+__all__ = ["Awaited"]
+
+COPY_PATIENCE: Final = 10.0
+"""Seconds after which a file that begins as another one is no copy that was made to truncate that one."""
+
+
+class Awaited:
+    """Awaited files of one tail. Each is watched, so that a write to it is told."""
+
+    def __init__(self, watches: Watches, files: Files) -> None:
+        self._watches = watches
+        self._files = files
+        self._held: dict[FileId, tuple[Log, Place]] = {}
+        self._expected: dict[str, FileId] = {}
+        """Where files should be, by paths that are being looked at."""
+        self._lengths: dict[FileId, tuple[int, float]] = {}
+        """The size of each, and since when it is that."""
+
+    def __contains__(self, file: object) -> bool:
+        return file in self._held
+
+    def hold(self, log: Log, place: Place, now: float) -> bool:
+        """Await what is written to a file. `now`: seconds, of a steady clock. False: it is not as it was seen."""
+        self._held[place.file] = log, place
+        if self._lengths.get(place.file, (-1, 0.0))[0] != place.size:
+            self._lengths[place.file] = place.size, now
+        return self._watches.file(place.path, place.file, place.size)
+
+    def release(self, file: FileId, *, read: bool = True) -> None:
+        """It is over, or a generation again; how long it has its size is remembered if it is not `read`."""
+        if read:
+            self._lengths.pop(file, None)
+        if self._held.pop(file, None) is not None:
+            self._watches.drop(file)
+
+    def still(self, now: float) -> list[tuple[Log, FileId]]:
+        """Those that were not written to for so long that they are no copies in the making."""
+        found = []
+        for file, (log, place) in self._held.items():
+            size, since = self._lengths.get(file, (-1, 0.0))
+            if size == place.size and now - since > COPY_PATIENCE:
+                found.append((log, file))
+        return found
+
+    def where(self, file: Hashable) -> tuple[Log, str]:
+        """The log that awaits a file, and the file's path."""
+        log, place = self._held[cast("FileId", file)]
+        owned = self._files.find(place.file)
+        return log, place.path if owned is None else owned.generation.known.path
+
+    def expect(self) -> Iterator[tuple[Log, str]]:
+        """Where all of them should be: to be looked at, and `missed` to be asked then."""
+        for file in self._held:
+            log, path = self.where(file)
+            self._expected[path] = file
+            yield log, path
+
+    def missed(self, path: str, found: FileId | None) -> Log | None:
+        """A look found this at a path. Returns the log of a file that should be there and is not."""
+        file = self._expected.pop(path, None)
+        if file is None or file == found or file not in self._held:
+            return None
+        log, where = self.where(file)
+        return log if where == path else None

@@ -1,0 +1,154 @@
+"""Kin: by their names, the generations that a new file is compared with, and where a missing file is searched for.
+
+A name restricts what is looked at. It never decides what a file is: content does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from ingestd.tail.facts import NOTHING, Phase
+from ingestd.tail.known import Known
+from ingestd.tail.looks import Original, Search
+from ingestd.tail.rotation import families_of, family_of, rotated_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from ingestd.daemon.source import Found
+    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.files import Files
+    from ingestd.tail.globs import Globs
+    from ingestd.tail.log import Log
+
+__all__ = ["Kin"]
+
+_ALIKE_MOST: Final = 64
+"""A family of names that more logs have than this says nothing of where a file came from."""
+
+_STRANGERS_MOST: Final = 8
+"""Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""
+
+_MISSING: Final = (Phase.STORED, Phase.SOUGHT)
+
+
+class Kin:
+    """The logs of one tail by what their files are, or may be, called."""
+
+    def __init__(
+        self,
+        logs: Mapping[str, Log],
+        through: Mapping[str, tuple[str, ...]],
+        files: Files,
+        latest: Callable[[str], Found | None],
+        rotated: Globs,
+        *,
+        once: bool,
+    ) -> None:
+        """`logs` by path; `through`: the ways of links, by log; `latest`: what a source's reader has."""
+        self._logs = logs
+        self._through = through
+        self._files = files
+        self._latest = latest
+        self._rotated = rotated
+        self._once = once
+        self._named: dict[str, set[str]] = {}
+        """Paths of logs by the families of the names that they, and what they lead to, are written under."""
+
+    def name(self, path: str, log: str) -> None:
+        """Files called like this path may hold copies of this log."""
+        for family in families_of(os.path.basename(path)):
+            self._named.setdefault(family, set()).add(log)
+
+    def alike(self, path: str) -> Iterable[str]:
+        """Logs that a file at this path may hold a copy of."""
+        families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
+        return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
+
+    def eldest(self, path: str) -> str:
+        """The log that all others that are called alike may be copies of: app.log, of app-1.log.1."""
+        eldest = path  # where a link leads may have a shorter name
+        while len(shorter := min(self.alike(eldest), key=len, default=eldest)) < len(eldest):
+            eldest = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
+        return eldest
+
+    def originals(self, place: Place) -> tuple[Original, ...]:
+        """What a file is compared with: generations that it may be a copy of."""
+        logs = [self._logs[path] for path in self.alike(place.path) if path in self._logs]
+        if not logs:
+            return ()
+        names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
+        if len(logs) > _STRANGERS_MOST:
+            ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
+            logs = [log for log, paths in ways if not names.isdisjoint(map(os.path.basename, paths))]
+        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
+        return tuple(
+            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(log.path, each))))
+            for log, each in found
+        )
+
+    def _known_as(self, path: str, generation: Generation) -> tuple[str, ...]:
+        return path, generation.known.path, *self._through.get(path, ())
+
+    def _original(self, generation: Generation, *, akin: bool) -> Original:
+        known, position = self._newest(generation)
+        # Nobody waits in a run with an end for what a reader has to say.
+        reading = generation.phase is Phase.READING and not self._once
+        return Original(generation.source, known.path, known.file, position, known.witness, reading, akin)
+
+    def _newest(self, generation: Generation) -> tuple[Known, int]:
+        """What is known of a generation, and how far it is read, as its reader has it if there is one."""
+        latest = self._latest(generation.source) if generation.phase is Phase.READING else None
+        if latest is None or latest.position == generation.position:
+            return generation.known, generation.position
+        return Known.told(latest.detail), latest.position
+
+    def search(self, log: Log, generation: Generation) -> Search:
+        """Where a generation's file, or its content, may be; and what may have come after it unseen."""
+
+        def taken(file: FileId) -> bool:
+            owned = self._files.find(file)
+            return owned is not None and owned.generation.copy_of not in {NOTHING, generation.source}
+
+        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
+        names = tuple(dict.fromkeys(map(os.path.basename, paths)))
+        kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
+        for each in (*log.generations, *(each for other in kin for each in other.generations)):
+            latest = self._latest(each.source) if each.phase is Phase.READING else None
+            paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
+        alike = {log.path, *self.alike(log.path)} & self._logs.keys()
+        others = [
+            self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
+        ]
+        return Search(
+            generation.source,
+            generation.known,
+            generation.position,
+            tuple(dict.fromkeys(os.path.dirname(path) for path in paths)),
+            names,
+            tuple(log.waiting),
+            self._rotated,
+            tuple(others),
+            generation.source == log.asked or generation in log.generations[-1:] or log.stands(generation.known.file),
+            taken,
+            self._files.match,
+            tuple(
+                filter(None, {family_of(os.path.basename(log.path)), *(os.path.basename(each.path) for each in kin)})
+            ),
+            log.since,
+            log.unseen_since,
+            log.new_since,
+        )
+
+
+def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
+    """Generations of a log that a file may be a copy of."""
+    # What stands where a log is written is its next generation: as long as the one before is there, no copy.
+    next_one = log.stands(file)
+    for each in log.generations:
+        if next_one and each.phase not in _MISSING:
+            continue
+        if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
+            yield each
