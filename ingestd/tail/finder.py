@@ -209,7 +209,7 @@ class TailFinder:
         log = self._log(known.log)
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
-        if known.path in log.stored_at:
+        if known.path in log.written_at:
             self._kin.name(known.path, log.path)
         self._files.note(self, log, generation)
         if known.copy_of:
@@ -780,7 +780,10 @@ class TailFinder:
         before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
+            if sighting.place is None:
+                self._look(sighting.path, None)  # a file made there since the look was none of its log's until now
             if before and (log := self._logs.get(sighting.path)) is not None:
+                log.leads_elsewhere(before[-1])
                 # What came and went where it leads now, before that was known, is found by a search.
                 self._search_unseen(log)
 

@@ -110,15 +110,18 @@ class Kin:
 
         def taken(file: FileId) -> bool:
             owned = self._files.find(file)
-            return owned is not None and owned.generation.copy_of not in {NOTHING, generation.source}
+            if owned is None or owned.generation.copy_of in {NOTHING, generation.source}:
+                return False
+            return owned.generation.copy_of is None or not log.may_be_copy(file)
 
-        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.stored_at]
+        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
-        for each in (*log.generations, *(each for other in kin for each in other.generations)):
+        alike = {log.path, *self.alike(log.path)} & self._logs.keys()
+        rotations = [self._logs[path] for path in sorted(alike) if log.path in rotated_from(path)]
+        for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        alike = {log.path, *self.alike(log.path)} & self._logs.keys()
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
         ]
@@ -148,7 +151,8 @@ def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
     # What stands where a log is written is its next generation: as long as the one before is there, no copy.
     next_one = log.stands(file)
     for each in log.generations:
-        if next_one and each.phase not in _MISSING:
+        later = each.known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
+        if next_one and each.phase not in _MISSING and not later:
             continue
         if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
             yield each

@@ -68,6 +68,9 @@ __all__ = ["Log"]
 
 _SEARCHES_MOST: Final = 5
 
+_WRITTEN_AT_MOST: Final = 8
+"""So many of the paths that a link led to one after the other are remembered."""
+
 
 @dataclass(slots=True, eq=False)
 class Log:
@@ -93,8 +96,8 @@ class Log:
     """Whether files may have come and gone unseen since the newest generation was last sought, and they with it."""
     asked: str = ""
     """The source that was the newest when it was sought, until there is an answer."""
-    stored_at: list[str] = field(default_factory=list)
-    """Where its generations were in the last run, but for rotations: a link led there, and may lead elsewhere now."""
+    written_at: list[str] = field(default_factory=list)
+    """Paths it was written at before: where its generations were in the last run, but for rotations, and links led."""
     since: int = 0
     """When the newest generation was modified last (ns), if it is over."""
     unseen_since: int = 0
@@ -112,9 +115,13 @@ class Log:
         generation.untold = generation.copy_of is None and not known.done
         self.generations.append(generation)
         name = os.path.basename(known.path)
-        if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.stored_at)):
-            self.stored_at.append(known.path)
+        if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.written_at)):
+            self.written_at.append(known.path)
         return generation
+
+    def leads_elsewhere(self, before: str) -> None:
+        """A link leads to another file than this one now. Rotations of this one are still the log's."""
+        self.written_at = [*(each for each in self.written_at if each != before), before][-_WRITTEN_AT_MOST:]
 
     def step(self, fact: Fact) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 - one for each fact
         """Take a fact. Returns what is to be done, in order."""
@@ -173,6 +180,10 @@ class Log:
         """Whether this file waits until what is older is found."""
         return file in self._waiting
 
+    def may_be_copy(self, file: FileId) -> bool:
+        """Whether this file seems to have the content of a generation that is looked for, or was truncated."""
+        return file in self._copies
+
     @property
     def waiting(self) -> tuple[str, ...]:
         """Paths of files that are not read until what is older is found."""
@@ -195,6 +206,8 @@ class Log:
             yield from self._meet(place)
             return
         if generation.phase is not Phase.STORED or not self._may_have_followers(generation, place, here=here):
+            if generation.phase is Phase.STORED and generation.known.done and generation is self.generations[-1]:
+                self._missed = True  # it was over in the last run already
             yield from self._meet_again(generation, place)
         else:
             generation.known = generation.known._replace(path=place.path)  # the search begins there
@@ -329,10 +342,16 @@ class Log:
         return generation
 
     def _empty(self, place: Place) -> Iterator[Command]:
-        if self.of(place.file) is None:
+        empty = self.of(place.file)
+        if empty is None:
             empty = self._add(place, 0, None, Phase.DONE)
-            empty.copy_of = NOTHING
-            yield Keep(empty)
+        elif empty.phase is not Phase.DONE or empty.copy_of in {None, NOTHING}:
+            return
+        else:  # it was a copy, and was truncated
+            empty.position = empty.size = 0
+            empty.known = empty.known._replace(witness=None, size=0, done=False, copy_of="")
+        empty.copy_of = NOTHING
+        yield Keep(empty)
 
     def _drop(self, generation: Generation) -> Iterator[Command]:
         if generation is self.generations[-1]:

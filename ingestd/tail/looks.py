@@ -603,7 +603,8 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
     at = max(0, size - COMPARED_BYTES)
     if text.read(at, size - at) != other.read(at, size - at):
         return None
-    return Copy(source, size, witness_before(text, size))
+    witness = witness_before(text, size)
+    return None if witness is None else Copy(source, size, witness)  # None: both were truncated just now
 
 
 def _unavailable(known: Known) -> bool:

@@ -215,7 +215,11 @@ class Names:
         if name is None:
             return
         if name.judged:
-            changes.deleted += [] if name.file is None else [(name.file, path)]
+            if name.file is not None and name.fresh:
+                self._names[path] = name  # another one was deleted, perhaps, before this one was seen there
+                changes.looks[path] = None
+            elif name.file is not None:
+                changes.deleted.append((name.file, path))
             return
         if not self._unseen(name):
             if name.file is not None and not name.fresh:

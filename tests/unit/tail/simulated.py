@@ -934,7 +934,9 @@ class Reader:
         if not lines:
             return text.rfind(b"\n", self.position) + 1
         end = self.position
-        for _ in range(lines):
+        # After a header alone, nobody can tell a truncation: the file begins alike. Slabs take more than a header.
+        header = not end and text.startswith(b"#")
+        for _ in range(lines + header):
             at = text.find(b"\n", end)
             if at < 0:
                 break

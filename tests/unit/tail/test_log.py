@@ -144,4 +144,4 @@ def test_nothing_waits_for_an_older_generation_once_the_newest_one_is_nowhere() 
 
 def test_where_a_link_led_in_the_last_run_is_remembered() -> None:
     log = log_with(known(7, 5, "/t/0.log"), known(8, 5, "/t/0.log.1"), known(9, 5))
-    assert log.stored_at == ["/t/0.log", PATH]
+    assert log.written_at == ["/t/0.log", PATH]
