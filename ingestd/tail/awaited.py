@@ -26,7 +26,7 @@ class Awaited:
         self._watches = watches
         self._files = files
         self._held: dict[FileId, tuple[Log, Place]] = {}
-        self._expected: dict[str, FileId] = {}
+        self._expected: dict[str, set[FileId]] = {}
         """Where files should be, by paths that are being looked at."""
         self._lengths: dict[FileId, tuple[int, float]] = {}
         """The size of each, and since when it is that."""
@@ -67,13 +67,14 @@ class Awaited:
         """Where all of them should be: to be looked at, and `missed` to be asked then."""
         for file in self._held:
             log, path = self.where(file)
-            self._expected[path] = file
+            self._expected.setdefault(path, set()).add(file)
             yield log, path
 
     def missed(self, path: str, found: FileId | None) -> Log | None:
         """A look found this at a path. Returns the log of a file that should be there and is not."""
-        file = self._expected.pop(path, None)
-        if file is None or file == found or file not in self._held:
-            return None
-        log, where = self.where(file)
-        return log if where == path else None
+        for file in self._expected.pop(path, ()):
+            if file != found and file in self._held:
+                log, where = self.where(file)
+                if where == path:
+                    return log
+        return None

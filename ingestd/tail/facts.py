@@ -162,9 +162,13 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A generation's content is gone from its file: what repeats it is its copy, and no file that only begins alike."""
+    """A generation's content is gone from its file: what repeats it is its copy, and no file that only begins alike.
+
+    `after`: the source that goes on with the content, in another copy; or none.
+    """
 
     source: str
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +338,10 @@ class Bury:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """It is over: drop what is stored of it."""
+    """It is over: drop what is stored of it. `after`: see `Gone`."""
 
     generation: Generation
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -851,13 +851,13 @@ class TailFinder:
                     oldest = next(iter(self._buried))
                     self.apply(self._buried.pop(oldest), Deleted(oldest))
                 self._gone(generation)
-            case Forget(generation):
+            case Forget(generation, after):
                 self._log_of.pop(generation.source, None)
                 self._recent.pop(generation.source, None)
                 self._buried.pop(generation.source, None)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)
-                self._gone(generation)
+                self._gone(generation, after)
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
@@ -873,10 +873,12 @@ class TailFinder:
         detail = generation.known.to_detail()
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
-    def _gone(self, generation: Generation) -> None:
+    def _gone(self, generation: Generation, after: str = "") -> None:
         self._awaited.release(generation.known.file)
         for log in self._copied.pop(generation.source, ()):
-            self.apply(log, Gone(generation.source))
+            if after:
+                self._copied.setdefault(after, set()).add(log)
+            self.apply(log, Gone(generation.source, after))
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log

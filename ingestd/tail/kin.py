@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from ingestd.tail.facts import NOTHING, Phase
 from ingestd.tail.known import Known
 from ingestd.tail.looks import Original, Search
-from ingestd.tail.rotation import families_of, family_of, rotated_from
+from ingestd.tail.rotation import families_of, family_of, is_rotated_from, rotated_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
     from ingestd.tail.facts import Generation, Place
@@ -85,12 +86,14 @@ class Kin:
             logs = [log for log, paths in ways if not names.isdisjoint(map(os.path.basename, paths))]
         found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
         return tuple(
-            self._original(each, akin=not names.isdisjoint(map(os.path.basename, self._known_as(log.path, each))))
+            self._original(each, akin=self._is_akin(log, each, names) or is_rotated_from(log.path, place.path))
             for log, each in found
         )
 
-    def _known_as(self, path: str, generation: Generation) -> tuple[str, ...]:
-        return path, generation.known.path, *self._through.get(path, ())
+    def _is_akin(self, log: Log, generation: Generation, names: AbstractSet[str]) -> bool:
+        """Whether a generation's file, or what leads to it, has one of these names."""
+        known_as = log.path, generation.known.path, *self._through.get(log.path, ())
+        return not names.isdisjoint(map(os.path.basename, known_as))
 
     def _original(self, generation: Generation, *, akin: bool) -> Original:
         known, position = self._newest(generation)
@@ -118,7 +121,7 @@ class Kin:
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
         alike = {log.path, *self.alike(log.path)} & self._logs.keys()
-        rotations = [self._logs[path] for path in sorted(alike) if log.path in rotated_from(path)]
+        rotations = [self._logs[path] for path in sorted(alike) if is_rotated_from(path, log.path)]
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))

@@ -135,8 +135,8 @@ class Log:
                 return [*self._examined(fact)]
             case Repeated(place, copy):
                 return [*self._repeated(place, copy)]
-            case Gone(source):
-                return [*self._confirm_copies(source)]
+            case Gone(source, after):
+                return [*self._confirm_copies(source, after)]
             case Taken(file):
                 taken = self.of(file)
                 return [] if taken is None else [*self._drop(taken)]
@@ -353,12 +353,12 @@ class Log:
         empty.copy_of = NOTHING
         yield Keep(empty)
 
-    def _drop(self, generation: Generation) -> Iterator[Command]:
+    def _drop(self, generation: Generation, after: str = "") -> Iterator[Command]:
         if generation is self.generations[-1]:
             self.since = max(self.since, generation.known.modified)
         self.generations.remove(generation)
         self._missed = self._missed and bool(self.generations)
-        yield Forget(generation)
+        yield Forget(generation, after)
 
     # Copies.
 
@@ -386,11 +386,11 @@ class Log:
             yield Keep(repeated)
             yield Await(place)
 
-    def _confirm_copies(self, source: str) -> Iterator[Command]:
+    def _confirm_copies(self, source: str, after: str) -> Iterator[Command]:
         for each in self.generations:
             if each.copy_of == source:
-                each.copy_of = None
-                each.known = each.known._replace(copy_of="")
+                each.copy_of = after or None
+                each.known = each.known._replace(copy_of=after)
                 yield Keep(each)
 
     def _alone(self, file: FileId) -> Iterator[Command]:
@@ -528,6 +528,8 @@ class Log:
                 else:
                     after.position = rest.size
                     yield Keep(after)
+            yield from self._drop(generation, after.source)
+            return
         yield from self._drop(generation)
 
     def _release(self) -> Iterator[Command]:

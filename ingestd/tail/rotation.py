@@ -16,6 +16,7 @@ __all__ = [
     "codec_of",
     "families_of",
     "family_of",
+    "is_rotated_from",
     "is_rotation_of",
     "possible_originals",
     "rotated_from",
@@ -103,12 +104,18 @@ def rotated_from(path: str) -> list[str]:
     Its name has a number, a date, or `old` added, or no more than the ending of a compressed file.
     """
     directory, name = os.path.split(path)
+    return [os.path.join(directory, original) for original in possible_originals(name) if _may_be(name, original)]
+
+
+def is_rotated_from(path: str, original: str) -> bool:
+    """Whether `original` is one of `rotated_from(path)`."""
+    (directory, name), (beside, original_name) = os.path.split(path), os.path.split(original)
+    return directory == beside and _may_be(name, original_name)
+
+
+def _may_be(name: str, original: str) -> bool:
     plain = _plain(name)
-    return [
-        os.path.join(directory, original)
-        for original in possible_originals(name)
-        if (plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original)
-    ]
+    return bool((plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original))
 
 
 def _added(name: str, original: str) -> str:
