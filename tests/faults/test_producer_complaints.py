@@ -1,4 +1,4 @@
-"""What users of other producers complain of, tried on a real Kafka. ARCHITECTURE.md lists every such complaint."""
+"""What users of other producers complain of, tried on a real Kafka. tests/README.md lists every such complaint."""
 
 from __future__ import annotations
 
