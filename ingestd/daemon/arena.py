@@ -1,6 +1,6 @@
 """Arena: one memfd, mapped by every worker, handed out by its owner in runs of 64 KiB pages.
 
-The first page is the owner's notice board: its load, which peers read as a hint when they look for help.
+The first page is the owner's notice board. It has the owner's load, which peers read when they look for help.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["NOT_STARTED", "PAGE_BYTES", "Arena", "ArenaShare", "ArenaView", "Run
 PAGE_BYTES = 65536
 
 NOT_STARTED = 1 << 32
-"""The load of a worker that can not be asked for anything yet."""
+"""The load of a worker that can not be given jobs yet."""
 
 _FREE = 0
 _USED = 1
@@ -32,16 +32,16 @@ def pages_for(size: int) -> int:
 
 
 def largest_batch(arena_bytes: int) -> int:
-    """The most raw bytes of one batch in an arena of so many: a run for them, and one that is a page larger to encode.
+    """The most raw bytes of one batch in an arena of this size: it needs a run for them, and one that is a page larger.
 
-    The notice board takes a page besides. With less than two such runs nothing would ever be read.
+    The notice board takes one more page. Without room for two such runs nothing would ever be read.
     """
     return (arena_bytes // PAGE_BYTES - 2) // 2 * PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive pages, by number of the first and count."""
+    """Consecutive pages: the number of the first, and how many."""
 
     page: int
     pages: int
@@ -53,7 +53,7 @@ class Run:
 
 
 class ArenaView:
-    """An arena as any worker sees it: memory, no say in who gets it."""
+    """An arena as any worker sees it: memory that only its owner hands out."""
 
     def __init__(self, descriptor: int) -> None:
         self.pages = os.fstat(descriptor).st_size // PAGE_BYTES
@@ -69,12 +69,12 @@ class ArenaView:
 
     @property
     def load(self) -> int:
-        """Encoding jobs that the owner has before it; a hint, possibly a moment old. `NOT_STARTED` until it says so."""
+        """Encoding jobs that the owner has to do. A hint, which may be out of date; `NOT_STARTED` before the first."""
         published = int(_LOAD.unpack_from(self._memory)[0])
         return published - 1 if published else NOT_STARTED
 
     def close(self) -> None:
-        """Unmap, unless views of it are still held: then the last of them to go does."""
+        """Unmap it. If views of it are still held, it is unmapped with the last of them."""
         self._memory.release()
         try:
             self._map.close()
@@ -83,11 +83,11 @@ class ArenaView:
 
 
 class Arena(ArenaView):
-    """An arena as its owner sees it: the only one who hands out pages and takes them back.
+    """An arena as its owner sees it. Only the owner hands out pages and takes them back.
 
     Invariants
         A page is in at most one run.
-        Low pages are handed out first, so that a light load touches (and keeps in cache) little memory.
+        Low pages are handed out first, so a light load uses little memory, which stays in the cache.
     """
 
     def __init__(self, descriptor: int, freed: Callable[[], None] = lambda: None) -> None:
@@ -110,7 +110,7 @@ class Arena(ArenaView):
         return self.pages - 1
 
     def publish_load(self, jobs: int) -> None:
-        """Tell peers how many encoding jobs this worker has before it, and so that it is there."""
+        """Tell peers how many encoding jobs this worker has to do, and by that, that it has started."""
         _LOAD.pack_into(self._memory, 0, jobs + 1)
 
     def allocate(self, size: int) -> Run | None:
@@ -124,7 +124,7 @@ class Arena(ArenaView):
         return Run(page, pages)
 
     def trim(self, run: Run, size: int) -> Run:
-        """Keep the first `size` bytes of a run; the pages behind them are free at once."""
+        """Keep the first `size` bytes of a run. The pages after them are free at once."""
         keep = pages_for(size)
         if keep >= run.pages:
             return run
@@ -132,12 +132,12 @@ class Arena(ArenaView):
         return Run(run.page, keep)
 
     def release(self, run: Run) -> None:
-        """Take a run back. The caller vouches that nobody, no transport and no peer, holds it any more."""
+        """Take a run back. The caller makes sure that no transport and no peer uses it any more."""
         self._give_back(run.page, run.pages)
         self.freed()
 
     def put_back(self, run: Run) -> None:
-        """Take back a run that was not used after all: no news, since there is no more room than before."""
+        """Take back a run that was not used. `freed` is not called, because there is no more room than before."""
         self._give_back(run.page, run.pages)
 
     def _give_back(self, page: int, pages: int) -> None:
@@ -148,10 +148,10 @@ class Arena(ArenaView):
 
 
 class ArenaShare:
-    """What one route has of an arena.
+    """The part of an arena that one route may use.
 
     Invariants
-        New work begins only where all its runs fit into the share, or nothing is held; what has begun may go beyond.
+        New work begins only if all its runs fit into the share, or if nothing is held. Begun work may use more.
     """
 
     def __init__(self, arena: Arena, pages: int) -> None:
@@ -160,7 +160,7 @@ class ArenaShare:
         self._held = 0
 
     def begin(self, first: int, second: int) -> tuple[Run, Run] | None:
-        """Two runs of at least so many bytes for new work; None, and neither of them, when there is no room."""
+        """Two runs of at least `first` and `second` bytes for new work. None, and no run, if there is no room."""
         if self._held and self._held + pages_for(first) + pages_for(second) > self._pages:
             return None
         one = self._arena.allocate(first)
@@ -173,13 +173,13 @@ class ArenaShare:
         return one, other
 
     def put_back(self, *runs: Run) -> None:
-        """Take back runs that were not used after all: no news, since there is no more room than before."""
+        """Take back runs that were not used. `Arena.freed` is not called."""
         for run in runs:
             self._held -= run.pages
             self._arena.put_back(run)
 
     def go_on(self, size: int) -> Run | None:
-        """A run of at least `size` bytes for work that has begun, or None when the arena has none."""
+        """A run of at least `size` bytes for work that has begun; None if the arena has none."""
         run = self._arena.allocate(size)
         if run is not None:
             self._held += run.pages
@@ -190,12 +190,12 @@ class ArenaShare:
         return self._arena.view(run.page, length)
 
     def trim(self, run: Run, size: int) -> Run:
-        """Keep the first `size` bytes of a run; the pages behind them are free at once."""
+        """Keep the first `size` bytes of a run. The pages after them are free at once."""
         kept = self._arena.trim(run, size)
         self._held -= run.pages - kept.pages
         return kept
 
     def release(self, run: Run) -> None:
-        """Take a run back. The caller vouches that nobody, no transport and no peer, holds it any more."""
+        """Take a run back. The caller makes sure that no transport and no peer uses it any more."""
         self._held -= run.pages
         self._arena.release(run)

@@ -1,4 +1,4 @@
-"""Checkpoint: what changed, on its way to the position file. Stored at once; tried again while it takes nothing."""
+"""Checkpoint: stores changed positions in the position file, at once. If that fails, it tries again."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint"]
 
 STORE_INTERVAL: Final = 0.5
-"""Seconds between two attempts to store what could not be stored."""
+"""Seconds between two attempts, after one has failed."""
 
 LOCKED_INTERVAL: Final = 0.1
-"""The same, while another program's lock on the file is young, and at the end."""
+"""The same while another program's lock on the file is new, and while the daemon ends."""
 
 LOCK_PATIENCE: Final = 1.0
-"""Seconds that another program may have the file locked until that is said; most who do are done by then."""
+"""Seconds that another program may have the file locked until that is logged. Most locks end sooner."""
 
 
 class Checkpoint:
-    """Positions that wait to be stored or forgotten: of each source the newest word. Owned by the supervisor.
+    """Positions that wait to be stored or forgotten, for each source the newest. Owned by the supervisor.
 
     Invariants
-        Nothing waits for the file: while it is locked, or the disk is full, a timer tries again.
-        All that changed is one transaction; what could not be stored stays until a later one takes it.
-        That routes have run is stored with what they found, never before.
+        Nothing waits for the file. While it is locked, or the disk is full, a timer tries again.
+        All changes are one transaction. What could not be stored waits for the next one.
+        That routes have run is stored together with what they found, never before.
     """
 
     def __init__(self, positions: PositionStore, failed: Callable[[str], None]) -> None:
-        """`failed` is told each route whose positions could not be stored, at each attempt; every one if none moved."""
+        """`failed` gets each route whose positions could not be stored, at each attempt; all routes if none moved."""
         self.failing: str | None = None
-        """Why positions are not stored now: what was said of it; None while they are."""
+        """Why positions can not be stored now, as it was logged; None while they can."""
         self._positions = positions
         self._failed = failed
         self._log = get_logger("ingestd.supervisor")
         self._changed: dict[tuple[str, str], StoredPosition | None] = {}
         self._run: set[str] = set()
         self._routes: set[str] = set()
-        """All that have run."""
+        """All routes that have run."""
         self._tried: list[Callable[[], None]] = []
         self._attempt: asyncio.Handle | None = None
         self._since: float | None = None
@@ -64,23 +64,23 @@ class Checkpoint:
         self._try_soon()
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call once what changed until now is stored, or could not be."""
+        """Call `call` once the changes so far are stored, or could not be."""
         self._tried.append(call)
         self._try_soon()
 
     def note_run(self, routes: Iterable[str]) -> None:
-        """Store now what changed, and that these routes have found what was there."""
+        """Store now what changed, and that these routes have completed a scan."""
         noted = set(routes)
         self._routes |= noted
         self._run |= noted
         self._try()
 
     def look(self) -> None:
-        """Try soon, though nothing changed: it is noticed that the file is gone."""
+        """Try soon although nothing changed, to notice that the file is gone."""
         self._try_soon()
 
     async def finish(self, deadline: Deadline) -> str | None:
-        """Store what is left, waiting for another program's lock until the deadline. Why some was not, or None."""
+        """Store the rest; wait for another program's lock until the deadline. Returns why it could not, or None."""
         while True:
             self._cancel()
             error = self._store()
@@ -92,7 +92,7 @@ class Checkpoint:
         return f"{len(self._changed)} positions could not be stored: {error}" if self._changed else str(error)
 
     def hurry(self) -> None:
-        """Have `finish` wait for nothing more."""
+        """Make `finish` stop waiting."""
         self._hurried = True
 
     def _cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Cluster session: the supervisor's hold on one cluster: metadata, producer ids, the life of an embedded broker."""
+"""Cluster session: one cluster as the supervisor sees it: metadata, producer ids, the life of an embedded broker."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ READY_TIMEOUT = 60.0
 """Seconds that an embedded broker may take to recover its logs and listen."""
 
 GIVEN_UP_TIMEOUT = 2.0
-"""Seconds that an embedded broker has to end once it was not waited for any longer."""
+"""Seconds that an embedded broker has to end after its start was given up."""
 
 STEADY = 60.0
-"""Seconds it must have listened for the backoff between restarts to start over."""
+"""Seconds that it must have listened until the backoff between restarts starts over."""
 
 REFRESH_TIMEOUT = 3.0
-"""Seconds that a cluster has to answer when it is asked whether it is there."""
+"""Seconds that a cluster has to answer when it is checked."""
 
 LOOK_INTERVAL = 5.0
-"""Seconds between an answer and the next time that it is asked."""
+"""Seconds between an answer and the next check."""
 
 _NOBODY = "no broker answered: "
 
 
 class EmbeddedBroker:
-    """The broker of an `embedded = true` cluster: a process, restarted on the same port when it dies, ended with us."""
+    """The broker process of an `embedded = true` cluster. It is restarted on its port if it dies, and ends with us."""
 
     def __init__(self, settings: ClusterSettings, daemon: DaemonSettings, restarted: Callable[[], None]) -> None:
         self._settings = settings
@@ -89,7 +89,7 @@ class EmbeddedBroker:
             self._publish_address()
         except BaseException:
             life.close()
-            # The next one takes its port and its data.
+            # The next attempt needs its port and its data.
             await process.end(Deadline.after(GIVEN_UP_TIMEOUT), terminate=True)
             raise
         self._log.info("embedded broker listens", address=self.address, data=str(data))
@@ -161,8 +161,8 @@ class ClusterSession:
 
     Invariants
         Only this object, in this process, asks the cluster for metadata and producer ids.
-        Every snapshot that workers need goes to `push`, newest last.
-        The cluster is asked every few seconds for as long as this object lives: nobody writes to an idle one.
+        Every snapshot that workers need goes to `push`, the newest last.
+        The cluster is checked every few seconds, also if nothing is written to it.
     """
 
     def __init__(
@@ -173,9 +173,9 @@ class ClusterSession:
         push: Callable[[MetadataPushed], None],
         reachable: Callable[[bool], None],
     ) -> None:
-        """`topics` has the tails that write to each of them, by name.
+        """`topics` has, for each topic, the names of the tails that write to it.
 
-        `push` gets what workers have to know, `reachable` whether the cluster answers, each time it was asked.
+        `push` gets the metadata that workers need. `reachable` gets the result of each check.
         """
         self.settings = settings
         self.client: Client | None = None
@@ -184,7 +184,7 @@ class ClusterSession:
         self._reachable = reachable
         self._pushed: ClusterMetadata | None = None
         self._owed = 0
-        """How many answers are pushed although nothing is new in them: workers wait for the answer to their wish."""
+        """How many answers are pushed even if nothing in them is new, because workers wait for an answer."""
         self._log = get_logger("ingestd.supervisor").bind(cluster=settings.name)
         self._tasks = TaskOwner(lambda error: self._log.error("cluster task failed", exc_info=error))
         self._broker = EmbeddedBroker(settings, daemon, self._broker_restarted) if settings.embedded else None
@@ -192,7 +192,7 @@ class ClusterSession:
         self._missing = ""
 
     async def start(self) -> None:
-        """Start the embedded broker, if it is one, and to ask the cluster, which goes on by itself."""
+        """Start the embedded broker, if the cluster has one. Then start to check the cluster."""
         bootstrap = list(self.settings.bootstrap)
         if self._broker is not None:
             await self._broker.start()
@@ -218,13 +218,13 @@ class ClusterSession:
         return all(self.has(topic) for topic in self._topics)
 
     def has(self, topic: str) -> bool:
-        """Whether a topic's partitions are known, so that its tails can begin."""
+        """Whether a topic's partitions are known. Its tails can begin then."""
         snapshot = self.metadata
         return snapshot is not None and topic in snapshot.topics and bool(snapshot.topics[topic].partitions)
 
     @property
     def trouble(self) -> str | None:
-        """Why the cluster can not be used now, for people; None when it can."""
+        """Why the cluster can not be used now, for people; None if it can."""
         error = None if self.client is None else self.client.metadata.last_error
         if error is not None:
             return f"cluster {self.settings.name}: {_reasons(error)}"
@@ -246,7 +246,7 @@ class ClusterSession:
         self._push(MetadataPushed(self.settings.name, metadata))
 
     async def _watch(self, client: Client) -> None:
-        """Ask for the topics until all of them are known, and from then on for the brokers alone."""
+        """Ask for the topics until all of them are known. From then on, only check the brokers."""
         topics = sorted(self._topics)
         backoff = Backoff(initial=0.1, maximum=LOOK_INTERVAL)
         while True:
@@ -258,7 +258,7 @@ class ClusterSession:
                 await asyncio.sleep(backoff.next_delay())
 
     async def _look(self, client: Client, topics: Collection[str]) -> bool:
-        """Ask once; whether there was an answer."""
+        """Ask once. Returns whether there was an answer."""
         try:
             await client.metadata.refresh(topics, REFRESH_TIMEOUT)
         except (IngestdError, OSError) as error:
@@ -297,7 +297,7 @@ class ClusterSession:
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """A worker misses metadata."""
         if self.client is not None:
-            self._owed = 2  # another request may be under way, which answers before the one that this asks for
+            self._owed = 2  # an older request may be under way, whose answer comes first
             self.client.metadata.wanted(topics, reason)
 
     def hint(self, hinted: LeaderHinted) -> None:
@@ -340,12 +340,12 @@ def _tails(names: Sequence[str]) -> str:
 
 
 def _reasons(error: Exception) -> str:
-    """What each broker that was asked refused with, apart by `; `."""
+    """The reason of each broker that did not answer, separated by `; `."""
     return str(error).removeprefix(_NOBODY) or type(error).__name__
 
 
 def _final_code(error: Exception) -> ErrorCode | None:
-    """The code of an error that no asking again mends."""
+    """The code of an error that stays if it is tried again; None for any other."""
     if isinstance(error, UnsupportedVersion):
         return ErrorCode.unsupported_version
     return error.code if isinstance(error, KafkaError) and not is_retriable(error) else None

@@ -1,6 +1,6 @@
 """Configuration: frozen values that pickle, and `load`, which makes them from a TOML file or says all that is wrong.
 
-Values only, so that a worker process, which gets them from the supervisor, imports no TOML reader; that comes with
+Only values, so that a worker process, which gets them from the supervisor, imports no TOML reader. The reader is
 `configuration_file`, which only `load` imports.
 """
 
@@ -45,7 +45,7 @@ SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a configuration file. `value` is None where there is none to show, or it may hold a secret."""
+    """One fault in a configuration file. `value` is None if there is none to show, or if it may hold a secret."""
 
     file: str
     key: str
@@ -58,7 +58,7 @@ class Fault:
 
 
 class FaultyConfiguration(ConfigurationError):
-    """Everything found wrong in one configuration file; the message has one line for each fault."""
+    """All faults in one configuration file. The message has one line for each."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
@@ -66,7 +66,7 @@ class FaultyConfiguration(ConfigurationError):
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` (`[HOST]:PORT` for IPv6) as host and port; port 0 stands for any free one. Raises `ValueError`."""
+    """`HOST:PORT` (`[HOST]:PORT` for IPv6) as host and port. Port 0 means any free port. Raises `ValueError`."""
     host, colon, digits = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -103,10 +103,10 @@ class DaemonSettings:
     drain_timeout: float = 30.0
     """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
     once_patience: float = 60.0
-    """Seconds without any acknowledgement after which `run --once` gives up, with what is acknowledged kept.
-    Counted from when all files were found; `drain_timeout` comes on top where lines are on their way."""
+    """Seconds without any acknowledgement after which `run --once` gives up. What is acknowledged is kept. Counted from
+    the moment all files were found. `drain_timeout` comes on top if lines are under way."""
     arena_bytes: int = 64 * 1024 * 1024
-    """Shared memory of each worker, in bytes; the bound of what is read and not yet acknowledged."""
+    """Shared memory of each worker, in bytes. It bounds what is read and not yet acknowledged."""
     restart_backoff: float = 0.2
     """Seconds before a dead worker is started again, the first time; doubles with each death in a row."""
     restart_backoff_maximum: float = 30.0
@@ -154,7 +154,7 @@ class ClusterSettings:
     tls: TlsSettings | None = None
     """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts."""
     sasl: SaslSettings | None = None
-    """Who this host is for the cluster's brokers, with keys as below."""
+    """The account of this host at the cluster's brokers, with keys as below."""
     create_topics: bool = True
     """Whether a topic that is not there may be created by writing to it."""
     listen: str = "127.0.0.1:0"
@@ -181,12 +181,12 @@ class ClusterSettings:
         checks.finish()
 
     def connection(self, client_id: str) -> ConnectionSettings:
-        """How connections to the cluster's brokers are made. Made once in a process: it keeps tokens."""
+        """How connections to the cluster's brokers are made. Call it once in a process: the result keeps tokens."""
         sasl = None if self.sasl is None else self.sasl.as_mechanism()
         return ConnectionSettings(client_id=client_id, tls=self.tls, sasl=sasl)
 
     def secrets(self) -> dict[str, Secret]:
-        """Where its secrets are, by key."""
+        """The cluster's secrets, by key."""
         found = {} if self.tls is None else {"tls.key_password": self.tls.key_password}
         if self.sasl is not None:
             found |= {"sasl.password": self.sasl.password, "sasl.client_secret": self.sasl.client_secret}
@@ -215,7 +215,7 @@ class PipelineSource:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSink:
-    """Where a pipeline writes, and what becomes of what is there: Spark's save modes."""
+    """Where a pipeline writes. `mode` is Spark's save mode: what happens to data that is already there."""
 
     path: str
     format: Literal["parquet"] = "parquet"
@@ -246,7 +246,7 @@ class Configuration:
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
 
     def cluster(self, name: str) -> ClusterSettings:
-        """One of the clusters. Raises `ConfigurationError` where it is not configured."""
+        """One of the clusters. Raises `ConfigurationError` if it is not configured."""
         settings = self.clusters.get(name)
         if settings is None:
             known = ", ".join(self.clusters) or "none is configured"
@@ -254,7 +254,7 @@ class Configuration:
         return settings
 
     def check_security(self, cluster: str) -> None:
-        """Read what a cluster's security names, files and variables. Raises `ConfigurationError`, naming the key."""
+        """Read the files and variables that a cluster's security names. Raises `ConfigurationError`, naming the key."""
         settings = self.cluster(cluster)
         checks: dict[str, Callable[[], object]] = {key: each.read for key, each in settings.secrets().items()}
         if settings.tls is not None:
@@ -268,7 +268,7 @@ class Configuration:
                 raise ConfigurationError(f"{self.file}: clusters.{cluster}.{key}: {error}") from error
 
     def bootstrap(self, cluster: str) -> tuple[str, ...]:
-        """Addresses of a cluster's brokers, for a program beside the daemon; a running daemon publishes those it runs.
+        """Addresses of a cluster's brokers, for other programs. A running daemon publishes those of embedded brokers.
 
         Raises `ConfigurationError` for a cluster that is not configured, and for an embedded one that does not run.
         """
@@ -289,9 +289,9 @@ class Configuration:
 def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
     """Read and validate a configuration file.
 
-    `kinds` says which route class each table of routes is made of: `{"tails": FileTail}` for `[tails.NAME]`. A route
-    class is a dataclass; its fields but `name` are the table's keys, and are checked strictly by their types. It may
-    raise `WrongSetting` from `__post_init__`. Nothing outside the file is looked at. Raises `FaultyConfiguration`.
+    `kinds` has the route class for each kind of table: `{"tails": TailRoute}` for `[tails.NAME]`. A route class is a
+    dataclass. Its fields, except `name`, are the table's keys, and are checked strictly by their types. It may raise
+    `WrongSetting` from `__post_init__`. Nothing outside the file is looked at. Raises `FaultyConfiguration`.
     """
     from ingestd.daemon.configuration_file import read_configuration  # noqa: PLC0415 - brings a TOML reader in
 
@@ -299,7 +299,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
 
 
 def prepare_state(settings: DaemonSettings) -> Path:
-    """Create the state directory, for its owner only, unless it is there. Raises `ConfigurationError`, naming it."""
+    """Create the state directory, only for its owner, if it does not exist. Raises `ConfigurationError`, naming it."""
     state = settings.state
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)

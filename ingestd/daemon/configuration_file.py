@@ -1,4 +1,4 @@
-"""One TOML file to one `Configuration`: its tables one by one, then what has to fit between them."""
+"""One TOML file to one `Configuration`: first each table, then what must fit between tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _parse(path: Path) -> dict[str, Any]:
             return tomllib.loads(raw.decode())
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8 at byte {error.start}; expected a TOML file"
-        except (ValueError, RecursionError) as error:  # a whole number of too many digits, or arrays too deep, too
+        except (ValueError, RecursionError) as error:  # also an integer with too many digits, or arrays nested too deep
             problem = f"is not TOML: {error}"
     raise FaultyConfiguration([Fault(str(path), "", None, problem)])
 
@@ -107,7 +107,7 @@ def _clusters(document: Document) -> dict[str, ClusterSettings]:
 
 
 def _keys_of_the_other_kind(document: Document, key: Key, table: Mapping[str, Any]) -> Sequence[str]:
-    """The keys that only an embedded cluster has, or only another one. None where it is not clear which one it is."""
+    """Keys that this cluster can not have: those of an embedded one, or of another. None if its kind is not clear."""
     embedded = table.get("embedded", False)
     if not isinstance(embedded, bool) or embedded is ("bootstrap" in table):
         return ()
@@ -153,7 +153,7 @@ def _pipelines(document: Document) -> dict[str, PipelineSettings]:
 
 
 def _check_cluster(document: Document, key: Key) -> None:
-    """Whether the cluster that the table at `key` names is configured (rightly or wrongly: its own faults tell)."""
+    """Note a fault if the cluster that the table at `key` names is not configured. Faults in it are noted elsewhere."""
     configured = document.content.get("clusters", {})
     found, name = document.look_up((*key, "cluster"))
     if not found or not isinstance(name, str) or not isinstance(configured, dict) or name in configured:
@@ -163,7 +163,7 @@ def _check_cluster(document: Document, key: Key) -> None:
 
 
 def _check_unique(document: Document, kinds: Mapping[str, type[Route]]) -> None:
-    """No two routes of one name, whatever their kind; no two that take the same files."""
+    """Check that no two routes have one name, whatever their kind, and that no two take the same files."""
     names: dict[str, str] = {}
     claims: dict[tuple[str, str], tuple[str, str]] = {}
     for section in kinds:
@@ -182,7 +182,7 @@ def _check_unique(document: Document, kinds: Mapping[str, type[Route]]) -> None:
 
 
 def _check_something(document: Document, kinds: Mapping[str, type[Route]]) -> None:
-    """A file of which nobody could make any use: a wrong path, or a first attempt."""
+    """Refuse a file with nothing in it that could be used: a wrong path, or a first attempt."""
     expected = ["clusters", *kinds, "pipelines"]
     if not document.faults and not any(document.tables(section) for section in expected):
         problem = f"nothing to do in it; expected [clusters.NAME], and what uses it, as [{expected[1]}.NAME] does"
@@ -190,9 +190,9 @@ def _check_something(document: Document, kinds: Mapping[str, type[Route]]) -> No
 
 
 def _check_room(document: Document, daemon: DaemonSettings, kinds: Mapping[str, type[Route]]) -> None:
-    """A batch that its worker's arena has no room for would never be read, and nothing would ever say so."""
+    """Refuse batches that an arena has no room for: they would never be read, and nothing would say so."""
     if any(fault.key == "daemon.arena_bytes" for fault in document.faults):
-        return  # nobody knows how much room there is to be
+        return  # the size of the arena is not known
     found, given_bytes = document.look_up(("daemon", "arena_bytes"))
     arena_bytes = given_bytes if found else daemon.arena_bytes  # with another fault in it, `daemon` is the defaults
     most = largest_batch(arena_bytes)

@@ -1,6 +1,6 @@
-"""Control: what supervisor and workers say to each other. Values, and the channel that carries them in order.
+"""Control: the messages between supervisor and workers, and the channel that carries them in order.
 
-Messages are pickled, between processes of one daemon, over a private socket pair; record bytes never travel here.
+Messages are pickled. They go between processes of one daemon, over a private socket pair. Record bytes never go here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """First message: who the worker is, all routes in the order by which peers name them, and their clusters."""
+    """The first message: who the worker is, and all routes with their clusters. Peers name a route by its index."""
 
     slot: int
     incarnation: int
@@ -70,7 +70,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A peer is there: its arena and this worker's end of their socket pair come as descriptors with it."""
+    """A peer is there. Its arena and this worker's end of their socket pair come with it, as descriptors."""
 
     slot: int
     incarnation: int
@@ -85,7 +85,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """Nothing more is expected of these sources of a route: they end once they are read to their ends and quiet."""
+    """Nothing more is expected of these sources of a route. They end once they are read to their ends and quiet."""
 
     route: str
     sources: Sequence[str]
@@ -93,7 +93,7 @@ class Conclude:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Close these sources of a route; what was read of them and is not acknowledged counts as not read."""
+    """Close these sources of a route. What was read of them and is not acknowledged counts as not read."""
 
     route: str
     sources: Sequence[str]
@@ -118,7 +118,7 @@ class IdentityGranted:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRefused:
-    """No producer id could be had for `ticket`. With a `code` it is refused for good; else the worker asks again."""
+    """There is no producer id for `ticket`. With a `code` it is refused for good; without one the worker asks again."""
 
     ticket: int
     reason: str
@@ -127,7 +127,7 @@ class IdentityRefused:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Read no more, deliver what was read, within `seconds`; then say `Drained`."""
+    """Stop reading, deliver what was read within `seconds`, then answer `Drained`."""
 
     seconds: float
 
@@ -136,7 +136,7 @@ class Drain:
 
 
 class Moved(NamedTuple):
-    """Every byte of a source before `position` is acknowledged; or only its detail is another one than before."""
+    """Every byte of a source before `position` is acknowledged. Also sent if only the detail changed."""
 
     route: str
     source: str
@@ -153,7 +153,7 @@ class PositionsReported:
 
 
 class SourceEnded(NamedTuple):
-    """Nothing more will come of a source, and all that came is acknowledged (its last position was reported before)."""
+    """A source is finished and everything of it is acknowledged. Its last position was reported before."""
 
     route: str
     source: str
@@ -163,7 +163,7 @@ class SourceEnded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceTroubled:
-    """A source can not be opened or read now; tried again with backoff."""
+    """A source can not be opened or read now. The worker tries again with backoff."""
 
     route: str
     source: str
@@ -173,7 +173,7 @@ class SourceTroubled:
 
 @dataclass(frozen=True, slots=True)
 class RouteFailed:
-    """A record can not be delivered and the route's policy is to stop: nothing behind it is read any more."""
+    """A record can not be delivered, and the route's policy is to stop: nothing after it is read."""
 
     route: str
     reason: str
@@ -201,7 +201,7 @@ class LeaderHinted:
 
 @dataclass(frozen=True, slots=True)
 class IdentityWanted:
-    """A producer id is needed (`previous`: the one whose epoch has to be left behind)."""
+    """A producer id is needed. `previous`: the id and epoch that must be replaced by a newer epoch."""
 
     ticket: int
     cluster: str
@@ -210,14 +210,14 @@ class IdentityWanted:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReported:
-    """The worker's counters; also the proof that its main loop runs."""
+    """The worker's counters. They also prove that its main loop runs."""
 
     statistics: WorkerStatistics
 
 
 @dataclass(frozen=True, slots=True)
 class Unacknowledged:
-    """What was read and not acknowledged of one route: it is read and sent again at the next start."""
+    """What was read and is not acknowledged of one route. It is read and sent again at the next start."""
 
     sources: int = 0
     bytes: int = 0
@@ -225,9 +225,9 @@ class Unacknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All that was read is acknowledged and reported, or the deadline passed with `unacknowledged` sources left.
+    """Everything that was read is acknowledged and reported, or the deadline passed with `unacknowledged` sources left.
 
-    `routes` has those that have something left.
+    `routes` has the routes that have something left.
     """
 
     unacknowledged: int
@@ -237,9 +237,9 @@ class Drained:
 class ControlChannel(asyncio.Protocol):
     """One end of the control socket: whole messages in order, and the news that the other end is gone.
 
-    `send` never waits; the other end reads as fast as it can, and what is sent is small and bounded by what happens
-    (metadata snapshots, positions that moved, one statistics message a second). What is said in one turn of the loop
-    is written at once: it wakes the other end once, which takes it in one turn, too.
+    `send` never waits. The other end reads as fast as it can, and what is sent is small and bounded by what happens
+    (metadata snapshots, positions that moved, two statistics messages a second). What is sent in one turn of the loop
+    is written together. So it wakes the other end once, which takes it in one turn too.
     """
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
@@ -258,7 +258,7 @@ class ControlChannel(asyncio.Protocol):
         return channel
 
     def send(self, message: object) -> None:
-        """Send a message; silently nothing after the other end is gone, since `lost` has said so."""
+        """Send a message. Nothing happens if the other end is gone: `lost` was called for that."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self._said:
@@ -280,7 +280,7 @@ class ControlChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

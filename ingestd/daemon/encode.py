@@ -1,6 +1,6 @@
 """Encode stage: raw slabs to record batches, here or at an idle peer. One per worker, shared by its routes.
 
-A worker with nothing else to encode makes no hop; one with a hot source keeps its peers busy and encodes what is left.
+A worker with nothing else to encode encodes by itself. One with a hot source keeps its peers busy and encodes the rest.
 Peers see only runs of the owner's arena, never the source.
 """
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["EncodeJob", "EncodeStage", "EncodingFailed"]
 
 JOBS_PER_PEER: Final = 6
-"""Jobs that one owner keeps with one peer: enough that the peer never waits, few enough to bound disorder."""
+"""Most jobs that one owner has with one peer: enough that the peer never waits, few enough to bound disorder."""
 
 PEERS_LEAD: Final = 3
-"""Jobs that a peer may have more than its owner. An owner reads, sends and encodes in one turn of its loop; a peer that
-only encodes is done with as many jobs meanwhile. Measured: with 1 it waits a fifth of the time, with 3 hardly ever."""
+"""How many more jobs a peer may have than the owner. An owner reads, sends and encodes in one turn of its loop. A peer
+that only encodes does this many jobs meanwhile. Measured: with 1 it waits a fifth of the time, with 3 hardly ever."""
 
 
 MOST_PARTITIONS: Final = 1000
-"""With more partitions to choose from, what a job makes may be too many batches for one answer: no peer is asked."""
+"""If records go to more partitions than this, a job may make too many batches for one answer. Then no peer is asked."""
 
 
 class EncodingFailed(IngestdError):
@@ -46,9 +46,9 @@ class EncodingFailed(IngestdError):
 
 @dataclass(frozen=True, slots=True)
 class EncodeJob:
-    """Encode `length` raw bytes at `offset` of the run `raw` into the run `out`; `done` gets the encoding or the error.
+    """Encode `length` raw bytes at `offset` of the run `raw` into the run `out`. `done` gets the encoding or the error.
 
-    Both runs belong to this worker's arena and stay untouched until `done`, which is called exactly once.
+    Both runs belong to this worker's arena, and nobody else touches them until `done`, which is called exactly once.
     """
 
     route: int
@@ -64,7 +64,7 @@ class EncodeJob:
 
 @dataclass(slots=True)
 class _Peer:
-    """A connected peer: its arena, the channel, the jobs that it has of ours."""
+    """A connected peer: its arena, the channel, and our jobs that it has."""
 
     slot: int
     arena: ArenaView
@@ -73,7 +73,7 @@ class _Peer:
 
 
 class EncodeStage:
-    """Runs encoding jobs, one a turn of the event loop, so that sockets are served in between.
+    """Runs encoding jobs, one per turn of the event loop, so that sockets are served in between.
 
     Invariants
         Every job submitted ends in exactly one `done`, also when the peer that had it dies.
@@ -98,11 +98,11 @@ class EncodeStage:
 
     @property
     def capacity(self) -> int:
-        """Jobs worth having under way at once: more would only fill memory."""
+        """How many jobs should be under way at once. More would only fill memory."""
         return 2 + JOBS_PER_PEER * len(self._peers)
 
     def submit(self, job: EncodeJob) -> None:
-        """Take a job; it is encoded here, or, when we have others waiting, at the idlest peer."""
+        """Take a job. It is encoded here or, if other jobs wait here, at the peer with the least to do."""
         shareable = job.lane.partition != PER_RECORD or job.partitions <= MOST_PARTITIONS
         waiting = len(self._own) + len(self._asked)
         if shareable and waiting and (peer := self._idlest_peer(waiting)) is not None:
@@ -127,9 +127,9 @@ class EncodeStage:
         self._want_turn()
 
     def _idlest_peer(self, waiting: int) -> _Peer | None:
-        """The peer with least to do, unless all have clearly more than we.
+        """The peer with the least to do; None if all have clearly more than this worker.
 
-        Ours are counted once; what a peer has besides them twice, since it also reads and sends for that.
+        Our jobs count once. A peer's other jobs count twice, because it also reads and sends for them.
         """
         best, least = None, waiting + PEERS_LEAD + 1
         for peer in self._peers.values():
@@ -140,7 +140,7 @@ class EncodeStage:
         return best
 
     def connect(self, slot: int, arena: int, sock: socket.socket) -> None:
-        """Meet a peer (again): its arena's descriptor, which is closed here, and our end of the pair."""
+        """Connect a peer, also again: its arena's descriptor, which is closed here, and our end of the socket pair."""
         self.disconnect(slot)
         view = ArenaView(arena)
         os.close(arena)
@@ -153,7 +153,7 @@ class EncodeStage:
         self._peers[slot] = peer
 
     def disconnect(self, slot: int) -> None:
-        """A peer is gone: what it had of ours is encoded here, what we had of its is forgotten."""
+        """A peer is gone. Our jobs that it had are encoded here; its jobs that we had are dropped."""
         peer = self._peers.pop(slot, None)
         if peer is None:
             return

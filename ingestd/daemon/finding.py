@@ -1,4 +1,4 @@
-"""Finding: the finders of all routes at work, at the same time, from what is stored to what there is."""
+"""Finding: runs the finders of all routes at the same time. They start from what is stored and find what there is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding"]
 
 PROGRESS_INTERVAL: Final = 3.0
-"""Seconds between two lines of log on how many sources are found, while they are."""
+"""Seconds between two log lines about how many sources are found, while they are being found."""
 
 
 class Finding:
@@ -34,8 +34,8 @@ class Finding:
 
     Invariants
         Every finder is made before the first one scans.
-        A finder that hangs, with a file system's mount, keeps nobody but its own route from being ready.
-        That a route has run is noted after its complete scan, with what it found.
+        A finder that hangs (with a mount) keeps only its own route from being ready.
+        A route is noted as one that has run after its complete scan, together with what it found.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Finding:
         self._log = get_logger("ingestd.supervisor")
 
     async def prepare(self) -> None:
-        """Read what is stored, and make every route's finder of it, in threads: there may be many rows.
+        """Read what is stored and make every route's finder from it, in threads, because there may be many rows.
 
-        Raises `PositionsUnavailable`, and `PositionsDamaged` where a row can not be understood.
+        Raises `PositionsUnavailable`, and `PositionsDamaged` if a row can not be understood.
         """
         stored = await asyncio.to_thread(self._positions.read)
         finders: list[Finder] = []
@@ -80,7 +80,7 @@ class Finding:
             self._intakes[route.name] = Intake(route, finder, known, self._handover, self._news)
 
     def start(self, tasks: TaskOwner, found: Callable[[], None]) -> None:
-        """Have all of them scan, then go on finding; `found` is called when all that was there is found."""
+        """Start every finder: a scan, then its endless run. `found` is called when all scans are done."""
         for intake in self._intakes.values():
             tasks.start(self._take(intake, tasks, found), f"finder of {intake.route.name}")
         tasks.start(self._show_progress(), "progress of finding")
@@ -116,11 +116,11 @@ class Finding:
         return [route.name for route in self._routes if route.name not in self._scanned]
 
     async def finish(self) -> None:
-        """Wait until all that was there at the start is found."""
+        """Wait until all scans are done: everything that was there at the start is found."""
         await self._done.wait()
 
     async def finished_within(self, seconds: float) -> bool:
-        """The same, but no longer than so many seconds; whether it is."""
+        """Wait for the same, for at most `seconds`. Returns whether all scans are done."""
         with suppress(DeadlineExceeded):
             await Deadline.after(seconds).wait_for(self.finish(), "finding sources")
         return self._done.is_set()
@@ -134,5 +134,5 @@ class Finding:
         return self._intakes[route].not_taken if route in self._intakes else ()
 
     def ended(self, route: str, found: Found, end: End) -> None:
-        """A source is finished: its finder looks at what stands in its place."""
+        """A source is finished. Its finder looks at what comes next."""
         self._intakes[route].ended(found, end)

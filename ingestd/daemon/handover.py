@@ -1,4 +1,4 @@
-"""Handover: what finders say of sources, on its way to the owners. Stored first, told then."""
+"""Handover: passes what finders say about sources to the owners. It is stored first, then the owners are told."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ ASSIGNMENTS: Final = 100
 """Most sources in one message."""
 
 TOLD_AT_ONCE: Final = 200
-"""Most sources that are told of in one turn of the loop: as many pickle in a few milliseconds."""
+"""Most sources that owners are told of in one turn of the loop. This many are pickled in a few milliseconds."""
 
 
 class Handover:
-    """Gives sources their owners, and tells these. Owned by the supervisor.
+    """Gives sources their owners, and tells the owners. Owned by the supervisor.
 
     Invariants
-        An owner hears of nothing before what was said with it is stored, or could not be.
-        A source is told of with what is known of it then: one that is concluded meanwhile is assigned as concluded.
-        Of a route that was dropped nothing is stored and nobody is told.
+        An owner is told of a source only after it was stored, or could not be stored.
+        An owner is told the newest state: a source that was concluded meanwhile is assigned as concluded.
+        Of a dropped route nothing is stored, and nobody is told.
     """
 
     def __init__(self, shards: Shards, checkpoint: Checkpoint, tell: Callable[[int, Any], None]) -> None:
-        """`tell(slot, message)` reaches a slot's worker, or nobody while it is between two lives."""
+        """`tell(slot, message)` reaches a slot's worker, or nobody while the slot has no process."""
         self._shards = shards
         self._checkpoint = checkpoint
         self._tell = tell
         self._dropped: set[str] = set()
         self._said: dict[tuple[str, str], None] = {}
-        """Sources that an owner is to be assigned, once the checkpoint was tried; in order."""
+        """Sources to assign to their owners once the checkpoint was tried, in order."""
         self._concluded: dict[tuple[str, str], None] = {}
-        """The same of those that an owner has, and is to conclude."""
+        """The same for sources that an owner has, and that it must conclude."""
         self._assignable: dict[tuple[str, str], None] = {}
-        """Sources that an owner is to be assigned now."""
+        """Sources to assign to their owners now."""
         self._waiting = False
         self._done = asyncio.Event()
         self._done.set()
@@ -52,7 +52,7 @@ class Handover:
     # What finders say.
 
     def appeared(self, route: str, found: Found, *, stored: bool) -> None:
-        """A source is to be read; `stored`: position and detail are in the file as they are."""
+        """A source is to be read. `stored`: its position and detail are in the file already."""
         if route in self._dropped:
             return
         shard = self._shards.place(route, found)
@@ -88,13 +88,13 @@ class Handover:
     # What becomes of workers and routes.
 
     def worker_started(self, slot: int) -> None:
-        """Tell a slot's new worker of all that it owns."""
+        """Tell a slot's new worker of everything that it owns."""
         for shard in self._shards:
             if shard.slot == slot:
                 self._assign(shard)
 
     def drop_route(self, route: str) -> None:
-        """Have no source of a route read any more."""
+        """Stop reading all sources of a route."""
         self._dropped.add(route)
         revoked: dict[int, list[str]] = {}
         for shard in self._shards.drop_route(route):
@@ -103,7 +103,7 @@ class Handover:
             self._tell(slot, Revoke(route, sources))
 
     async def done(self) -> None:
-        """Wait until all that was said is stored, or could not be, and owners are told."""
+        """Wait until everything that was said is stored, or could not be, and the owners are told."""
         await self._done.wait()
 
     # Telling.

@@ -1,6 +1,6 @@
 """The daemon's HTTP endpoint: /metrics, /healthz, /readyz and /status, answered by the supervisor's own event loop.
 
-An answer is itself the proof that this loop turns. Nothing here changes anything; whoever can connect may read.
+An answer proves that this loop turns. No endpoint changes anything. Everybody who can connect may read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """`HOST:PORT` as bound: the port that the system chose where 0 was asked for."""
+        """`HOST:PORT` as bound. If port 0 was asked for, this has the port that the system chose."""
         port = self._runner.addresses[0][1]
         return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
@@ -49,7 +49,7 @@ class HttpServer:
 
 
 async def serve(address: str, view: DaemonView) -> HttpServer:
-    """Serve at `HOST:PORT`. Raises `ConfigurationError` when that address can not be had."""
+    """Serve at `HOST:PORT`. Raises `ConfigurationError` if it can not listen there."""
     host, port = parse_address(address)
     runner = web.AppRunner(_application(view), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
@@ -57,7 +57,7 @@ async def serve(address: str, view: DaemonView) -> HttpServer:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        # asyncio's own words say the address again; those of a name that is not resolved have a negative number
+        # asyncio's message repeats the address; errors of name resolution have negative numbers
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or error
         raise ConfigurationError(

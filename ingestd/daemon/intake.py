@@ -1,4 +1,4 @@
-"""Intake: one route's finder at work in the supervisor. What it says goes to the handover, the log and the counts."""
+"""Intake: runs one route's finder in the supervisor. What it says goes to the handover, the log and the counters."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["Intake", "IntakeNews"]
 
 ABSENCE: Final = 30 * 86400.0
-"""Seconds that the position of a source that is not there any more is kept."""
+"""Seconds that the position of an absent source is kept."""
 
 FORGOTTEN_AT_ONCE: Final = 200
-"""Rows of absent sources that are looked at in one turn of the loop."""
+"""Rows of absent sources that are handled in one turn of the loop."""
 
 FORGETTING_PAUSE: Final = 0.05
 """Seconds between two such turns."""
 
 NOT_TAKEN_SHOWN: Final = 100
-"""Files not taken of a route that /status shows: the last ones."""
+"""How many files of a route that are not taken /status shows: the last ones."""
 
 
 class IntakeNews(Protocol):
@@ -48,11 +48,11 @@ class IntakeNews(Protocol):
 
 
 class Intake:
-    """Runs one route's finder, as the supervisor's tasks `scan` and `run`. What the finder knows as `Sources`.
+    """Runs one route's finder, in the supervisor's tasks `scan` and `run`. To the finder it is `Sources`.
 
     Invariants
         What is stored already is not stored again.
-        Only rows that no complete scan has named are ever forgotten here.
+        It forgets only rows that a complete scan has not named.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Intake:
         self._news = news
         self._log = get_logger("ingestd.supervisor").bind(route=route.name)
         self._rows = {} if stored is None else {row.source: row for row in stored.positions}
-        """What was stored at the start of sources that the finder has not named yet."""
+        """The rows that were stored at the start and that the finder has not named yet."""
         self._missing = set() if stored is None else stored.missing
         self._not_taken: dict[str, NotTaken] = {}
 
     @property
     def not_taken(self) -> Sequence[NotTaken]:
-        """What was not taken, and is not taken yet as far as is known: the last ones, oldest first."""
+        """What is not taken, as far as is known: the last ones, oldest first."""
         return tuple(self._not_taken.values())
 
     async def scan(self) -> None:
-        """One complete pass; returns when all that it found is with its owners."""
+        """One complete pass. Returns when everything that it found was given to its owners."""
         await self._finder.scan(self)
         await self._handover.done()
 
@@ -85,7 +85,7 @@ class Intake:
         await self._finder.run(self)
 
     async def forget_absent(self, positions: PositionStore) -> None:
-        """After the scan, bit by bit: what has not been there for long is not kept for ever."""
+        """Forget sources that were absent for long. Runs after the scan, a few rows at a time."""
         forgotten = 0
         while self._rows:
             absent = list(islice(self._rows, FORGOTTEN_AT_ONCE))
@@ -104,7 +104,7 @@ class Intake:
             self._log.info("old positions forgotten", sources=forgotten)
 
     def ended(self, found: Found, end: End) -> None:
-        """A source is finished: the finder looks at what stands in its place."""
+        """A source is finished. The finder looks at what comes next."""
         self._log.debug(
             "source finished",
             source=found.source,
@@ -166,14 +166,14 @@ class Intake:
         self._news.lost(self.route, replace(loss, thing=thing))
 
     def _known(self, source: str) -> StoredPosition | None:
-        """What is in the file of a source, where this is the first word of it; None to have it stored in any case."""
+        """The stored row of a source, if the finder names it for the first time. None: store it in any case."""
         row = self._rows.pop(source, None)
         if source in self._missing:
             self._missing.discard(source)
-            return None  # so that it counts as there again
+            return None  # storing it ends its absence
         return row
 
 
 def _printable(text: str) -> str:
-    """A name of a file may be no UTF-8, which JSON can not hold."""
+    """File names may not be UTF-8, and JSON can hold nothing else."""
     return os.fsencode(text).decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Lane: what flows through a pipeline: open sources, slabs on their way, the queue of sources that share batches."""
+"""Lane: the values that flow through a pipeline: open sources, slabs, and the queue of sources that share batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LaneQueue", "OpenSource", "Output", "Slab"]
 
 @dataclass(slots=True, eq=False)
 class OpenSource:
-    """A source in our hands; `source` is None while it can not be opened."""
+    """A source that this worker owns. `source` is None while it can not be opened."""
 
     assignment: Assignment
     progress: Progress
@@ -42,7 +42,7 @@ class Output:
 
 @dataclass(slots=True, eq=False)
 class Slab:
-    """Raw bytes of one lane on their way."""
+    """Raw bytes of one lane, from reading until every batch made of them is acknowledged."""
 
     lane: LaneQueue
     raw: Run
@@ -59,13 +59,13 @@ class Slab:
 
     @property
     def origin(self) -> str:
-        """Whose bytes these are, for people."""
+        """The names of the sources that these bytes are from, for people."""
         return ", ".join(sorted({held.assignment.found.display_name for held, _ in self.parts}))
 
 
 @dataclass(slots=True, eq=False)
 class LaneQueue:
-    """Sources that may share batches: who has something to read, and the slabs in order of reading."""
+    """Sources that may share batches: those with something to read, and the slabs in the order of reading."""
 
     lane: Lane
     sources: int = 0

@@ -1,4 +1,4 @@
-"""Losses: what nobody can read any more, counted since the daemon's start; the last ones are kept to be shown."""
+"""Losses: data that can no longer be read, counted since the daemon's start. The last losses are kept to be shown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["LossCount", "LossStatus", "Losses"]
 
 _SHOWN: Final = 20
-"""Losses of a route that /status shows."""
+"""How many losses of a route /status shows."""
 
 
 @dataclass(slots=True)
 class LossCount:
-    """How often, and how many bytes at least."""
+    """How many losses, and how many bytes at least."""
 
     events: int = 0
     bytes: int = 0
@@ -28,9 +28,9 @@ class LossCount:
 
 @dataclass(frozen=True, slots=True)
 class LossStatus:
-    """One loss, in the words of the log event `data lost`: when it was noticed (ISO 8601), of what, why.
+    """One loss, with the fields of the log event `data lost`: when it was noticed (ISO 8601), which file, why.
 
-    It is `bytes` bytes from `start` on, or at least so many where `at_least` says so.
+    Lost are `bytes` bytes from `start` on, or at least that many if `at_least`.
     """
 
     time: str
@@ -49,7 +49,7 @@ class Losses:
         self._last: dict[str, deque[LossStatus]] = {}
 
     def expect(self, route: str, reasons: Iterable[str]) -> None:
-        """Show these reasons of a route from now on, at zero."""
+        """Show these reasons for a route from now on, starting at zero."""
         for reason in reasons:
             self._counts.setdefault((route, reason), LossCount())
 

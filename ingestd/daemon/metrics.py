@@ -1,4 +1,4 @@
-"""What workers counted, as Prometheus reads it: one collector, in the supervisor, over its `Totals`.
+"""Metrics for Prometheus: one collector, in the supervisor, over its `Totals`.
 
 Names and units follow https://prometheus.io/docs/practices/naming/: seconds and bytes, totals end in `_total`.
 """
@@ -55,13 +55,13 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def exposition(self, accept: str = "") -> tuple[str, bytes]:
-        """Content type and text of a scrape: OpenMetrics where the `Accept` header takes it, else plain text."""
+        """Content type and body of a scrape: OpenMetrics if the `Accept` header allows it, else Prometheus text."""
         encode: Callable[[CollectorRegistry], bytes]
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric family, as prometheus-client wants it."""
+        """Every metric family. Called by prometheus-client."""
         yield from self._daemon_families()
         yield from self._worker_families()
         yield from self._route_families(self._totals.routes())
@@ -151,7 +151,7 @@ class Metrics(Collector):
         yield from (events, size)
 
     def _source_families(self) -> Iterator[Metric]:
-        """Sources by what a person calls them: two that go by one name (a path rotated this second) are one series."""
+        """Sources by the names that people use. Two with one name (a path that was just rotated) are one series."""
         unread: dict[tuple[str, ...], int] = {}
         position: dict[tuple[str, ...], int] = {}
         count: dict[str, int] = dict.fromkeys(self._totals.routes(), 0)

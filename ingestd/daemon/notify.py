@@ -1,6 +1,6 @@
-"""systemd notification: what state the daemon is in, as datagrams to the socket that systemd named (sd_notify(3)).
+"""systemd notification: tells systemd the state of the daemon, by datagrams to a socket (sd_notify(3)).
 
-Without that socket (started by hand) every call does nothing.
+Without that socket (the daemon was started by hand) no call does anything.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _logger = get_logger(__name__)
 class Notifier:
     """The daemon's side of `Type=notify` and `WatchdogSec=`.
 
-    A datagram that can not be sent is logged, and the daemon goes on: it has better things to do than to die of it,
-    and systemd's watchdog will tell if nothing arrives any more.
+    If a datagram can not be sent, that is logged and the daemon goes on. If nothing arrives any more, systemd's
+    watchdog notices.
     """
 
     def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
-        """`address`: a path or, with a leading `@`, an abstract name. `watchdog_seconds`: the silence systemd bears."""
+        """`address`: a path or, with a leading `@`, an abstract name. `watchdog_seconds`: how long systemd waits."""
         self._address = "\0" + address[1:] if address is not None and address.startswith("@") else address
         self._watchdog_seconds = watchdog_seconds if address is not None else None
         self._socket: socket.socket | None = None
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
-        """The notifier that systemd asked for; takes its variables out, so that no child speaks for the daemon."""
+        """The notifier for systemd's variables. Removes them, so that no child process notifies for the daemon."""
         address = environment.pop("NOTIFY_SOCKET", None)
         microseconds = environment.pop("WATCHDOG_USEC", None)
         pid = environment.pop("WATCHDOG_PID", None)
@@ -47,12 +47,12 @@ class Notifier:
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody listens."""
+        """Whether systemd listens."""
         return self._address is not None
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two signs of life, half of what systemd bears; None: it does not watch."""
+        """Seconds between two signs of life, half of what systemd allows; None if it does not watch."""
         return None if self._watchdog_seconds is None else self._watchdog_seconds / 2
 
     def ready(self, status: str) -> None:
@@ -68,7 +68,7 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """A reload of the configuration begins; `ready` says its end."""
+        """A reload of the configuration begins. `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
@@ -76,7 +76,7 @@ class Notifier:
         self._send("STOPPING=1\nSTATUS=Stopping")
 
     async def feed_watchdog(self) -> None:
-        """Give signs of life until cancelled. Run by the supervisor's own loop: when that hangs, they stop."""
+        """Give signs of life until cancelled. It runs in the supervisor's own loop: if that hangs, they stop."""
         if self.watchdog_interval is None:
             return
         while True:
@@ -103,5 +103,5 @@ class Notifier:
 
 
 def _line(text: str) -> str:
-    """`text` on one line, as the protocol has one assignment a line."""
+    """`text` on one line, because the protocol has one assignment per line."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Outbox: a route's record batches that are with the producer. Their memory is kept until nobody reads it any more."""
+"""Outbox: a route's record batches that are with the producer. Their memory is kept until nothing reads it any more."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Outbox:
     """Sends what was encoded of slabs, in the order of calls.
 
     Invariants
-        An output run is released once all its batches are done: no transport holds it then.
-        `settled` is called once for each slab that is wholly sent, when its last batch is acknowledged.
-        What comes back because its partition is not there any more is sent where `encode_again` says, in order.
+        An output run is released once all its batches are done. No transport holds it then.
+        `settled` is called once for each slab, when all of it was sent and its last batch is acknowledged.
+        A batch that comes back because its partition no longer exists is sent where `encode_again` says, in order.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Outbox:
         idle: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
-        """`encode_again` is given a slab, a partition and a batch for it, which it copies, or gives nothing for it.
+        """`encode_again` gets a slab, a partition and a batch for it. It gives copies for other partitions, or none.
 
-        `idle` is called when the last batch that is with the producer is done, `failed` with the reason when something
+        `idle` is called when the last batch that is with the producer is done. `failed` gets the reason when something
         can not be delivered.
         """
         self._topic = topic
@@ -82,7 +82,7 @@ class Outbox:
         return time.monotonic() - min(self._began.values()) if self._began else 0.0
 
     def send(self, slab: Slab, encoding: Encoding) -> str | None:
-        """Send what `encoding` made of a slab; why that is impossible, or None."""
+        """Send what `encoding` made of a slab. Returns None, or why that is impossible."""
         run, slab.output, slab.encoding = slab.output, None, None
         assert run is not None
         slab.offset += encoding.consumed
@@ -111,7 +111,7 @@ class Outbox:
     def _send(
         self, slab: Slab, output: Output | None, partition: int, batch: memoryview, records: int, began: float
     ) -> None:
-        """`output`: whose memory the batch is; None when it has its own."""
+        """`output` is the run that the batch lies in; None if the batch has memory of its own."""
 
         def done(delivery: Delivery) -> None:
             self.outstanding -= 1
@@ -148,7 +148,7 @@ class Outbox:
         self._began[done] = began
         try:
             self._producer.send_batch(self._topic, partition, batch, records, done)
-        except IngestdError as error:  # what has ended the producer, for this route and all others
+        except IngestdError as error:  # the producer has ended, for this route and all others
             self.outstanding -= 1
             del self._began[done]
             self._give_back(output)
@@ -162,7 +162,7 @@ class Outbox:
             self._pages.release(output.run)
 
     def _again(self, slab: Slab, partition: int, batch: memoryview, error: IngestdError) -> Sequence[EncodedAgain]:
-        # Of these errors one alone ends a batch: for long, the topic or its partition has not been there.
+        # Only one of these errors ends a batch: its topic or partition was missing for too long.
         if not isinstance(error, KafkaError) or not error.refresh_metadata:
             return ()
         self._counters.count_retry(error_kind(error))

@@ -29,7 +29,7 @@ _FAILED: Final = struct.Struct("=BQH")
 _NO_KEY: Final = -1
 _NO_MEMORY: Final = (errno.ENOBUFS, errno.ENOMEM)
 _PAUSE: Final = 0.02
-"""Seconds until the kernel is asked again that had no memory for a packet."""
+"""Seconds until a packet is sent again that the kernel had no memory for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class EncodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class EncodeAnswer:
-    """What a request's encoding made; the spans are relative to its output run."""
+    """The encoding that a request asked for. The spans are relative to its output run."""
 
     job: int
     encoding: Encoding
@@ -139,10 +139,10 @@ class PeerChannel:
     """One worker's end of the pair that joins it with a peer.
 
     Invariants
-        Messages arrive in the order of `send`, several to a packet.
-        The queue is bounded by what is asked and answered: a worker has a few jobs with each peer, never more.
-        `lost` means that the peer has closed its end, so that it writes into no run of ours any more. Any other failure
-        is an error of this worker, which ends with it.
+        Messages arrive in the order of `send`, several in a packet.
+        The queue is bounded, because a worker has only a few jobs with each peer.
+        `lost` means that the peer has closed its end, so it no longer writes into our runs. Any other failure is an
+        error of this worker, which ends it.
     """
 
     def __init__(self, sock: socket.socket, received: Callable[[PeerMessage], None], lost: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ class PeerChannel:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def send(self, message: PeerMessage) -> None:
-        """Queue a message; what is queued within one turn of the loop leaves in as few packets as fit."""
+        """Queue a message. What is queued in one turn of the loop is sent in as few packets as possible."""
         if self._closed:
             return
         self._waiting.append(_pack(message))
@@ -167,7 +167,7 @@ class PeerChannel:
             self._loop.call_soon(self._flush)
 
     def flush(self) -> None:
-        """Send now what is queued: before a long stretch of work that would keep the peer waiting."""
+        """Send now what is queued. Called before long work that would keep the peer waiting."""
         if self._waiting and not self._blocked:
             self._flush()
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline", "PipelineNews"]
 
 LEAST_READ: Final = PAGE_BYTES
-"""A source is never asked to read into less: a slab with less room is full."""
+"""Bytes. A slab with less room than this is full: no source is asked to read into it."""
 
 SLABS_AT_ONCE: Final = 8
-"""So many slabs, with as much for their batches, a route has room for; if not, its slabs are the smaller ones."""
+"""If a route's share of the arena has no room for this many large slabs and their batches, its slabs are small ones."""
 
 SLABS_PER_PUMP: Final = 4
-"""Slabs filled in one go before sockets get their turn."""
+"""Slabs that are filled before sockets get their turn."""
 
 
 class PipelineNews(Protocol):
@@ -59,11 +59,11 @@ class PipelineNews(Protocol):
         ...
 
     def moved(self) -> None:
-        """A position moved or has another detail, the first since `Pipeline.moved` was last asked."""
+        """A position or a detail changed, for the first time since `Pipeline.moved` was called."""
         ...
 
     def settled(self) -> None:
-        """While draining: another slab is wholly acknowledged."""
+        """While draining: all of another slab is acknowledged."""
         ...
 
 
@@ -74,7 +74,7 @@ class Pipeline:
         Slabs of a lane are sent in the order in which they were read, whoever encoded them.
         A span is acknowledged when every batch made of its slab is; then, and in order, the position moves.
         Reading stops when the route's share of the arena is in use; nothing is dropped.
-        What is read for fewer partitions than before comes after all that was read for more.
+        If the topic now has fewer partitions, what is read comes after everything that was read for more.
     """
 
     def __init__(
@@ -112,24 +112,25 @@ class Pipeline:
         self._opener: Opener = route.opener(self._ready, self._changed)
         self._sources: dict[str, OpenSource] = {}
         self._given_up: list[OpenSource] = []
-        """Not closed yet, since something of them may be with the producer: positions move until that is done."""
+        """Sources that are given up but not closed, because batches of them may be with the producer: their positions
+        move until those are done."""
         self._unplaced: set[OpenSource] = set()
-        """Opened for another number of partitions than there is: their lane may be another one."""
+        """Sources that were opened for another number of partitions. Their lane may be another one now."""
         self._log = get_logger("ingestd.worker").bind(route=route.name)
         self._reports = SourceReports(route.name)
         self._lanes: dict[Lane, LaneQueue] = {}
         self._waiting: deque[LaneQueue] = deque()
-        """Lanes that are due and wait for an encoder, pages or partitions, longest first."""
+        """Lanes that are due and wait for an encoder, for pages or for partitions, the longest waiting first."""
         self._interrupted: set[LaneQueue] = set()
-        """Lanes whose first slab is encoded in part and waits for another output run."""
+        """Lanes whose first slab is encoded in part, and waits for another output run."""
         self._loop = asyncio.get_running_loop()
         self._encoding_now = 0
         self._under_way = 0
-        """Slabs that were read and are not wholly acknowledged."""
+        """Slabs that were read and are not acknowledged completely."""
         self._spread = 0
-        """The number of partitions that what is under way was spread over."""
+        """The number of partitions for which the slabs under way were read."""
         self._regrouping = False
-        """Whether nothing is read until what was spread over more partitions than there are is acknowledged."""
+        """Whether reading waits until everything that was read for more partitions is acknowledged."""
         self._again: Encoder | None = None
         self._sticky = 0
         self._stopped = False
@@ -139,7 +140,7 @@ class Pipeline:
     # Sources come and go.
 
     def assign(self, assignment: Assignment) -> None:
-        """Open a source and follow it; one of an older generation is given up first."""
+        """Open a source and follow it. If it is open under an older generation, that one is given up first."""
         if self._stopped or self._draining:
             return
         self._give_up(assignment.found.source)
@@ -157,7 +158,7 @@ class Pipeline:
         return self._lanes.setdefault(lane, LaneQueue(lane))
 
     def _place(self, partitions: int) -> None:
-        """Put what was opened for another number of partitions, and nothing is under way of, into its lane."""
+        """Move sources that were opened for another number of partitions to their lanes. None has a slab under way."""
         for held in self._unplaced:
             queue = self._lane_of(held.assignment, partitions)
             if queue is held.lane:
@@ -181,11 +182,11 @@ class Pipeline:
             del self._lanes[queue.lane]
 
     def revoke(self, source: str) -> None:
-        """Close a source; what of it is not with the producer yet counts as not read, and is not sent."""
+        """Close a source. What of it is not with the producer yet counts as not read, and is not sent."""
         self._give_up(source)
 
     def conclude(self, source: str) -> None:
-        """Nothing more is expected of a source; one that is not open yet is opened with that knowledge."""
+        """Nothing more is expected of a source. If it is not open yet, it is opened as concluded."""
         held = self._sources.get(source)
         if held is None:
             return
@@ -233,7 +234,7 @@ class Pipeline:
             self._given_up.append(held)
 
     def _close_source(self, held: OpenSource) -> None:
-        """Close a source of which nothing can move any more."""
+        """Close a source whose position can not move any more."""
         self._reports.drop(held)
         if held.source is not None:
             held.source.close()
@@ -278,12 +279,12 @@ class Pipeline:
             self._loop.call_soon(self._pump, queue)
 
     def kick(self) -> None:
-        """Go on reading where it stopped for want of pages or of metadata."""
+        """Go on reading where it stopped because pages or metadata were missing."""
         self._starved = False
         self._resume()
 
     def _resume(self) -> None:
-        """Let those who wait go on, in turn. What is half encoded comes first: only it can give pages back."""
+        """Let lanes that wait go on, in turn. Those with a half encoded slab come first: only they give pages back."""
         interrupted, self._interrupted = self._interrupted, set()
         for queue in interrupted:
             self._advance(queue)
@@ -311,14 +312,14 @@ class Pipeline:
         return 0 if topic is None else len(topic.partitions)
 
     def _pump(self, queue: LaneQueue) -> None:
-        """Fill slabs from what is ready, as long as there is room and somebody to encode them."""
+        """Fill slabs from sources that are ready, as long as there is room and an encoder is free."""
         for _ in range(SLABS_PER_PUMP):
             if self._stopped or self._draining or not queue.due:
                 return
             if not queue.ready:
                 queue.due = False
                 return
-            # While starved nothing more is read: the pages that come back are for what is half encoded.
+            # While starved nothing more is read: pages that come back are for slabs that are half encoded.
             if self.starved or self._encoding_now >= self._encoding.capacity:
                 self._wait(queue)
                 return
@@ -343,9 +344,9 @@ class Pipeline:
         self._loop.call_soon(self._pump, queue)
 
     def _gathered(self, partitions: int) -> bool:
-        """Whether reading may go on. Not while a topic has fewer partitions than what is under way was meant for.
+        """Whether reading may go on. It may not while slabs are under way for more partitions than the topic has now.
 
-        It was deleted and made again. What comes after must not overtake what still looks for its new place.
+        The topic was deleted and made again. What is read now must not overtake batches that need a new partition.
         """
         if partitions >= self._spread:
             self._spread = partitions
@@ -480,8 +481,8 @@ class Pipeline:
                     self._settle(slab)
                 continue
             if slab.output is None:
-                # The output was full before the raw bytes were done: only the head of a lane asks for another run,
-                # so that what it has sent already can always come back as free pages.
+                # The output run was full before all raw bytes were encoded. Only the head of a lane asks for another
+                # run: the batches that it has sent already will come back as free pages.
                 slab.output = self._pages.go_on(slab.length - slab.offset + LEAST_READ)
                 if slab.output is None:
                     self._starved = True
@@ -492,7 +493,7 @@ class Pipeline:
         self._drop_unused(queue)
 
     def _encode_again(self, slab: Slab, partition: int, batch: memoryview) -> Sequence[EncodedAgain]:
-        """Where a batch goes whose partition has not been there for long; nowhere if its lane knows no other."""
+        """New batches for a batch whose partition was missing for too long; none if its lane has no other partition."""
         if self._stopped:
             return ()
         partitions = self._partitions()
@@ -511,7 +512,7 @@ class Pipeline:
             return ()
 
     def _passed(self) -> None:
-        """One slab less is under way."""
+        """A slab is no longer under way."""
         self._under_way -= 1
         if self._regrouping and not self._under_way:
             self._loop.call_soon(self.kick)
@@ -545,7 +546,7 @@ class Pipeline:
         self._give_up(held.assignment.found.source)
 
     def stop(self, reason: str) -> None:
-        """Read and send no more: something can not be delivered. What is with the producer still ends, and counts."""
+        """Stop reading and sending: something can not be delivered. What the producer has still ends, and counts."""
         if self._stopped:
             return
         self._stopped = True
@@ -564,7 +565,7 @@ class Pipeline:
             self._give_up(held.assignment.found.source)
 
     def drain(self) -> None:
-        """Read no more; what was read goes on to its end."""
+        """Stop reading. What was read goes on to its end."""
         self._draining = True
         self._opener.drain()
         for queue in self._lanes.values():
@@ -574,12 +575,12 @@ class Pipeline:
 
     @property
     def settled(self) -> bool:
-        """Whether all that was read is acknowledged, or given up; after `drain` it means drained."""
+        """Whether everything that was read is acknowledged or given up. After `drain`: whether it is drained."""
         return not self._given_up and all(held.progress.settled for held in self._sources.values())
 
     @property
     def unacknowledged(self) -> Unacknowledged:
-        """The sources of which something read is not acknowledged, and how much that is."""
+        """How many sources have bytes that were read and are not acknowledged, and how many bytes."""
         left = [held.progress.unacknowledged for held in self._sources.values() if not held.progress.settled]
         return Unacknowledged(len(left), sum(left))
 
@@ -594,7 +595,7 @@ class Pipeline:
         return self._outbox.oldest
 
     def close(self) -> None:
-        """Close all sources. After `drain`, or to give up."""
+        """Close all sources, after `drain` or to give up."""
         self._stopped = True
         for queue in self._lanes.values():
             if queue.timer is not None:
@@ -604,14 +605,14 @@ class Pipeline:
         self._close_given_up()
         self._opener.close()
 
-    # What there is to tell.
+    # Reports.
 
     def moved(self) -> list[Moved]:
         """Positions that moved, and details that changed, since the last call."""
         return self._reports.moved()
 
     def gauges(self) -> dict[str, SourceGauges | None]:
-        """Of all open sources those that changed since the last call, as they stand now; None: it is not open."""
+        """The sources that changed since the last call, as they are now; None for one that is no longer open."""
         for queue in self._lanes.values():
             for held in queue.ready:
                 self._reports.touch(held)

@@ -1,4 +1,4 @@
-"""Positions: where every source stands, durably, on this host. One SQLite file, written by the supervisor alone."""
+"""Positions: the stored position of every source on this host. One SQLite file, which only the supervisor writes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["PositionStore", "PositionsDamaged", "PositionsLocked", "PositionsUnavailable", "StoredRoute"]
 
 FORMAT: Final = 2
-"""`PRAGMA user_version` of the file. 0: before the file had a version; it lacks `position.missing`."""
+"""`PRAGMA user_version` of the file. 0: from before the file had a version; such a file has no `position.missing`."""
 
 _PATIENCE: Final = 5.0
-"""Seconds that opening, and reading at the start, wait for another program's lock."""
+"""Seconds that opening the file, and reading it at the start, wait for another program's lock."""
 
 _COLUMNS: Final = {
     "position": {"route", "source", "position", "detail", "updated"},
     "run": {"route"},
 }
-"""The tables, and the columns that each of them had from the first."""
+"""The tables, and the columns that each had in the first format."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS position (
@@ -45,10 +45,10 @@ CREATE TABLE IF NOT EXISTS position (
 """
 
 _SCHEMA_OF_RUNS: Final = "CREATE TABLE IF NOT EXISTS run (route TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID"
-"""Routes that have looked once for all their sources, whether there were any or not."""
+"""The routes that have looked once for all their sources, even if they found none."""
 
 _SCHEMA_OF_ABSENCE: Final = "ALTER TABLE position ADD COLUMN missing REAL"
-"""Since when the source was not there at any start, as a Unix time; NULL: it was there at the last one."""
+"""The Unix time of the first start at which the source was absent; NULL: it was there at the last start."""
 
 
 class PositionsUnavailable(IngestdError):
@@ -60,29 +60,29 @@ class PositionsLocked(PositionsUnavailable):
 
 
 class PositionsDamaged(IngestdError):
-    """The position file has something in it that this daemon did not write; the message says what to do about it."""
+    """The position file holds something that this daemon did not write. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRoute:
-    """What is stored of a route that has run. `missing`: the sources that were not there at the last start."""
+    """What is stored of a route that has run. `missing`: the sources that were absent at the last start."""
 
     positions: list[StoredPosition] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
 
 
 class PositionStore:
-    """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never tear one.
+    """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never half a move.
 
-    A lost move means lines sent again, never lines skipped: that is what at-least-once allows.
-    Once it is open no write waits for a lock: what is refused for one raises `PositionsLocked` at once.
-    Nothing is written to a file that is not at its path any more: the next start would not find it there.
+    A lost move means lines that are sent again, never lines that are skipped. At-least-once allows that.
+    Once the file is open, no write waits for a lock: a locked file raises `PositionsLocked` at once.
+    Nothing is written to a file that is no longer at its path, because the next start would not find it there.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it where there is none, and bring it to the present format.
+        """Open the file, or make it if there is none, and bring it to the present format.
 
-        Raises `PositionsUnavailable`; `PositionsDamaged` where the file is empty, none of ours or of a later format.
+        Raises `PositionsUnavailable`; `PositionsDamaged` if the file is empty, not ingestd's, or of a later format.
         """
         self.path = path
         try:
@@ -102,7 +102,7 @@ class PositionStore:
             raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
 
     def _open(self) -> None:
-        if not self.path.stat().st_size:  # before SQLite sees it, which would delete the log beside it
+        if not self.path.stat().st_size:  # before SQLite opens it, which would delete the write-ahead log beside it
             raise self._damaged("the file is empty: what was in it is gone")
         version = self._check_format()
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -112,7 +112,7 @@ class PositionStore:
         self._database.execute("PRAGMA busy_timeout = 0")
 
     def _check_format(self) -> int:
-        """The file's version, which is one that can be read. Raises `PositionsDamaged`."""
+        """The file's format, if this program can read it. Raises `PositionsDamaged` if it can not."""
         ((version,),) = self._database.execute("PRAGMA user_version")
         if version > FORMAT:
             raise PositionsDamaged(
@@ -133,7 +133,7 @@ class PositionStore:
         return int(version)
 
     def read(self) -> Mapping[str, StoredRoute]:
-        """All routes that have run. Over a connection of its own: it may be called in a thread.
+        """All routes that have run. It uses a connection of its own, so it may be called in a thread.
 
         Raises `PositionsUnavailable`, and `PositionsDamaged`, which names the first row that can not be understood.
         """
@@ -178,10 +178,10 @@ class PositionStore:
         forgotten: Iterable[tuple[str, str]] = (),
         run: Iterable[str] = (),
     ) -> None:
-        """Store (route, position) pairs, drop (route, source) ones, note that routes have run: all of it or nothing.
+        """Store (route, position) pairs, drop (route, source) pairs, note that routes have run: all of it or nothing.
 
-        A route has run when it has looked for all its sources, be it that it found none. Raises `PositionsUnavailable`,
-        also where there is nothing to store and the file is not at its path any more.
+        A route has run when it has looked for all its sources, even if it found none. Raises `PositionsUnavailable`,
+        also if there is nothing to store and the file is no longer at its path.
         """
         now = time.time()
         rows = [
@@ -196,9 +196,9 @@ class PositionStore:
         )
 
     def note_missing(self, route: str, sources: Iterable[str], seconds: float) -> int:
-        """Note that these sources are not there at this start. Returns how many that for so long were not are dropped.
+        """Note that these sources are absent at this start. Drops those absent for `seconds`; returns how many.
 
-        Not at once: a source may be away for a while, with a file system that is not mounted, and come back.
+        They are not dropped at once: a source may be absent because its file system is not mounted, and come back.
         Raises `PositionsUnavailable`.
         """
         now = time.time()
@@ -231,7 +231,7 @@ class PositionStore:
         return changed
 
     def _check_in_place(self) -> None:
-        """Raises `PositionsUnavailable` where the path does not lead to the file that was opened."""
+        """Raises `PositionsUnavailable` if the file at the path is not the one that was opened."""
         try:
             there = self.path.stat()
         except OSError as error:
@@ -250,7 +250,7 @@ class PositionStore:
 
     @contextmanager
     def naming(self, route: str) -> Iterator[None]:
-        """Raises `PositionsDamaged` where the block, which reads details of a route, raises a `ValueError`."""
+        """Around a block that reads details of a route: turns a `ValueError` in it into `PositionsDamaged`."""
         try:
             yield
         except WrongDetail as error:
@@ -268,7 +268,7 @@ class PositionStore:
         return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
 
     def _check_whole(self, error: Exception) -> None:
-        """Raises `PositionsDamaged` where SQLite says that the file is none of its own, or torn."""
+        """Raises `PositionsDamaged` if SQLite says that the file is no database, or is damaged."""
         if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise self._damaged(str(error)) from error
 
@@ -280,7 +280,7 @@ class PositionStore:
         return "move the file away; every route then begins as if it had never run, and lines are sent again"
 
     def _damaged_row(self, route: object, source: object, problem: str) -> PositionsDamaged:
-        """What is said of a row that can not be understood: which one, what is wrong, and how it is dropped."""
+        """The error for a row that can not be understood: which one, what is wrong, and how to drop it."""
         row = f"route = {_literal(route)} AND source = {_literal(source)}"
         statement = f"DELETE FROM position WHERE {row}"  # noqa: S608 - for a person to run
         return PositionsDamaged(
@@ -290,25 +290,25 @@ class PositionStore:
         )
 
     def close(self) -> None:
-        """Close the file, its log folded in."""
+        """Close the file. SQLite moves its write-ahead log into it."""
         self._database.close()
 
 
 def _make(path: Path) -> None:
-    """Make the file, whole or not at all: an empty one is never what a first start left behind."""
+    """Make the file, whole or not at all. So a first start never leaves an empty file behind."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     fresh.touch(mode=0o600)
     with closing(sqlite3.connect(fresh, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = MEMORY")  # no file beside it that the next attempt could come upon
+        database.execute("PRAGMA journal_mode = MEMORY")  # leaves no file beside it for the next attempt
         _bring_up(database)
-    for left in ("-wal", "-shm"):  # of a file that somebody moved away: SQLite would write its log into this one
+    for left in ("-wal", "-shm"):  # of a file that was moved away: SQLite would write that log into this one
         path.with_name(path.name + left).unlink(missing_ok=True)
     fresh.rename(path)
 
 
 def _bring_up(database: sqlite3.Connection) -> None:
-    """Bring a file without tables, or one of an older format, to the present format."""
+    """Bring a file that has no tables, or an older format, to the present format."""
     database.execute("BEGIN IMMEDIATE")
     for statement in (_SCHEMA, _SCHEMA_OF_RUNS, _SCHEMA_OF_ABSENCE, f"PRAGMA user_version = {FORMAT}"):
         database.execute(statement)
@@ -316,7 +316,7 @@ def _bring_up(database: sqlite3.Connection) -> None:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's own code. Python's own refusals have none. The low byte is the kind, without what SQLite adds to it."""
+    """SQLite's error code. Errors of Python's own have none. The low byte is the kind; SQLite adds details above it."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
@@ -337,13 +337,13 @@ def _is_text(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value for people, on one line and no longer than one."""
+    """A value for people, on one line of at most 80 characters."""
     text = ascii(value) if not isinstance(value, str) or not value.isprintable() else f"'{value}'"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _literal(value: object) -> str:
-    """A value as SQL writes it."""
+    """A value as an SQL literal."""
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     if not isinstance(value, str):
@@ -354,5 +354,5 @@ def _literal(value: object) -> str:
 
 
 def _quoted(statement: str) -> str:
-    """A statement as one argument in a shell, as easy to read as can be."""
+    """A statement as one argument of a shell command, in the form that is easiest to read."""
     return shlex.quote(statement) if set(statement) & set('"$`\\!') else f'"{statement}"'

@@ -1,7 +1,7 @@
-"""Child processes of the supervisor: started with just the descriptors they need, watched, never left behind.
+"""Child processes of the supervisor: started with only the descriptors they need, watched, never left behind.
 
-Most are fresh interpreters. A process that has one thread and no event loop yet may also fork children, which have all
-its modules without importing them: a tenth of a second of CPU for each.
+Most are fresh interpreters. A process that has one thread and no event loop yet may also fork children. A fork has all
+modules without importing them, which saves a tenth of a second of CPU for each child.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Process(Protocol):
     pid: int
 
     def wait(self) -> int:
-        """Its exit code, once it has ended; the signal that killed it, negative."""
+        """Wait for its end. Returns its exit code, or the negative number of the signal that killed it."""
         ...
 
     def send_signal(self, number: int, /) -> None:
-        """Send it a signal. Only before `wait` has returned: afterwards its number may be somebody else's."""
+        """Send it a signal. Only before `wait` has returned: after that its pid may belong to another process."""
         ...
 
 
 def spawn(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process:
     """`python -m MODULE ARGUMENTS…`, a fresh interpreter that inherits the descriptors named. Raises `OSError`.
 
-    It looks for modules in the current directory only where this process does: a directory `ingestd` may lie there.
+    It looks for modules in the current directory only if this process does, since a directory `ingestd` may be there.
     """
     safe_path = [] if _looks_for_modules_here() else ["-P"]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -80,14 +80,14 @@ class _Forked:
 
 
 def can_fork() -> bool:
-    """Whether this process has one thread: a copy would find what locks the others hold held for ever."""
-    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - `threading` does not know those of C
+    """Whether this process has one thread. In a fork, locks that other threads held would stay locked for ever."""
+    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - `threading` does not know threads made in C
 
 
 def fork(work: Callable[[], object], descriptors: Sequence[int]) -> Process:
-    """A copy of this process that does `work` and nothing else, with standard output and error, and those descriptors.
+    """Fork a child that does `work` and nothing else. It keeps standard output and error, and `descriptors`.
 
-    Before there is an event loop, where `can_fork`. Raises `OSError`.
+    Call it before there is an event loop, and if `can_fork`. Raises `OSError`.
     """
     pid = os.fork()
     if pid:
@@ -97,22 +97,22 @@ def fork(work: Callable[[], object], descriptors: Sequence[int]) -> Process:
         _become_a_child(descriptors)
         work()
         code = 0
-    except BaseException:  # noqa: BLE001 - what is above in the stack is the parent's
+    except BaseException:  # noqa: BLE001 - the frames above belong to the parent
         sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(code)  # what is to be done at the interpreter's end is the parent's as well
+        os._exit(code)  # exit handlers belong to the parent too
 
 
 def _become_a_child(descriptors: Sequence[int]) -> None:
-    """Give back all that is the parent's. Its objects stay, in frames that are never returned to, and do nothing."""
+    """Close what belongs to the parent. Its objects stay, in frames that are never returned to, and do nothing."""
     os.setsid()
     kept = {1, 2, *descriptors}
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, not paths
         if descriptor not in kept:
-            with contextlib.suppress(OSError):  # the one that has just been listed through
+            with contextlib.suppress(OSError):  # the descriptor that this listing itself used
                 os.close(descriptor)
-    os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free: standard input
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live view may have put its own in their place
+    os.open(os.devnull, os.O_RDONLY)  # gets the lowest free number, which is standard input
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live view may have replaced them
 
 
 class ChildProcess:
@@ -120,7 +120,7 @@ class ChildProcess:
 
     Invariants
         `exited` is called exactly once, on the event loop, with how it ended.
-        After `end` the process is gone, or killed and held by the kernel, which is said.
+        After `end` the process is gone; or it was killed and the kernel does not end it, which is logged.
     """
 
     def __init__(self, process: Process, exited: Callable[[str], None]) -> None:
@@ -142,12 +142,12 @@ class ChildProcess:
         return not self._gone.done()
 
     def kill(self) -> None:
-        """SIGKILL, for one that does not answer."""
+        """Send SIGKILL, unless it is gone."""
         if self.alive:
             self._process.send_signal(signal.SIGKILL)
 
     async def end(self, deadline: Deadline, *, terminate: bool) -> None:
-        """Wait for its end (having sent SIGTERM where `terminate`), and kill it at the deadline."""
+        """Wait for its end, after SIGTERM if `terminate`. It is killed at the deadline."""
         if self.alive and terminate:
             self._process.send_signal(signal.SIGTERM)
         try:

@@ -1,4 +1,4 @@
-"""Progress of one source: its position moves over acknowledged pieces, in order, never past a hole."""
+"""Progress of one source: its position moves over acknowledged spans, in order, never past a hole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Progress", "Span"]
 
 @dataclass(slots=True)
 class Span:
-    """Positions up to `end`, from the end of the span before it; `acknowledged` when the target has all of it."""
+    """The positions from the end of the span before it up to `end`. `acknowledged`: the cluster has all of it."""
 
     end: int
     acknowledged: bool = False
@@ -35,7 +35,7 @@ class Progress:
         return span
 
     def acknowledge(self, span: Span) -> bool:
-        """Note that a span is with the target. Returns whether the position moved."""
+        """Note that a span is acknowledged. Returns whether the position moved."""
         span.acknowledged = True
         moved = False
         while self._spans and self._spans[0].acknowledged:
@@ -45,7 +45,7 @@ class Progress:
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes, as positions count them, that were read and are not acknowledged, or only behind a hole."""
+        """Bytes, as positions count them, that were read and that the position has not moved over yet."""
         return self._spans[-1].end - self.position if self._spans else 0
 
     @property

@@ -1,4 +1,4 @@
-"""Reach: whether one cluster answers, and what the log says of it. Values and times come in; nothing is asked here."""
+"""Reach: whether one cluster answers, and what is logged about it. It gets results and times; it asks nothing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SILENCE: Final = 3.0
 """Seconds without an answer after which a cluster counts as unreachable."""
 
 BETWEEN_WARNINGS: Final = 30.0
-"""The least time between two warnings, in seconds: of a cluster that comes and goes, or whose reason changed."""
+"""Least seconds between two warnings, for a cluster that comes and goes, or whose reason changes."""
 
 OUTAGE: Final = 10.0
-"""Seconds of silence whose end is said although their beginning was not, because of the bound on warnings."""
+"""If a cluster was silent this many seconds, the end is logged, also if the beginning was not (`BETWEEN_WARNINGS`)."""
 
 REPEAT: Final = 600.0
-"""Seconds after which the same reason is said again."""
+"""Seconds after which the same reason is logged again."""
 
 _REASONS_SHOWN: Final = 5
 
 
 class Reach:
-    """What is known of one cluster. Times are seconds of one monotonic clock.
+    """Whether one cluster answers. Times are seconds of one monotonic clock.
 
     Invariants
-        Every silence that is said has an end that is said. So has every silence of at least `OUTAGE`, and no other.
+        The end of a silence is logged if its beginning was logged or it lasted at least `OUTAGE`, and else it is not.
         There are never two warnings within `BETWEEN_WARNINGS`.
     """
 
@@ -38,9 +38,9 @@ class Reach:
         self._answered_at = now
         self._warned_at: float | None = None
         self._said: frozenset[str] | None = None
-        """The reasons in the last warning of the present silence; None where there was none."""
+        """The reasons in the last warning of the present silence; None if there was no warning."""
         self.reachable = False
-        """Whether the cluster answered when it was last asked. Not yet, before it was asked."""
+        """Whether the cluster answered the last check. False before the first check."""
         self.reason: str | None = None
         """Why it does not answer, once it has been silent for `SILENCE`."""
 
@@ -55,7 +55,7 @@ class Reach:
         self.reason = None
 
     def failed(self, error: str, now: float) -> None:
-        """The cluster was asked and did not answer. `error` has what each broker refused with, apart by `; `."""
+        """The cluster did not answer a check. `error` has the reason of each broker, separated by `; `."""
         silent = now - self._answered_at
         if silent < SILENCE:
             return

@@ -1,4 +1,4 @@
-"""Security of a cluster as a configuration file has it: values that pickle, made into what connections need."""
+"""Security settings of a cluster, as a configuration file has them. They pickle; connections use what they make."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TAKES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """`sasl` of `[clusters.NAME]`: who this host is for the cluster's brokers."""
+    """`sasl` of `[clusters.NAME]`: the account of this host at the cluster's brokers."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-    """How it proves that. SCRAM never sends the password; OAUTHBEARER gets tokens with a client's credentials."""
+    """How this host authenticates. SCRAM never sends the password; OAUTHBEARER gets tokens by client credentials."""
     username: str | None = None
     """The account, for PLAIN and SCRAM."""
     password: Secret | str | None = None
@@ -37,11 +37,11 @@ class SaslSettings:
     token_endpoint: str | None = None
     """OAUTHBEARER: the URL that gives out tokens, https unless `cleartext`."""
     client_id: str | None = None
-    """OAUTHBEARER: the name that the token endpoint knows this client by."""
+    """OAUTHBEARER: this client's name at the token endpoint."""
     client_secret: Secret | str | None = None
-    """OAUTHBEARER: what that client proves itself with: a secret."""
+    """OAUTHBEARER: the secret of that client."""
     scope: str = ""
-    """OAUTHBEARER: what the token shall be for; several are separated by spaces."""
+    """OAUTHBEARER: the scope to ask for; several are separated by spaces."""
     token_ca_file: Path | None = None
     """OAUTHBEARER: PEM file of the authorities that may vouch for the token endpoint; else those of the system."""
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -67,7 +67,7 @@ class SaslSettings:
 
     def as_mechanism(self) -> SaslMechanism:
         """What connections authenticate with. Raises `WrongSetting`."""
-        # Only what is used is imported: a worker's start counts.
+        # Only what is used is imported, to keep a worker's start short.
         if self.mechanism == "OAUTHBEARER":
             return self._bearer()
         assert self.username is not None

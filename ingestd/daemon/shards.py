@@ -1,4 +1,4 @@
-"""Shards: which worker owns which source, in which generation. The supervisor's book; it starts nothing itself."""
+"""Shards: which worker owns which source, in which generation. The supervisor's record; it starts nothing itself."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Shards:
     """All sources that are being followed.
 
     Invariants
-        A source has one owner; only what its present generation reports counts.
-        A new source goes to the slot that owns its group; without one, to the slot that owns fewest.
-        What is asked about one source costs the same however many there are.
+        A source has one owner. Only what its present generation reports counts.
+        A new source goes to the slot that owns its group or, without a group, to the slot that owns the fewest sources.
+        A question about one source costs the same however many sources there are.
     """
 
     def __init__(self, slots: int) -> None:
         self._owned = [0] * slots
         self._shards: dict[tuple[str, str], Shard] = {}
         self._dropped: dict[tuple[str, str], Shard] = {}
-        """Of routes that were dropped. What their owners had sent is still acknowledged."""
+        """Sources of dropped routes. What their owners had sent is still acknowledged."""
         self._groups: dict[tuple[str, str], _Group] = {}
         self._generation = 0
 
@@ -90,7 +90,7 @@ class Shards:
         return slot
 
     def conclude(self, route: str, source: str) -> Shard | None:
-        """Note for its owner and whoever comes after it that a source gets no more. None when that is no news."""
+        """Note that a source gets nothing more, for its owner and the next ones. None if that was known."""
         shard = self._shards.get((route, source))
         if shard is None or shard.found.last:
             return None
@@ -98,7 +98,7 @@ class Shards:
         return shard
 
     def renew(self, slot: int) -> list[Shard]:
-        """A new generation for all sources of a slot whose worker died: they start again from their positions."""
+        """Give all sources of a slot whose worker died a new generation. They start again from their positions."""
         renewed = []
         for name, shard in self._shards.items():
             if shard.slot == slot:
@@ -108,7 +108,7 @@ class Shards:
         return renewed
 
     def moved(self, move: Moved) -> Shard | None:
-        """Take a position from an owner, also of a route that was dropped; None when its generation is not the last."""
+        """Take a position from an owner, also of a dropped route. None if its generation is not the present one."""
         name = move.route, move.source
         book = self._dropped if name in self._dropped else self._shards
         shard = book.get(name)
@@ -119,7 +119,7 @@ class Shards:
         return shard
 
     def end(self, route: str, source: str, generation: int) -> Shard | None:
-        """Take a finished source off the book; None when that is an old generation's word."""
+        """Remove a finished source. None if an old generation reports it."""
         shard = self._shards.get((route, source))
         if shard is None or shard.generation != generation:
             return None
@@ -133,7 +133,7 @@ class Shards:
         return shard
 
     def drop_route(self, route: str) -> list[Shard]:
-        """Take all sources of a route off the book."""
+        """Remove all sources of a route."""
         dropped = [shard for shard in self._shards.values() if shard.route == route]
         for shard in dropped:
             self.end(route, shard.found.source, shard.generation)

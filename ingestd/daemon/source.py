@@ -1,4 +1,4 @@
-"""What a source is: one ordered stream of bytes with a position, owned by one worker. The daemon knows no more of it.
+"""What a source is: one ordered stream of bytes with a position, owned by one worker. That is all the daemon knows.
 
 `tail` implements this for files. A route is one configured `[tails.NAME]`; it finds sources in the supervisor,
 opens them in their owner worker, and encodes what they read in any worker. A route is a frozen dataclass that pickles:
@@ -48,7 +48,7 @@ PER_RECORD = -1
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """Where a source stands durably: all before `position` is acknowledged. `detail` is the route's own (JSON)."""
+    """The stored position of a source: everything before it is acknowledged. `detail` is the route's own (JSON)."""
 
     source: str
     position: int
@@ -71,7 +71,7 @@ class Found(NamedTuple):
     until: the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
     label: what a person calls it (a log's path), as text that can be written as UTF-8; empty: the source's name.
     group: sources of one group go to one worker; empty: no group.
-    after: a source of the same group that is read first: as far as it held when this one was opened.
+    after: a source of the same group that is read first, up to the size that it had when this one was opened.
     last: nothing more is expected: the source ends once it is read to its end and quiet (see `Source.conclude`).
     """
 
@@ -93,8 +93,8 @@ class Found(NamedTuple):
 class End(NamedTuple):
     """How a source ended. `kind` is the route's own word; `path` is where its bytes were last.
 
-    All before `position` was read and is acknowledged. `size` is how many bytes it is known to have had: where that is
-    more than `position`, the rest was not read.
+    Everything before `position` was read and is acknowledged. `size` is how many bytes it is known to have had. If that
+    is more than `position`, the rest was not read.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Data that nobody can read any more: `length` bytes of `thing` from `start` on; at least so many if not `exact`.
+    """Data that can no longer be read: `length` bytes of `thing` from `start` on; at least that many if not `exact`.
 
     reason: one of the route's `loss_reasons`.
     """
@@ -118,7 +118,7 @@ class Loss:
 
 
 class Assignment(NamedTuple):
-    """A source given to a worker. Its generation fences: what an older generation reports is dropped."""
+    """A source given to a worker. What is reported under an older generation is dropped."""
 
     route: str
     found: Found
@@ -141,10 +141,10 @@ class Lane:
 class Piece:
     """What one read put into a slab: `length` bytes there stand for positions [start, end) of the source.
 
-    The bytes are whole lines: each ends with the line delimiter, but the last line of a finished source, to which
-    the source adds one. `length` may differ from `end - start` (a line shortened by the length limit).
-    `lines_shortened` counts lines that the limit cut or split. `exhausted`: nothing more is there now; `ready` will be
-    called when there is. Else the source is to be read again, to see.
+    The bytes are whole lines, each with its delimiter. If the last line of a finished source has none, the source adds
+    it. `length` may differ from `end - start` (a line shortened by the length limit). `lines_shortened` counts lines
+    that the limit cut or split. `exhausted`: nothing more is there now, and `ready` will be called when there is. If it
+    is false, the source must be read again.
     """
 
     length: int
@@ -175,7 +175,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class EncodedAgain:
-    """A record batch, made of another one's records in memory of its own; target partition, number of records."""
+    """A new record batch with the records of another one, in its own memory; its target partition, how many records."""
 
     partition: int
     records: int
@@ -183,7 +183,7 @@ class EncodedAgain:
 
 
 class Source(Protocol):
-    """An open source. Its owner's event loop calls it, nobody else. No call blocks beyond a read of a local file."""
+    """An open source. Only its owner's event loop calls it. No call blocks longer than a read of a local file."""
 
     assignment: Assignment
 
@@ -197,7 +197,7 @@ class Source(Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes known to be there and not yet read; a hint, cheap."""
+        """Bytes that are known to be there and are not read yet. A hint; cheap to ask for."""
         ...
 
     @property
@@ -206,7 +206,7 @@ class Source(Protocol):
         ...
 
     def conclude(self) -> None:
-        """Nothing more is expected (`Found.last`): be finished once read to the end and quiet. Safe to call twice."""
+        """Nothing more is expected (`Found.last`): finish once all is read and it is quiet. Safe to call twice."""
         ...
 
     def detail(self) -> Mapping[str, Any]:
@@ -229,7 +229,7 @@ class Opener(Protocol):
         ...
 
     def drain(self) -> None:
-        """Nothing is read any more: call `changed` for each source whose detail is another one than it told last."""
+        """Nothing is read any more: call `changed` for each source whose detail differs from the one reported last."""
         ...
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class Opener(Protocol):
 class Encoder(Protocol):
     """Bytes of whole lines to record batches, in any worker.
 
-    A call keeps scratch space, and what it learnt of how well lines compress, for the next: never any of the lines.
+    Between calls it keeps scratch space, and how well lines compressed. It never keeps lines.
     """
 
     def encode(self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> Encoding:
@@ -254,10 +254,10 @@ class Encoder(Protocol):
     def encode_again(
         self, batch: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int
     ) -> Sequence[EncodedAgain]:
-        """The records of a batch that `encode` made, which may be sealed by now, where `lane` sends them now.
+        """Make new batches of the records of `batch`, for the partitions that `lane` chooses now.
 
-        For a topic that was made again with fewer partitions. `lane` and `partitions` are as for `encode`. Raises
-        `CorruptBatch`.
+        `encode` made `batch`, which may be sealed by now. For a topic that was made again with fewer partitions. `lane`
+        and `partitions` are as for `encode`. Raises `CorruptBatch`.
         """
         ...
 
@@ -265,11 +265,11 @@ class Encoder(Protocol):
 class Sources(Protocol):
     """What a finder tells the supervisor, from the loop's thread.
 
-    All that is said in one turn of the loop is stored in one transaction. Workers hear of it only when that is done, or
-    was tried: a full disk holds nothing up.
+    Everything that is said in one turn of the loop is stored in one transaction. Workers are told after that was done,
+    or has failed: a full disk holds nothing up.
 
-    The first scan says of each stored row that is still good that it is, by `appeared` or by `store`. Where nothing has
-    changed that costs no write. A row of which it says nothing is an absent source's: forgotten after a long absence.
+    The first scan names each stored row that is still valid, by `appeared` or by `store`. If nothing has changed, that
+    costs no write. A row that it does not name belongs to an absent source. It is forgotten after a long absence.
     """
 
     def appeared(self, found: Found) -> None:
@@ -277,36 +277,36 @@ class Sources(Protocol):
         ...
 
     def conclude(self, source: str) -> None:
-        """Nothing more is expected of a source that appeared (see `Source.conclude`); one that has ended is let be."""
+        """Nothing more is expected of a source that appeared (see `Source.conclude`). No effect if it has ended."""
         ...
 
     def store(self, stored: StoredPosition) -> None:
-        """Keep this of a source that is not read, or not any more."""
+        """Store this for a source that is not read, or no longer read."""
         ...
 
     def forget(self, source: str) -> None:
-        """Drop what is stored of a source that is not read, or not any more."""
+        """Drop what is stored for a source that is not read, or no longer read."""
         ...
 
     def latest(self, source: str) -> Found | None:
-        """A source that is read, as its owner last reported it; None when it is not."""
+        """A source that is being read, as its owner last reported it; None if it is not being read."""
         ...
 
     def trouble(self, thing: str, reason: str) -> None:
-        """Something is not taken (unreadable, a directory, claimed by another route): said once a state."""
+        """Something is not taken (unreadable, a directory, claimed by another route). Called once for each reason."""
         ...
 
     def trouble_over(self, thing: str) -> None:
-        """What was not taken is gone, or stands no more in the way."""
+        """What was not taken is gone, or can be taken now."""
         ...
 
     def lost(self, loss: Loss) -> None:
-        """Data is lost: said once, an error in the log, counted and shown."""
+        """Data is lost. Called once; it is logged as an error, counted and shown."""
         ...
 
 
 class Finder(Protocol):
-    """Finds the sources of one route; runs in the supervisor, touches no record bytes but those that prove identity."""
+    """Finds the sources of one route. Runs in the supervisor; of the data it reads only what proves identity."""
 
     async def scan(self, sources: Sources) -> None:
         """One complete pass; for `--once`, each source found has `until` set to its present end.
@@ -320,9 +320,9 @@ class Finder(Protocol):
         ...
 
     def ended(self, found: Found, end: End) -> None:
-        """A worker says that this source is finished; `found` is its newest position and detail, which are stored.
+        """A worker reports that this source is finished. `found` has its newest position and detail, which are stored.
 
-        The finder says what becomes of that row (`Sources.store`, `Sources.forget`), and what stands in its place.
+        The finder decides what becomes of that row (`Sources.store`, `Sources.forget`) and which source comes next.
         """
         ...
 
@@ -347,17 +347,17 @@ class Route(Protocol):
 
     @property
     def linger(self) -> float:
-        """Seconds that bytes may wait for company before they are read into a batch."""
+        """Seconds that bytes may wait for more bytes before they are read into a batch."""
         ...
 
     @property
     def batch_bytes(self) -> int:
-        """Raw bytes that are read and encoded in one go where memory is scarce: more than the longest line."""
+        """Raw bytes that are read and encoded together if memory is scarce. More than the longest line."""
         ...
 
     @property
     def slab_bytes(self) -> int:
-        """The same where memory is plenty: as many as one batch may gather."""
+        """The same if memory is plentiful: as many as one batch may gather."""
         ...
 
     @property
@@ -366,7 +366,7 @@ class Route(Protocol):
         ...
 
     def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder]) -> Finder:
-        """The finder, which knows again what is stored. None: the route has never run before.
+        """The finder, with what is stored of the route. `stored` is None if the route has never run.
 
         `others` are the finders of the routes before this one in the configuration. Called in a thread, since there may
         be many rows: what needs a running loop waits for `scan` or `run`. Raises `WrongDetail`, or another `ValueError`
@@ -377,8 +377,8 @@ class Route(Protocol):
     def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
         """The opener. Needs a running loop.
 
-        `ready(source)`: it may have something to read, or is finished. `changed(source)`: its detail is another one
-        though nothing was read (it was renamed), and is to be stored.
+        `ready(source)`: it may have something to read, or is finished. `changed(source)`: its detail changed although
+        nothing was read (it was renamed), and must be stored.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Source reports: which sources have news, so that a report costs what changed and quiet sources cost nothing."""
+"""Source reports: which sources have news. A report costs as much as has changed; quiet sources cost nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["SourceReports"]
 
 
 class SourceReports:
-    """One per pipeline: positions that moved or have another detail, and gauges of the sources that were touched."""
+    """One per pipeline: positions and details that changed, and gauges of the sources that were touched."""
 
     def __init__(self, route: str) -> None:
         self._route = route
         self._moved: dict[OpenSource, None] = {}
         self._last: list[Moved] = []
-        """Of sources that are given up."""
+        """The last moves of sources that were given up."""
         self._told: dict[str, SourceGauges] = {}
         self._stale: set[str] = set()
 
@@ -31,14 +31,14 @@ class SourceReports:
         self._stale.add(held.assignment.found.source)
 
     def drop(self, held: OpenSource) -> None:
-        """The source is about to be closed: what is not reported of it yet is kept as it stands now."""
+        """The source is about to be closed. What is not reported yet is kept as it is now."""
         if held in self._moved:
             del self._moved[held]
             self._last += self._moves(held)
         self.touch(held)
 
     def note_move(self, held: OpenSource) -> bool:
-        """The source's position or detail changed. Returns whether it is the first since `moved` was asked."""
+        """The source's position or detail changed. Returns whether it is the first change since `moved` was called."""
         first = not self._moved
         self._moved[held] = None
         self.touch(held)
@@ -59,7 +59,7 @@ class SourceReports:
         return [Moved(self._route, name, generation, held.progress.position, dict(held.source.detail()))]
 
     def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges | None]:
-        """Of all open sources those that changed since the last call, as they stand now; None: it is not open."""
+        """The sources that changed since the last call, as they are now; None for one that is no longer open."""
         changed: dict[str, SourceGauges | None] = {}
         for name in self._stale:
             held = sources.get(name)

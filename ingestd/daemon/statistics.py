@@ -1,4 +1,4 @@
-"""What workers count and the supervisor shows: values only. Counters are per worker process, from its start."""
+"""Statistics: what workers count and the supervisor shows. Values only. Counters begin with the worker process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 NOT_TAKEN: Final = "not_taken"
-"""A file is not taken: unreadable when it was found, a directory, another tail's."""
+"""A file is not taken: unreadable when it was found, a directory, or another tail's."""
 
 READ: Final = "read"
 """A source could not be opened or read. It is tried again."""
@@ -28,7 +28,7 @@ POSITIONS: Final = "positions"
 """Positions could not be stored. They are tried again."""
 
 ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS)
-"""Kinds of errors that are shown at zero. What stops a route is counted beside them, as Kafka names it."""
+"""Kinds of errors that are shown from the start, at zero. An error that stops a route is counted by Kafka's name."""
 
 
 @dataclass(slots=True)
@@ -55,18 +55,18 @@ class RouteCounters:
     retries: dict[str, int] = field(default_factory=dict)
     """Produce requests tried again, by Kafka error name (or `connection_lost`, `deadline_exceeded`)."""
     errors: dict[str, int] = field(default_factory=dict)
-    """Batches or sources that failed for good or for now, by kind (`ERROR_KINDS`, or as Kafka names it)."""
+    """Batches or sources that failed, for good or for now, by kind (`ERROR_KINDS`, or Kafka's name)."""
     latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
-    """Batches by seconds from hand-over to the producer until acknowledged; not cumulative, one count per bucket."""
+    """Batches by seconds from `send_batch` to their acknowledgement. One count per bucket, not cumulative."""
     latency_sum: float = 0.0
     """Seconds, over all batches in `latency_counts`."""
 
     def count_error(self, kind: str) -> None:
-        """Count one error of a kind, named as Kafka or Python names it."""
+        """Count one error of a kind."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
     def count_retry(self, kind: str) -> None:
-        """Count what is tried again after an error of a kind, named as Kafka names it."""
+        """Count one retry after an error of a kind, by Kafka's name."""
         self.retries[kind] = self.retries.get(kind, 0) + 1
 
 
@@ -84,12 +84,12 @@ class SourceGauges(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerStatistics:
-    """What one worker reports, once a second and at its end."""
+    """What one worker reports, twice a second and at its end."""
 
     slot: int
     """Which of the workers, from 0."""
     incarnation: int
-    """Grows with every restart of the slot: totals of the dead incarnation stay, those of the new one start from 0."""
+    """Grows with every restart of the slot. The new process counts from 0."""
     cpu_seconds: float = 0.0
     arena_pages: int = 0
     arena_pages_used: int = 0
@@ -99,4 +99,4 @@ class WorkerStatistics:
     oldest: dict[str, float] = field(default_factory=dict)
     """By route, seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
     sources: dict[str, SourceGauges | None] = field(default_factory=dict)
-    """By name, the sources that changed since the report before; None: it is gone."""
+    """By name, the sources that changed since the last report; None for one that is gone."""

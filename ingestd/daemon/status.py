@@ -1,4 +1,4 @@
-"""Status: what /status answers and the live view shows, and what the HTTP endpoint sees of the supervisor."""
+"""Status: the values that /status and the live view show, and the part of the supervisor that HTTP uses."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source: bytes there and not yet read, and the position before which all is acknowledged.
+    """One source: bytes that are there and not read yet, and the position before which everything is acknowledged.
 
-    label: what a person calls it. path: where its bytes are now, if its route has such a thing.
+    label: its name for people. path: where its bytes are now, if its route has paths.
     """
 
     source: str
@@ -43,7 +43,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """A file that is not taken, in the words of the log event `file not taken`: when that was said last, and why."""
+    """A file that is not taken, with the fields of the log event `file not taken`: when it was logged last, and why."""
 
     time: str
     file: str
@@ -54,7 +54,7 @@ class NotTaken:
 class RouteStatus:
     """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now.
 
-    stopped: why nothing more of it is sent until a restart; None while it goes on.
+    stopped: why nothing of it is sent until a restart; None while it goes on.
     losses: the last ones, oldest first. not_taken: the last files that are not taken, oldest first.
     """
 
@@ -95,7 +95,7 @@ class DaemonStatus:
 
 
 class DaemonView(Protocol):
-    """What the endpoint sees of the supervisor. No call waits."""
+    """The part of the supervisor that the HTTP endpoint uses. No call waits."""
 
     @property
     def totals(self) -> Totals:
@@ -103,13 +103,13 @@ class DaemonView(Protocol):
         ...
 
     def unhealthy(self) -> str | None:
-        """Which of the daemon's processes does not run, or None. What a restart does not mend is no part of it."""
+        """Which of the daemon's processes does not run, or None. Only problems that a restart can mend count."""
         ...
 
     def not_ready(self) -> str | None:
-        """Why not everything is delivered: what is waited for at a start, what has stopped; or None."""
+        """Why not everything can be delivered (what the start waits for, what has stopped); or None."""
         ...
 
     def status(self) -> DaemonStatus:
-        """All of it."""
+        """The whole status."""
         ...

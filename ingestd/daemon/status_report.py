@@ -1,4 +1,4 @@
-"""Status report: what the supervisor's parts know, as the values that /status and the live view show."""
+"""Status report: makes the values that /status and the live view show from what the supervisor's parts know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["cluster_status", "route_statuses", "worker_status"]
 
 
 def worker_status(slot: int, workers: Workers, totals: Totals) -> WorkerStatus:
-    """One slot: its living process, if there is one, and what was last heard of it."""
+    """One slot: its living process, if there is one, and its last report."""
     worker = workers.get(slot)
     size, used = totals.arena(slot)
     return WorkerStatus(
@@ -45,7 +45,7 @@ def route_statuses(
 ) -> list[RouteStatus]:
     """Every route: totals since the daemon's start, the last losses, and the sources that workers have open.
 
-    `not_taken` gives a route's files that are not taken; `stopped` says why those that stopped did.
+    `not_taken` gives a route's files that are not taken. `stopped` has the reason of each route that stopped.
     """
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}

@@ -1,4 +1,4 @@
-"""Summary of a run: what was moved, what could not be, at what cost."""
+"""Summary of a run: what was delivered, what was not, and what it cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["RouteSummary", "Summary"]
 
 @dataclass(frozen=True, slots=True)
 class RouteSummary:
-    """One route: sources taken, records and source bytes acknowledged, bytes sent; why it failed, if it did."""
+    """One route: sources taken, records and source bytes acknowledged, bytes sent, and why it failed if it did."""
 
     name: str
     sources: int
@@ -18,10 +18,10 @@ class RouteSummary:
     compressed_bytes: int
     failure: str | None = None
     helped_bytes: int = 0
-    """Of `bytes`, what was encoded by workers that do not own the source."""
+    """How many of `bytes` were encoded by workers that do not own the source."""
     unacknowledged_sources: int = 0
     unacknowledged_bytes: int = 0
-    """What was read and not acknowledged by the end: it is read and sent again at the next start."""
+    """Bytes that were read and not acknowledged by the end. They are read and sent again at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Summary:
     seconds: float
     cpu_seconds: float
     unacknowledged: int
-    """Sources with something read that was not acknowledged by the end; it is read and sent again at the next start."""
+    """Sources of which something was read and not acknowledged. It is read and sent again at the next start."""
     failures: tuple[str, ...] = ()
-    """What could not be done, beyond what routes say."""
+    """What could not be done, besides the failures of routes."""
 
     @property
     def complete(self) -> bool:
-        """Whether all that was asked for was done."""
+        """Whether everything was done."""
         return not self.failures and not self.unacknowledged and all(route.failure is None for route in self.routes)

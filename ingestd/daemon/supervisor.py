@@ -1,6 +1,6 @@
 """Supervisor: the parent of all processes. Metadata, producer ids, who owns which source, positions, signals, the end.
 
-It touches no record bytes. Signals only set an event; what happens then is read from top to bottom in `Supervisor.run`.
+It touches no record bytes. A signal only sets an event. `Supervisor.run` has the whole life in order.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
 __all__ = ["Supervisor", "run"]
 
 READY_PATIENCE: Final = 15.0
-"""Seconds after which systemd hears that the daemon is up, though sources of some routes are still being found."""
+"""Seconds after which systemd is told that the daemon is up, even if sources of some routes are still being found."""
 
 TROUBLES_BEFORE_THE_END: Final = 5
-"""How often a source can not be read, with backoff in between, until a run with an end gives up on it."""
+"""How many failed reads of a source, with backoff in between, a run with an end takes until it gives up on it."""
 
 DELIVERY_PATIENCE: Final = 10.0
-"""Seconds without any acknowledgement, while batches wait for one, after which a route counts as not delivered."""
+"""Seconds without any acknowledgement, while batches wait for one, after which a route is reported as not delivered."""
 
 BROKERS_NAMED: Final = 5
-"""Brokers that a line of log names."""
+"""How many brokers a log line names."""
 
 END_TIMEOUT: Final = 5.0
-"""Seconds that processes have to end once there is nothing left for them to do."""
+"""Seconds that processes have to end when they have nothing left to do."""
 
 
 def run(
@@ -88,8 +88,8 @@ def run(
     `progress` is given the status about twice a second. Raises `ConfigurationError` (state directory, HTTP address) and
     `IngestdError` (positions, embedded broker) when it can not start.
 
-    With `fork` the first workers are copies of this process, if it has one thread: that saves their imports. It must
-    hold nothing that it would not share with them. Those started later are fresh interpreters in any case.
+    With `fork` the first workers are forks of this process, if it has one thread. That saves their imports. The process
+    must hold nothing that it would not share with them. Workers that start later are always fresh interpreters.
     """
     import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
 
@@ -105,8 +105,8 @@ class Supervisor:
     """One daemon's life.
 
     Invariants
-        Positions are stored after they are acknowledged, never before; the stored one never lies past a hole.
-        A route that failed is read no further, and says why until the end.
+        A position is stored only after it is acknowledged, and never past a hole.
+        A route that failed is read no further. Its reason is shown until the daemon ends.
         Whatever happens, `run` leaves no process behind.
     """
 
@@ -122,7 +122,7 @@ class Supervisor:
         self._progress = progress
         self._began = time.monotonic()
         self._moved_at = self._began
-        """When positions moved last."""
+        """When a position last moved."""
         self._log = get_logger("ingestd.supervisor")
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
@@ -134,7 +134,7 @@ class Supervisor:
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
         self._undelivered: set[str] = set()
-        """Routes of which it was said that nothing is acknowledged."""
+        """Routes for which "nothing acknowledged" was logged."""
         self._troubles: Counter[tuple[str, str]] = Counter()
         self._drain_deadline: Deadline | None = None
         self.totals = Totals()
@@ -185,11 +185,11 @@ class Supervisor:
         }
 
     def fork_workers(self) -> None:
-        """Fork the first workers, where that can be done; before `run`. Raises `OSError`."""
+        """Fork the first workers, if this process can be forked. Call it before `run`. Raises `OSError`."""
         self._workers.fork()
 
     async def run(self) -> Summary:
-        """Start, work, drain, end. Returns what was done; raises what kept it from starting, or a defect of its own."""
+        """Start, work, drain, end. Returns what was done. Raises what kept it from starting, or a defect in itself."""
         try:
             with _collecting_nothing():
                 await self._until_stop(self._start())
@@ -216,7 +216,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         for name in self._clusters:
             self._configuration.check_security(name)
-        import kio.serial  # noqa: F401, PLC0415 - what clusters are asked with: later it would hold up HTTP
+        import kio.serial  # noqa: F401, PLC0415 - requests need it; imported later, it would block HTTP
 
         if self._configuration.daemon.http:
             from ingestd.daemon.http import serve  # noqa: PLC0415 - aiohttp is a third of a start, and may be switched off
@@ -224,7 +224,7 @@ class Supervisor:
             self._http = await serve(self._configuration.daemon.http, self)
             self._log.info("serving", address=self._http.address)
         try:
-            async with asyncio.TaskGroup() as starting:  # whichever fails, the other ends: it may wait for a cluster
+            async with asyncio.TaskGroup() as starting:  # if one fails, the other ends, which may wait for a cluster
                 starting.create_task(self._finding.prepare())
                 starting.create_task(self._start_workers())
         except ExceptionGroup as failed:
@@ -273,7 +273,7 @@ class Supervisor:
     async def _give_up_when_nothing_moves(self) -> None:
         patience = self._configuration.daemon.once_patience
         self._moved_at = time.monotonic()
-        # Positions move ten times a second: that need wake nobody.
+        # Positions move ten times a second. No need to wake for each.
         while (left := self._moved_at + patience - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
         self._failures.append(f"gave up: nothing was acknowledged for {patience:g} s")
@@ -371,10 +371,10 @@ class Supervisor:
             self.totals.note_blocked(name, blocked=not self._clusters[route.cluster].has(route.topic))
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
-        """Say of each route, once, that nothing is acknowledged, though its cluster answers; and that it is again."""
+        """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""
         for name, seconds in waiting.items():
             if name in self.totals.blocked:
-                continue  # its cluster says in the log what is missing
+                continue  # `ClusterSession` logs what is missing
             cluster = self._routes[name].cluster
             late = seconds > DELIVERY_PATIENCE
             if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
@@ -541,7 +541,7 @@ class Supervisor:
 
 @contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """What a start makes stays. To look through it for garbage, again and again, would hold up the loop each time."""
+    """No garbage collection during the start: what a start makes stays, and each collection would block the loop."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -553,7 +553,7 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _lock(state: Path) -> int:
-    """Take the state directory for this process. Raises `ConfigurationError` when another daemon has it."""
+    """Lock the state directory for this process. Raises `ConfigurationError` if another daemon has it."""
     descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Tables of a TOML document to dataclasses: every fault is noted, named by its key, and none is guessed around.
+"""Tables of a TOML document to dataclasses. Every fault is noted, named by its key; nothing is guessed.
 
-TOML's arrays become tuples, its strings paths and its whole numbers numbers, but nothing else is turned into anything:
-`"1"` is not 1, and 1 is not true.
+TOML's arrays become tuples. If the field asks for it, its strings become paths and its integers floats. Nothing else is
+converted: `"1"` is not 1, and 1 is not true.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OPEN_KEYS: Final = frozenset(
     {each.name for kind in (TlsSettings, SaslSettings, Secret) for each in dataclasses.fields(kind)}
     - {"key_password", "password", "client_secret", "extensions", "value"}
 )
-"""Of a cluster's `tls` and `sasl`: the keys whose values may be shown. Others may be secrets with a slip in the key."""
+"""Keys of a cluster's `tls` and `sasl` whose values may be shown. Any other key may be a misspelt name of a secret."""
 _SECRET_IN_URL: Final = re.compile(r"://[^/\s]*@")
 _LONGEST_VALUE: Final = 120
 _TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
@@ -53,11 +53,11 @@ _TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
     tuple[str, ...]: ("an array of strings", ("/x",)),
     Mapping[str, str]: ("a table of strings", {}),
 }
-"""The types of settings, beside `Literal` and dataclasses: what each is called, and one of it."""
+"""The types of settings, except `Literal` and dataclasses: what each is called, and an example value."""
 
 
 class Document:
-    """One file being read: its content, and the faults found so far."""
+    """One file that is being read: its content, and the faults found so far."""
 
     def __init__(self, file: str, document: dict[str, Any]) -> None:
         self.file = file
@@ -65,7 +65,7 @@ class Document:
         self.faults: list[Fault] = []
 
     def fault(self, key: Key, problem: str, *, show: bool = True) -> None:
-        """Note what is wrong at `key`; its value is shown if there is one and it can not be a secret."""
+        """Note a fault at `key`. Its value is shown if there is one and it can not be a secret."""
         found, value = self.look_up(key)
         text = _shown(key, value) if show and found else None
         fault = Fault(self.file, dotted(key), text, problem)
@@ -73,7 +73,7 @@ class Document:
             self.faults.append(fault)
 
     def tables(self, section: str) -> dict[str, dict[str, Any]]:
-        """The tables `[section.NAME]` by name; what is no such table, or has a name that can not be one, is a fault."""
+        """The tables `[section.NAME]` by name. Anything else there, and a name that is not allowed, is a fault."""
         given = self.content.get(section, {})
         if not isinstance(given, dict):
             self.fault((section,), f"expected tables [{section}.NAME]")
@@ -89,13 +89,13 @@ class Document:
         return tables
 
     def construct(self, kind: type[Value], table: Mapping[str, Any], key: Key, name: str | None = None) -> Value | None:
-        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is no key of the table.
+        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is not a key of the table.
 
-        A class checks its values once all of them have the right type. So what has not is left out or replaced, for
-        what else is wrong to be found; and what is wrong beside that is not said, since nobody knows yet.
+        A class checks its values once all of them have the right type. So values of a wrong type are left out or
+        replaced, to find the other faults. Faults that may come from such a replacement are not noted.
         """
         values, unclear = self._values(kind, table, key, {} if name is None else {"name": name})
-        if unclear and not values:  # nothing in it is right, so there is nothing to check
+        if unclear and not values:  # no value has the right type, so there is nothing to check
             return None
         try:
             value = kind(**{**_stand_ins(kind), **values})
@@ -104,7 +104,7 @@ class Document:
                 if unclear.isdisjoint({wrong.key, *wrong.beside}):
                     self.fault((*key, wrong.key), f"expected {wrong.expected}")
         except (IngestdError, ValueError) as error:
-            if not unclear:  # else it may be about a stand-in
+            if not unclear:  # else it may come from a replacement
                 self.fault(key, str(error), show=False)
         else:
             return None if unclear else value
@@ -113,9 +113,9 @@ class Document:
     def _values(
         self, kind: Any, table: Mapping[str, Any], key: Key, filled: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], set[str]]:
-        """Values of the fields of a `kind`, beside those `filled`: what is right in a table. And the keys with faults.
+        """The values of a table that have the right type, with those `filled`; and the keys with faults.
 
-        Of a key that is not known also the one that it may be meant for, where that is not given.
+        For an unknown key, these include the known key that was probably meant, unless that is given too.
         """
         fields = {name: field for name, field in _fields(kind).items() if name not in filled}
         values = dict(filled)
@@ -135,7 +135,7 @@ class Document:
         return values, unclear
 
     def _convert(self, kind: Any, value: Any, key: Key) -> Any:
-        """TOML's `value` for a field of type `kind`, or None and faults: there is no None in TOML."""
+        """TOML's `value` converted for a field of type `kind`; or None, and faults. TOML itself has no None."""
         kinds = _alternatives(kind)
         for each in kinds:
             if isinstance(value, dict) and dataclasses.is_dataclass(each):
@@ -152,7 +152,7 @@ class Document:
         return None
 
     def look_up(self, key: Key) -> tuple[bool, Any]:
-        """Whether there is something at `key`, and what."""
+        """Whether there is a value at `key`, and the value."""
         value: Any = self.content
         for step in key:
             if isinstance(value, dict) and step in value:
@@ -171,7 +171,7 @@ class _Field(NamedTuple):
 
 @functools.cache
 def _fields(kind: Any) -> Mapping[str, _Field]:
-    """What a table that becomes a `kind` may have, by key."""
+    """The keys that a table for a `kind` may have."""
     types = get_type_hints(kind)
     return {
         each.name: _Field(types[each.name], each.default is each.default_factory is dataclasses.MISSING)
@@ -181,13 +181,13 @@ def _fields(kind: Any) -> Mapping[str, _Field]:
 
 
 def _alternatives(kind: Any) -> Sequence[Any]:
-    """The types of a union, or the one; without None, which nothing in TOML is."""
+    """The types of a union, or the one type; without None, which TOML does not have."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [each for each in kinds if each is not NoneType]
 
 
 def _leaf(kind: Any, value: Any) -> Any:
-    """A `value` that is neither array nor table as one of type `kind`; None if it is none."""
+    """A `value` that is no array and no table, converted to `kind`; None if it has another type."""
     if get_origin(kind) is Literal:
         return value if value in get_args(kind) else None
     if kind is Path:
@@ -198,7 +198,7 @@ def _leaf(kind: Any, value: Any) -> Any:
 
 
 def _stand_ins(kind: Any) -> dict[str, Any]:
-    """Something of the right type for each field that a `kind` has to be given."""
+    """A value of the right type for each field of a `kind` that has no default."""
     return {name: _stand_in(field.type) for name, field in _fields(kind).items() if field.required}
 
 
@@ -210,7 +210,7 @@ def _stand_in(kind: Any) -> Any:
 
 
 def _words(kind: Any) -> str:
-    """What comes after "expected" for a type."""
+    """The words for a type, to follow "expected"."""
     if get_origin(kind) is not Literal:
         return _TYPES[kind][0] if kind in _TYPES else "a table"
     *choices, last = map(repr, get_args(kind))
@@ -218,29 +218,29 @@ def _words(kind: Any) -> str:
 
 
 def _hint(kinds: Sequence[Any], key: Key, value: Any) -> str:
-    """How a string that is refused may have been meant."""
+    """The end of a message about a refused string: what was probably meant."""
     if not isinstance(value, str):
         return ""
     if float in kinds:
         return " of seconds, as in 0.05"
     if tuple[str, ...] in kinds:
         shown = _shown(key, value)
-        return f", as in [{shown}]" if shown.endswith('"') else ""  # neither hidden nor cut off
+        return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
     return did_you_mean(value, [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)])
 
 
 def _closest(given: str, known: Iterable[str]) -> Sequence[str]:
-    """The one of those `known` that `given` may be meant for, if one is close."""
+    """The one of `known` that is close to `given`, if there is one."""
     return difflib.get_close_matches(given, list(known), n=1)
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of a message about `given`: which one of those `known` is close to it, if one is."""
+    """The end of a message about `given`: which one of `known` is close to it, if there is one."""
     return "".join(f"; did you mean {close!r}?" for close in _closest(given, known))
 
 
 def dotted(key: Key) -> str:
-    """A key as TOML has it; a place in an array in brackets behind it."""
+    """A key as TOML writes it. An index into an array follows in brackets."""
     text = ""
     for step in key:
         if isinstance(step, int):
@@ -259,7 +259,7 @@ def _may_be_secret(key: Key, value: Any) -> bool:
 
 
 def _shown(key: Key, value: Any) -> str:
-    """A value as a person wrote it, on one line; hidden where its key, or a key in it, says that it is a secret."""
+    """A value as a person wrote it, on one line; hidden if its key, or a key in it, suggests a secret."""
     if _may_be_secret(key, value):
         return "(hidden)"
     is_date = isinstance(value, (dt.date, dt.time))  # in quotes it would look like a string

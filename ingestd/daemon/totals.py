@@ -1,8 +1,8 @@
-"""What all workers counted, dead and alive, and what they hold now: fed by `WorkerStatistics`, read by who shows it.
+"""Totals: what all workers counted, dead and alive, and what they hold now. Fed by `WorkerStatistics`.
 
 Invariants
-    A count never falls: what a dead incarnation of a worker counted is kept, and its successor's counts are added.
-    A source that no worker reports any more is gone.
+    A count never falls: the counts of a dead incarnation are kept, and those of its successor are added.
+    A source that no worker reports any more is not shown.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Totals:
         self.started = time.time()
         """When the daemon started, as a Unix time in seconds."""
         self.ready = False
-        """Whether the first assignment of sources to workers is done."""
+        """Whether all sources that were there at the start are assigned to workers."""
         self.losses = Losses()
         self.stopped: dict[str, bool] = {}
-        """Of each route, whether it has stopped because something can not be delivered."""
+        """By route, whether it has stopped because something can not be delivered."""
         self.reachable: dict[str, bool] = {}
-        """Of each cluster, whether it answered when it was last asked."""
+        """By cluster, whether it answered the last check."""
         self.retried: dict[str, str] = {}
-        """By route, what the last of its batches that came back to be sent again came back with."""
+        """By route, the error of its last batch that had to be sent again."""
         self._blocked: dict[str, float] = {}
-        """Of each route that can not begin, since when, in seconds of the monotonic clock."""
+        """By route that can not begin, since when, in seconds of the monotonic clock."""
         self._current: dict[int, WorkerStatistics] = {}
         self._ended_routes: dict[str, RouteCounters] = {}
         self._ended_cpu_seconds: dict[int, float] = {}
@@ -46,7 +46,7 @@ class Totals:
         self._alive: set[int] = set()
 
     def take(self, statistics: WorkerStatistics) -> None:
-        """Take a worker's newest report in place of its last one. A report older than its successor's is dropped."""
+        """Replace a worker's last report by its newest. A report of an older incarnation is dropped."""
         current = self._current.get(statistics.slot)
         if current is not None and statistics.incarnation < current.incarnation:
             return
@@ -75,7 +75,7 @@ class Totals:
         self._restarts.setdefault(slot, 0)
 
     def worker_ended(self, slot: int) -> None:
-        """The worker of a slot is gone: its counts stay, its sources and its arena are not shown any more."""
+        """The worker of a slot is gone. Its counts stay; its sources and its arena are no longer shown."""
         self._alive.discard(slot)
         current = self._current.get(slot)
         if current is not None:
@@ -88,12 +88,12 @@ class Totals:
         self.worker_started(slot)
 
     def expect(self, route: str) -> None:
-        """Show a route from now on: not stopped, and its kinds of errors at zero."""
+        """Show a route from now on: not stopped, with its kinds of errors at zero."""
         self.stopped[route] = False
         self._ended_routes[route] = RouteCounters(errors=dict.fromkeys(ERROR_KINDS, 0))
 
     def note_blocked(self, route: str, *, blocked: bool) -> None:
-        """Whether a route can not begin now, since its cluster or its topic can not be used."""
+        """Note whether a route can not begin now, because its cluster or its topic can not be used."""
         if not blocked:
             self._blocked.pop(route, None)
         else:
@@ -105,7 +105,7 @@ class Totals:
         return self._blocked.keys()
 
     def error(self, route: str, kind: str) -> None:
-        """Count an error that the supervisor itself met (a file that is not taken, a topic that is not there)."""
+        """Count an error that the supervisor itself met: a file not taken, positions that can not be stored."""
         errors = self._ended_routes.setdefault(route, RouteCounters()).errors
         errors[kind] = errors.get(kind, 0) + 1
 
@@ -116,7 +116,7 @@ class Totals:
 
     @property
     def reporting(self) -> Collection[int]:
-        """The slots whose workers have ever reported."""
+        """The slots from which any worker has reported."""
         return self._current.keys()
 
     @property
@@ -137,9 +137,9 @@ class Totals:
         return {name: gauges for sources in reported for name, gauges in sources.items() if gauges is not None}
 
     def waiting(self) -> dict[str, float]:
-        """By route, how many seconds a live worker's batches have waited without any acknowledgement, at most.
+        """By route, the longest time in seconds that batches of a live worker have waited without any acknowledgement.
 
-        Of a route that can not begin: since when it can not.
+        For a route that can not begin: how long it could not.
         """
         now = time.monotonic()
         blocked = {route: now - since for route, since in self._blocked.items()}
@@ -164,7 +164,7 @@ class Totals:
         return seconds
 
     def arena(self, slot: int) -> tuple[int, int]:
-        """Shared memory of the slot's worker, and how much of it is in use, in bytes; 0 until it reports."""
+        """Bytes of shared memory of the slot's worker, and how many are in use; 0 until it reports."""
         report = self._current.get(slot)
         if report is None:
             return 0, 0
@@ -187,7 +187,7 @@ def _without_gauges(report: WorkerStatistics) -> WorkerStatistics:
 
 
 def _add(total: RouteCounters, counters: RouteCounters) -> None:
-    """Add `counters` to `total`, field by field, so that a field added later is not forgotten here."""
+    """Add `counters` to `total`, field by field, so that new fields are added up too."""
     for field in dataclasses.fields(RouteCounters):
         ours, theirs = getattr(total, field.name), getattr(counters, field.name)
         if isinstance(ours, dict):

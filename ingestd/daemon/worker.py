@@ -1,7 +1,7 @@
-"""Worker: one process, one loop, one arena. Owns sources, encodes for itself and peers, produces.
+"""Worker: one process, one loop, one arena. Owns sources, encodes for itself and for peers, produces.
 
-Forked by the supervisor, or started as `python -m ingestd.daemon.worker_main CONTROL WIRING ARENA`, with descriptors: a
-control stream, a `SOCK_SEQPACKET` pair on which peers arrive (message and descriptors), and the memfd of its arena.
+Forked by the supervisor, or started as `python -m ingestd.daemon.worker_main CONTROL WIRING ARENA` with descriptors: a
+control stream, a `SOCK_SEQPACKET` socket on which peers are announced (message and descriptors), its arena's memfd.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "main"]
 
 IDENTITY_TIMEOUT = 30.0
-"""Seconds to wait for the supervisor's answer to a wish for a producer id."""
+"""Seconds to wait for the supervisor's answer to a request for a producer id."""
 
 
 class _SupervisorIdentities:
@@ -76,7 +76,7 @@ class _SupervisorIdentities:
 
 
 class _RouteEvents:
-    """Counts what a cluster's producer tries again, under the routes that write to the topic. See `ProducerEvents`."""
+    """Counts retries of a cluster's producer for the routes that write to the topic. See `ProducerEvents`."""
 
     def __init__(self, counters: dict[str, list[RouteCounters]]) -> None:
         self._counters = counters
@@ -92,7 +92,7 @@ class _RouteEvents:
         """Counted by the pipeline, whose route fails."""
 
     def throttled(self, node: int, seconds: float) -> None:  # noqa: ARG002 - the event's signature
-        """Count a quota's pause on every route of the cluster, since it slows them all."""
+        """Count a quota's pause for every route of the cluster, because it slows all of them."""
         for topic in self._counters:
             self._count(topic, "throttled")
 
@@ -147,7 +147,7 @@ class Worker:
         self.configure: Configure
 
     async def run(self, control: socket.socket) -> None:
-        """Serve until the supervisor says so by closing the channel, or is gone."""
+        """Serve until the supervisor closes the channel, or is gone."""
         self._control = await ControlChannel.over(control, self._received, self._lost)
         self._loop.set_exception_handler(self._defect)
         try:
@@ -161,7 +161,7 @@ class Worker:
             self._control.send(message)
 
     async def identity(self, cluster: str, previous: tuple[int, int] | None) -> ProducerIdentity:
-        """Ask the supervisor for a producer id. Raises `ConnectionLost` when it has none to give now."""
+        """Ask the supervisor for a producer id. Raises `ConnectionLost` if it can give none now."""
         ticket = next(self._numbers)
         answer = self._tickets[ticket] = self._loop.create_future()
         self.tell(IdentityWanted(ticket, cluster, previous))
@@ -208,7 +208,7 @@ class Worker:
 
     def _pushed(self, pushed: MetadataPushed) -> None:
         cluster = self._clusters.get(pushed.cluster)
-        if cluster is not None:  # else an embedded one that no route writes to
+        if cluster is not None:  # else it is an embedded one that no route writes to
             cluster.metadata.push(pushed.metadata)
             self._kick_soon()
 
@@ -262,7 +262,7 @@ class Worker:
     # What pipelines say.
 
     def ended(self, assignment: Assignment, end: End) -> None:
-        """See `PipelineNews`: the last position goes first."""
+        """See `PipelineNews`. The last position is sent before this."""
         self._tell_positions()
         self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, end))
 
@@ -277,7 +277,7 @@ class Worker:
         self._settled.set()
 
     def moved(self) -> None:
-        """See `PipelineNews`: reported together with what moves until then."""
+        """See `PipelineNews`. Reported a moment later, together with what moves until then."""
         if self._positions_due is None:
             self._positions_due = self._loop.call_later(self.configure.position_interval, self._tell_positions)
 
@@ -308,7 +308,7 @@ class Worker:
         moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
         if moved:
             self.tell(PositionsReported(moved))
-            self._tell_counters({})  # So that a worker killed now has counted all that its positions say.
+            self._tell_counters({})  # If it is killed now, its counters agree with its positions.
 
     async def _report_statistics(self) -> None:
         while True:
@@ -345,7 +345,7 @@ class Worker:
             pipeline.drain()
         while not all(pipeline.settled for pipeline in self._pipelines.values()) and not deadline.expired:
             self._settled.clear()
-            with contextlib.suppress(DeadlineExceeded):  # Then the loop ends, and what is left is counted.
+            with contextlib.suppress(DeadlineExceeded):  # The loop ends then, and what is left is counted.
                 await deadline.wait_for(self._settled.wait(), "drain")
         unacknowledged = {name: pipeline.unacknowledged for name, pipeline in self._pipelines.items()}
         left = {name: part for name, part in unacknowledged.items() if part.sources}
@@ -384,7 +384,7 @@ def main(control: int, wiring: int, arena: int) -> None:
     """Run a worker over the inherited descriptors."""
     for descriptor in (control, wiring, arena):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
-    # A descriptor for each file that is followed: as many as this user may have, not the shell's cautious default.
+    # Each followed file needs a descriptor: take as many as this user may have, not the shell's low default.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     import uvloop  # noqa: PLC0415 - a worker needs it, importers of this module do not

@@ -1,7 +1,7 @@
 """The first lines of a worker that is spawned: import what a worker needs, quickly, and run it.
 
-Who waits for it waits for a worker that died, so its start is kept short: no garbage collection while modules are
-made, which live as long as the process.
+A spawned worker replaces one that died, so its start must be short. There is no garbage collection while modules are
+imported: they live as long as the process.
 """
 
 import gc

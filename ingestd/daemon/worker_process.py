@@ -30,7 +30,7 @@ __all__ = ["NewWorker", "WorkerProcess", "fork_worker", "spawn_worker"]
 
 @dataclass(frozen=True, slots=True)
 class NewWorker:
-    """A worker nobody talks to yet: its process, the supervisor's ends of two pairs of sockets, its arena's memfd."""
+    """A new worker that has got no message yet: its process, our ends of two socket pairs, its arena's memfd."""
 
     process: Process
     control: socket.socket
@@ -38,7 +38,7 @@ class NewWorker:
     arena: int
 
     def discard(self) -> None:
-        """End it, though it was never talked to."""
+        """Kill it before it got any message."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.control.close()
@@ -53,10 +53,10 @@ def spawn_worker(arena_bytes: int) -> NewWorker:
 
 
 def fork_worker(arena_bytes: int) -> NewWorker:
-    """A worker in a copy of this process, see `processes.fork`. Raises `OSError`."""
-    from ingestd.daemon.worker import main  # noqa: PLC0415 - a supervisor that spawns its workers does without
+    """A worker in a fork of this process, see `processes.fork`. Raises `OSError`."""
+    from ingestd.daemon.worker import main  # noqa: PLC0415 - a supervisor that spawns its workers does not need it
 
-    gc.freeze()  # a collection in the copy would touch, and so copy, the memory of all that both have
+    gc.freeze()  # a collection in the child would write to, and so copy, memory that both share
     return _new_worker(arena_bytes, lambda descriptors: fork(lambda: main(*descriptors), descriptors))
 
 
@@ -88,7 +88,7 @@ class WorkerProcess:
         self.incarnation = configure.incarnation
         self.last_sign = time.monotonic()
         self.drained: asyncio.Future[Drained] = asyncio.get_running_loop().create_future()
-        """What it was left with; one that dies before it says so counts with one source, whosever that is."""
+        """What it could not deliver. A worker that dies before it says so counts as one source."""
         self._configure = configure
         self._received = received
         self._exited = exited
@@ -104,12 +104,12 @@ class WorkerProcess:
         self._channel.send(self._configure)
 
     def tell(self, message: object) -> None:
-        """Send the worker a message; one that is gone is told nothing."""
+        """Send the worker a message. Nothing happens if it is gone."""
         if self._channel is not None:
             self._channel.send(message)
 
     def wire(self, other: WorkerProcess) -> None:
-        """Join two workers: each gets the other's arena and one end of a new pair."""
+        """Connect two workers: each gets the other's arena and one end of a new socket pair."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine, theirs:
             self._introduce(other, mine)
@@ -121,10 +121,10 @@ class WorkerProcess:
         try:
             self._wiring.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         except (BrokenPipeError, ConnectionResetError):
-            return  # It just died; its exit is about to be reported, and its successor will be wired anew.
+            return  # It just died. Its exit will be reported, and its successor will be connected.
 
     async def end(self, deadline: Deadline) -> None:
-        """Let it go: its control channel closes, so it stops; killed at the deadline."""
+        """Close its control channel, which stops it. It is killed at the deadline."""
         if self._channel is not None:
             self._channel.close()
         await self.process.end(deadline, terminate=False)

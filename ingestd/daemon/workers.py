@@ -1,4 +1,4 @@
-"""Workers: the slots that the supervisor fills with processes, joined with each other, restarted when they die."""
+"""Workers: the slots that the supervisor fills with processes, connects with each other, and restarts when they die."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["Workers"]
 STATISTICS_INTERVAL: Final = 0.5
 POSITION_INTERVAL: Final = 0.1
 SILENCE: Final = 30.0
-"""Seconds without a word (it speaks twice a second) after which a worker counts as hung and is killed."""
+"""Seconds without a message after which a worker counts as hung and is killed. It sends two messages a second."""
 
 DRAIN_GRACE: Final = 1.0
-"""Seconds after a drain's deadline in which workers may still say what they were left with: one time for all."""
+"""Seconds after a drain's deadline in which workers may still report what they could not deliver. One time for all."""
 
 STEADY: Final = 60.0
-"""Seconds a worker must live for its slot's backoff to start over."""
+"""Seconds that a worker must live until the backoff of its slot starts over."""
 
 
 class Workers:
     """All slots.
 
     Invariants
-        A slot has one living process at most; its successor starts after it is gone.
-        `started` is called for every incarnation once it can be told things, `died` for every one that ends unasked.
+        A slot has at most one living process. Its successor starts after it is gone.
+        `started` is called for every incarnation once messages reach it, `died` for every one that ends by itself.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Workers:
         return iter(list(self._living.values()))
 
     def fork(self) -> None:
-        """Fork the processes that slots begin with, where that can be; before there is a loop. Raises `OSError`."""
+        """Fork the first process of each slot, if `can_fork`. Call it before there is a loop. Raises `OSError`."""
         if not can_fork():
             return
         try:
@@ -93,11 +93,11 @@ class Workers:
         self._tasks.start(self._watch_silence(), "liveness of workers")
 
     def get(self, slot: int) -> WorkerProcess | None:
-        """The living process of a slot, or None while it is between two."""
+        """The living process of a slot; None while it has none."""
         return self._living.get(slot)
 
     def tell(self, slot: int, message: object) -> None:
-        """Tell a slot's worker; one between two lives will be told what matters when it is born."""
+        """Send a message to a slot's worker. It is dropped while the slot has no process; `started` makes up for it."""
         worker = self._living.get(slot)
         if worker is not None:
             worker.tell(message)
@@ -114,12 +114,12 @@ class Workers:
             worker.drained.set_result(drained)
 
     async def drain(self, deadline: Deadline) -> Drained:
-        """Have all workers deliver what they read. Returns what all of them together were left with."""
+        """Let all workers deliver what they read. Returns what all of them together could not deliver."""
         self._closing = True
         await self._tasks.close()
         self.tell_all(Drain(deadline.remaining))
         left = []
-        # Workers keep the deadline themselves; one that does not answer shortly after it counts with all it has.
+        # Workers keep the deadline themselves. One that does not answer shortly after it counts as having data left.
         answers = Deadline.after(deadline.remaining + DRAIN_GRACE)
         for worker in self:
             try:
@@ -129,7 +129,7 @@ class Workers:
         return _together(left)
 
     def abandon(self) -> None:
-        """Kill all workers: a drain ends at once. What they read and did not report as acknowledged is read again."""
+        """Kill all workers, which ends a drain. What they did not report as acknowledged is read again next time."""
         self._closing = True
         for worker in self:
             worker.process.kill()
@@ -170,7 +170,7 @@ class Workers:
             await worker.end(Deadline.after(0))
             raise
         if not worker.process.alive:
-            return  # Its exit has seen to its successor.
+            return  # `_exited` has started its successor.
         try:
             for other in self:
                 worker.wire(other)
@@ -215,7 +215,7 @@ class Workers:
         while True:
             asleep = time.monotonic()
             await asyncio.sleep(interval)
-            # Where this process itself stood still, what workers said meanwhile has yet to be read.
+            # If this process itself stood still, messages of workers wait to be read.
             late = time.monotonic() - asleep - interval
             for worker in self:
                 silence = time.monotonic() - worker.last_sign - late

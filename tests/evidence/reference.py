@@ -31,7 +31,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         TlsSettings,
         "TLS with a cluster's brokers. What is read from files is read anew when they change.",
     ),
-    ("[clusters.NAME] sasl", SaslSettings, "Who this host is for a cluster's brokers."),
+    ("[clusters.NAME] sasl", SaslSettings, "The account of this host at a cluster's brokers."),
     (
         "A secret",
         Secret,
