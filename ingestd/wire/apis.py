@@ -9,7 +9,7 @@ __all__ = ["Api", "api_name", "is_flexible"]
 
 
 class Api(IntEnum):
-    """API keys (https://kafka.apache.org/protocol#protocol_api_keys); named as kio names its modules."""
+    """API keys (https://kafka.apache.org/protocol#protocol_api_keys), with the names of kio's modules."""
 
     produce = 0
     fetch = 1
@@ -124,12 +124,12 @@ _FIRST_FLEXIBLE: Final = {
 
 
 def is_flexible(api: int, version: int) -> bool:
-    """Whether this version has tagged fields and compact lengths, in body and header (but for ApiVersions answers)."""
+    """Whether this version has tagged fields and compact lengths, in body and header (not in ApiVersions answers)."""
     return version >= _FIRST_FLEXIBLE.get(api, 0)  # type: ignore[call-overload,no-any-return]  # an IntEnum key equals its int
 
 
 def api_name(api: int) -> str:
-    """The API's name, or its number where this package does not know it."""
+    """The API's name, or its number if this package does not know it."""
     try:
         return Api(api).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Memory for large answers: handed out, and used again once nobody holds a view of it."""
+"""Memory for large answers. It is used again once no view of it is held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["AnswerBuffers"]
 
 SMALLEST_KEPT: Final = 64 * 1024
-"""Bytes; below this, fresh memory costs nothing worth saving."""
+"""Bytes. Fresh memory of less than this costs too little to be worth keeping."""
 
 _MOST_KEPT: Final = 4
 _WASTE: Final = 4
@@ -21,10 +21,10 @@ class AnswerBuffers:
     (measured on fetches of 20 MiB over loopback: 0.25 to 0.7 CPU seconds per GB, against 0.13 with memory used again).
 
     Invariants
-        A buffer is handed out only while there is no view of it, of any kind: Python itself says so, by refusing to
-        resize a bytearray of which there is one.
-        At most `limit` bytes are kept; what is larger is handed out all the same, and freed with its last view.
-        A view never keeps more than a few times its own size alive.
+        A buffer is handed out only while there is no view of it, of any kind. Python itself checks that: it refuses to
+        resize a bytearray that has a view.
+        At most `limit` bytes are kept. A larger buffer is handed out too, and freed with its last view.
+        A view keeps at most a few times its own size alive.
     """
 
     __slots__ = ("_kept", "_limit")
@@ -34,7 +34,7 @@ class AnswerBuffers:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
-        """A view of exactly `size` bytes, whose content is whatever was there before."""
+        """A view of exactly `size` bytes. Its content is not defined."""
         if not SMALLEST_KEPT <= size <= self._limit:
             return memoryview(bytearray(size))
         for kept in self._kept:
@@ -46,7 +46,7 @@ class AnswerBuffers:
         return memoryview(fresh)[:size]
 
     def _keep(self, fresh: bytearray) -> None:
-        """Keep it for later in place of the oldest ones; these live on as long as somebody holds views of them."""
+        """Keep a buffer for later, in place of the oldest ones. Those live until their last views are gone."""
         self._kept.append(fresh)
         while len(self._kept) > _MOST_KEPT or sum(map(len, self._kept)) > self._limit:
             del self._kept[0]

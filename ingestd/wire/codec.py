@@ -1,4 +1,4 @@
-"""Request headers, answer headers and kio entities as bytes. Nothing here knows a socket."""
+"""Request headers, answer headers and kio entities as bytes. Nothing here uses a socket."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _client_id_field(client_id: str) -> bytes:
 def frame_request(
     api: int, version: int, correlation_id: int, client_id: str, body: Sequence[Buffer]
 ) -> tuple[list[Buffer], int]:
-    """The request as parts to send one after the other, size prefix and header first, and its bytes altogether.
+    """The request as parts to send in order (size prefix and header first), and its total size in bytes.
 
     The body's parts are in the result as they are, never copied. The client id is a length-prefixed string in both
-    header versions (KIP-482 kept it so); a flexible header ends with its tagged fields, of which we send none.
+    header versions (KIP-482 kept it so). A flexible header ends with tagged fields, of which we send none.
     """
     name = _client_id_field(client_id)
     trailer = b"\x00" if is_flexible(api, version) else b""
@@ -58,8 +58,8 @@ def frame_request(
 def skip_response_header(api: int, version: int, answer: memoryview) -> memoryview:
     """The answer's body: what follows the correlation id and the tagged fields of a flexible header.
 
-    An ApiVersions answer has the old header in every version, so that a client can read it before it knows what the
-    broker speaks (KIP-511). Raises `ProtocolError`.
+    An ApiVersions answer has the old header in every version, so that a client can read it before it knows the broker's
+    versions (KIP-511). Raises `ProtocolError`.
     """
     if api == Api.api_versions or not is_flexible(api, version):
         return answer[4:]
@@ -73,7 +73,7 @@ def skip_response_header(api: int, version: int, answer: memoryview) -> memoryvi
 
 
 def request_module(name: str, version: int) -> Any:
-    """Kio's module of one API's request in one version, imported when first needed: there are hundreds."""
+    """Kio's module of one API's request in one version. Imported when first needed, because there are hundreds."""
     return import_module(f"kio.schema.{name}.v{version}.request")
 
 
@@ -93,7 +93,7 @@ def encode_entity(entity: Any) -> bytes:
 
 
 def encode_request(request: RequestPayload) -> bytes:
-    """A request's bytes, of values that a caller gave. Raises `ConfigurationError` for what does not fit its fields."""
+    """A request's bytes. Raises `ConfigurationError` if a value that a caller gave does not fit its field."""
     try:
         return encode_entity(request)
     except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -108,12 +108,12 @@ def decode_entity(entity_type: type[Any], body: Buffer) -> Any:
 
     known = readable(entity_type, body)
     try:
-        # kio refuses memory that somebody may write to, which a large answer is received into.
+        # kio refuses writable memory, and large answers are received into such.
         return entity_reader(entity_type)(memoryview(known).toreadonly(), 0)[0]
     except (SerialError, ValueError, OverflowError, MemoryError) as error:
         raise ProtocolError(f"{entity_type.__name__} version {entity_type.__version__}: {error!r}") from error
 
 
 def decode_response(request: RequestPayload, body: Buffer) -> ResponsePayload:
-    """The answer to `request`, in the version that was asked in. Raises `ProtocolError`."""
+    """The answer to `request`, in the request's version. Raises `ProtocolError`."""
     return cast("ResponsePayload", decode_entity(_response_type(type(request)), body))

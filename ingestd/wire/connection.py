@@ -43,7 +43,7 @@ __all__ = ["Connection", "ConnectionSettings"]
 
 _INT32: Final = struct.Struct(">i")
 _TLS_ALERT: Final = 0x1503
-"""How a TLS alert begins, with which a TLS listener answers plaintext: content type 21, version 3 (RFC 8446, 5.1)."""
+"""The first bytes of a TLS alert, with which a TLS listener answers plaintext: type 21, version 3 (RFC 8446, 5.1)."""
 
 _NEVER: Final = float("inf")
 _LARGEST_CORRELATION_ID: Final = 2**31 - 1
@@ -53,13 +53,13 @@ _LARGEST_CORRELATION_ID: Final = 2**31 - 1
 class ConnectionSettings:
     """How connections to a cluster's brokers are made and what they accept.
 
-    client_id: what brokers put in their request logs and quotas.
+    client_id: the name in brokers' request logs and quotas.
     answer_limit: bytes; an answer announced larger than this is a `ProtocolError`. Must exceed what fetches ask for.
-    answer_memory: bytes kept for the next large answers when the last ones are done with.
+    answer_memory: bytes that are kept for the next large answers.
     in_flight_limit: unanswered requests that `send` allows; 0 for no limit.
     send_buffer, receive_buffer: bytes of the kernel's socket buffers; 0 leaves them to the kernel, which adapts them.
-    tls: what is trusted and shown; None: no TLS.
-    sasl: who this client is; None: nobody in particular, or whom its certificate names.
+    tls: what the client trusts and shows; None: no TLS.
+    sasl: the client's account; None: no account, or the one that its certificate names.
 
     Raises `ConfigurationError` naming the setting.
     """
@@ -78,7 +78,7 @@ class ConnectionSettings:
         require_at_least(self, 1, "bytes", ("answer_limit",))
         require_at_least(self, 0, "bytes", ("answer_memory", "send_buffer", "receive_buffer"))
         require_at_least(self, 0, "a number", ("in_flight_limit",))
-        # By what they have: most programs do without TLS, and its import costs them.
+        # Checked by their attributes: most programs use no TLS, and importing the class would cost them.
         if self.tls is not None and not hasattr(self.tls, "verify"):
             raise WrongSetting("tls", "TlsSettings, or None")
         if self.sasl is not None and not hasattr(self.sasl, "begin"):
@@ -116,14 +116,15 @@ class Connection(asyncio.BufferedProtocol):
     """One connection; versions are negotiated when `open` returns. Not thread-safe; belongs to one event loop.
 
     Invariants
-        Requests leave in the order of calls, answers come in the same order (brokers promise it), and each answer's
-        correlation id is that of the oldest request in flight; anything else ends the connection.
-        Every future that `send` returned ends: with its answer, or with an error when the connection does.
+        Requests are sent in the order of calls. Answers come in the same order (brokers promise it), and each answer's
+        correlation id is that of the oldest request in flight. Anything else ends the connection.
+        Every future that `send` returned ends: with its answer, or with an error if the connection ends.
         The memory of `body` belongs to the caller again once the future is done. Under uvloop the transport sends from
-        that very memory; so when the connection is aborted, the socket is shut down first, in the same call: from then
-        on no byte can leave it, whatever the transport still holds for the moment until the loop comes round. (With TLS
-        it holds encrypted copies only.)
-        Between `hold` and `release` what is sent is queued, and then leaves in order, but what nobody waits for.
+        that memory itself. So an abort first shuts the socket down, in the same call. After that no byte can leave it,
+        although the transport holds the memory until the next turn of the loop. (With TLS it holds only encrypted
+        copies.)
+        Between `hold` and `release` requests are queued. `release` sends them in order, except those whose caller gave
+        up.
     """
 
     def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
@@ -193,13 +194,13 @@ class Connection(asyncio.BufferedProtocol):
     def has_room(self) -> bool:
         """Whether the kernel took everything sent so far, nothing is held back, and the in-flight window is not full.
 
-        With TLS it is true a little too often: the transport takes one more write before it says again that it is full.
+        With TLS it is sometimes true too early: the transport takes one more write before it reports that it is full.
         """
         limit = self._settings.in_flight_limit
         return not self._paused and self._held is None and (limit == 0 or len(self._pending) < limit)
 
     async def room(self) -> None:
-        """Wait until `has_room`: the backpressure for whoever sends much. Raises what ended the connection."""
+        """Wait until `has_room`: backpressure for callers that send much. Raises what ended the connection."""
         while True:
             if self._error is not None:
                 raise self._error
@@ -217,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise
 
     async def wait_ended(self) -> None:
-        """Wait until the connection is down and the transport holds no memory of any caller."""
+        """Wait until the connection is down and the transport holds no caller's memory."""
         await asyncio.shield(self._ended)
         if self.session is not None:
             await self.session.ended()
@@ -227,11 +228,11 @@ class Connection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[memoryview]:
         """Send one request; the parts of `body` go to the kernel as they are. Never waits.
 
-        The future gives the answer's body, behind its header, in a buffer of its own that lives as long as the view.
-        It fails with `ConnectionLost` when the connection ends first, and with `DeadlineExceeded` when `timeout`
-        seconds pass; a missed deadline also ends the connection, because the broker that answers nothing to one request
-        answers nothing behind it. Without `expect_answer` (acks=0) it gives an empty view once the kernel took it all.
-        Raises what ended the connection, and `BufferFull` beyond the in-flight limit.
+        The future gives the answer's body, after its header, in a buffer of its own that lives as long as the view.
+        It fails with `ConnectionLost` if the connection ends first, with `DeadlineExceeded` after `timeout` seconds. A
+        missed deadline also ends the connection, because a broker that does not answer one request does not answer the
+        next ones. Without `expect_answer` (acks=0) it gives an empty view once the kernel has taken everything. Raises
+        what ended the connection, and `BufferFull` beyond the in-flight limit.
         """
         if self._error is not None:
             raise self._error
@@ -245,12 +246,12 @@ class Connection(asyncio.BufferedProtocol):
         return pending.future
 
     def hold(self) -> None:
-        """Hold back what is sent from now on, but for `send_ahead`, until `release`. For one owner at a time."""
+        """Queue requests of `send` from now on, until `release`. `send_ahead` still sends. For one owner at a time."""
         assert self._held is None, "one owner at a time"
         self._held = deque()
 
     def release(self) -> None:
-        """Send what was held back, in order of calls, but what nobody waits for any more."""
+        """Send the queued requests in the order of calls, and drop those whose caller gave up."""
         held, self._held = self._held, None
         for pending, parts in held or ():
             if not pending.future.done():
@@ -260,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
     def send_ahead(
         self, api: int, version: int, body: Sequence[Buffer], *, timeout: float
     ) -> asyncio.Future[memoryview]:
-        """Send a request past those that are held back. `timeout` counts from when what is in flight must be answered.
+        """Send a request before those that are held back. `timeout` counts from the last deadline of those in flight.
 
         Raises what ended the connection.
         """
@@ -273,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         return pending.future
 
     async def request(self, request: RequestPayload, *, timeout: float) -> ResponsePayload:
-        """Send a kio request, once there is room, and give its answer.
+        """Send a kio request once there is room. Returns its answer.
 
         Raises `ConnectionLost`, `DeadlineExceeded`, `ProtocolError`. Cancelling it leaves the connection intact: the
         answer is dropped when it comes.
@@ -289,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         return decode_response(request, await answer)
 
     def abort(self, error: IngestdError) -> None:
-        """End the connection now; every request in flight fails with `ConnectionLost`, `error` being its cause.
+        """End the connection now. Every request in flight fails with `ConnectionLost`, whose cause is `error`.
 
         Nothing leaves the socket after this call. Safe to call at any time, more than once.
         """
@@ -319,8 +320,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport. Its write limits are 0, so that "not paused" means that the kernel has everything.
 
-        For TLS the upper one is 1: such a transport compares it with `>=`, so that at 0 it would pause with nothing to
-        send, and nothing would make it go on.
+        For TLS the upper limit is 1. Such a transport compares it with `>=`: with 0 it would pause with nothing to
+        send, and nothing would wake it.
         """
         self._transport = cast("asyncio.Transport", transport)
         if self._error is not None:  # cancelled while it connected
@@ -364,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(self._wrong(self._frames.wrong_size))
 
     def eof_received(self) -> bool:
-        """End the connection at once: left to itself, the transport would first try to send what it still has."""
+        """End the connection at once. Otherwise the transport would first try to send what it still has."""
         self._lost("the broker closed the connection", None)
         return False
 
@@ -397,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     def _lost(self, reason: str, cause: Exception | None) -> None:
         if self._error is not None:
             return
-        # It said its versions (asked once or twice) and nothing else, as a listener for SASL does to a client without.
+        # It told its versions (asked once or twice) and nothing else: so does a listener for SASL without credentials.
         versions_only = self.versions.ranges and self._next_correlation_id - len(self._pending) <= 2
         if (
             self._settings.sasl is None
@@ -443,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
-        """Wake as many as may send now, in order of arrival; a crowd does not fight for one place."""
+        """Wake as many waiters as may send now, in order of arrival, so that they do not compete for one place."""
         limit = self._settings.in_flight_limit
         places = limit - len(self._pending) if limit else len(self._room_waiters)
         while self._room_waiters and places > 0 and not self._paused and self._held is None:
@@ -481,7 +482,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(at, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """One timer for all: it fires at the earliest deadline there was, and is set anew if that one was answered."""
+        """One timer for all requests: fires at the earliest deadline, is set again if that request was answered."""
         self._timer = None
         self._timer_at = _NEVER
         now = self._loop.time()

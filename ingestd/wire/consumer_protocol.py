@@ -1,8 +1,8 @@
-"""ConsumerProtocol: what consumers of a group and their leader tell each other through the coordinator, as kio has it.
+"""ConsumerProtocol: what members of a group and their leader tell each other through the coordinator, as kio entities.
 
 Kafka's ConsumerProtocolSubscription versions 0 to 3 and ConsumerProtocolAssignment
-(https://kafka.apache.org/protocol, KIP-429, KIP-792, KIP-881), each behind its version as an int16. Readers take the
-fields that they know and ignore what a newer writer put behind them, so the highest version suits every reader.
+(https://kafka.apache.org/protocol, KIP-429, KIP-792, KIP-881), each after its version as an int16. Readers take the
+fields that they know and ignore what a newer writer adds at the end, so the highest version suits every reader.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def module_of(kind: Kind, version: int) -> Any:
 
 
 def encode(entity: Any) -> bytes:
-    """An entity's bytes behind its version."""
+    """An entity's bytes, after its version."""
     return _VERSION.pack(entity.__version__) + encode_entity(entity)
 
 
 def decode(kind: Kind, data: Buffer) -> Any:
-    """The entity in `data`, in the highest version known of those that can read it. Raises `ProtocolError`."""
+    """The entity in `data`, read in the highest known version that fits. Raises `ProtocolError`."""
     if len(data) < _VERSION.size:
         raise ProtocolError(f"ConsumerProtocol: {len(data)} bytes, which hold no version")
     version: int = _VERSION.unpack_from(data)[0]

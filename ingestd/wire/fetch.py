@@ -1,7 +1,7 @@
 """Fetch (API 1) framed by hand: records are views into the answer, never copied.
 
 Topics are named up to version 12 and identified by topic id from version 13 on (KIP-516). Versions 0 to 3, which kio
-does not have, are for brokers before Kafka 0.11; any version may bring message sets, from logs that old. Layouts:
+does not have, are for brokers before Kafka 0.11. Any version may bring message sets, from old logs. Layouts:
 https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
@@ -38,12 +38,12 @@ __all__ = [
 
 LOWEST: Final = 0
 FIRST_WITH_WHOLE_BATCHES: Final = 3
-"""Before it a message larger than its partition's limit comes torn, however often it is asked for (KIP-74)."""
+"""In versions before this, a message larger than its partition's limit comes torn, each time (KIP-74)."""
 HIGHEST_BY_NAME: Final = 12
 """The last version that names topics."""
 FIRST_WITH_TOPIC_ID: Final = 13
 HIGHEST: Final = 18
-"""The last version known here; for those who have every topic's id."""
+"""The last version known here. It needs every topic's id."""
 
 _CONSUMER: Final = -1
 _INT32: Final = struct.Struct(">i")
@@ -57,7 +57,7 @@ _FETCHED: Final = struct.Struct(">ihq")
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What to fetch of one partition. Epochs are -1 where they are not known (and then not checked by the broker)."""
+    """What to fetch of one partition. An epoch of -1 is not known, and the broker does not check it."""
 
     partition: int
     offset: int
@@ -76,10 +76,10 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition's part of an answer. Offsets, ids and epochs are -1 where the broker did not give them.
+    """One partition's part of an answer. Offsets, ids and epochs are -1 if the broker did not give them.
 
-    `topic` is empty and `topic_id` set from version 13 on, the other way round before. `records` are whole batches and
-    perhaps a torn last one, as a view into the answer: it keeps the whole answer alive. `leader_id` and `leader_epoch`
+    From version 13 on `topic` is empty and `topic_id` set; before, it is the other way round. `records` are whole
+    batches and perhaps a torn last one, as a view that keeps the whole answer alive. `leader_id` and `leader_epoch`
     name the new leader after NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (KIP-951). `diverging_epoch` and
     `diverging_end_offset` say that the log was truncated below what the consumer has read (KIP-595).
     """
@@ -102,7 +102,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """A whole answer. `session_id` is 0 where the broker keeps no fetch session (KIP-227)."""
+    """A whole answer. `session_id` is 0 if the broker keeps no fetch session (KIP-227)."""
 
     throttle_ms: int
     error: ErrorCode
@@ -126,9 +126,9 @@ def fetch_request(
 ) -> list[Buffer]:
     """The body. `topics` and `forgotten` list (name, topic id, partitions); the id is used from version 13 on.
 
-    Session epoch -1 is a full fetch without a session, 0 one that asks for a session, above 0 the next of a session;
-    versions before 7 have none of this, nor `forgotten`. `max_bytes` is there from version 3 on, `read_committed` from
-    version 4 on: brokers before have no transactions.
+    Session epoch -1 is a full fetch without a session. 0 asks for a session. Above 0 is the next fetch of a session.
+    Versions before 7 have neither sessions nor `forgotten`. `max_bytes` exists from version 3 on, `read_committed` from
+    version 4 on: older brokers have no transactions.
     """
     flexible = is_flexible(Api.fetch, version)
     end = b"\x00" if flexible else b""
@@ -212,7 +212,7 @@ def read_fetch_response(version: int, body: memoryview) -> FetchAnswer:
 
 def _read_partition(version: int, reader: BodyReader, topic: str, topic_id: UUID | None) -> FetchedPartition:
     partition, code, high_watermark = reader.unpack(_FETCHED)
-    # Brokers before version 4 have no transactions: all that is replicated is stable.
+    # Brokers before version 4 have no transactions: everything that is replicated is stable.
     last_stable_offset = reader.int64() if version >= 4 else high_watermark
     log_start_offset = reader.int64() if version >= 5 else -1
     aborted = []

@@ -1,4 +1,4 @@
-"""Frames: what a socket receives, cut into answers."""
+"""Frames: cuts what a socket receives into answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _INT32: Final = struct.Struct(">i")
 
 
 class AnswerFrames:
-    """The answers that one connection receives, each behind its size, without a limit on how they are cut in pieces.
+    """The answers that one connection receives. Each follows its size, and may arrive in any pieces.
 
     Invariants
-        An answer up to 16 KiB is received into a buffer that all share and copied out, because that is cheaper than a
-        second receive call. A larger one gets memory of its own: what came with its first bytes is copied there, all
-        the rest is received straight into it.
-        No memory is taken for an answer larger than `limit`: `wrong_size` says so, and nothing more is read.
+        An answer up to 16 KiB is received into a shared buffer and copied out, because that is cheaper than a second
+        receive call. A larger one gets its own memory: its first bytes are copied there, and the rest is received
+        straight into it.
+        No memory is taken for an answer larger than `limit`. `wrong_size` is set then, and nothing more is read.
     """
 
     __slots__ = ("_buffers", "_filled", "_inbox", "_large", "_large_filled", "_limit", "wrong_size")
@@ -38,13 +38,13 @@ class AnswerFrames:
         self._large_filled = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The memory for the next bytes; never empty."""
         if self._large is not None:
             return self._large[self._large_filled :]
         return self._inbox[self._filled :]
 
     def received(self, nbytes: int) -> Iterator[memoryview]:
-        """`nbytes` were put there: the answers that are whole by now. To be iterated to its end."""
+        """The answers that are whole after `nbytes` more. Iterate it to its end."""
         if self._large is None:
             self._filled += nbytes
             return self._cut()

@@ -1,10 +1,10 @@
-"""Makes a message one that kio can read: checks every length, and leaves out tagged fields that kio does not know.
+"""Makes a message readable for kio: checks every length, and removes tagged fields that kio does not know.
 
-kio reserves memory for as many elements as an array announces, and a length that lies makes its native code abort the
-process. It refuses tagged fields that it does not know, with which newer brokers extend a version that both sides speak
-(KIP-482). Both seen with kio 0.6.5.
+kio reserves memory for as many elements as an array announces. A wrong length makes its native code abort the process.
+kio also refuses unknown tagged fields, which newer brokers may add to a version that both sides speak (KIP-482). Both
+were seen with kio 0.6.5.
 
-For each kio entity a function is made, once, that passes over the entity's bytes as fast as Python can.
+For each kio entity a function is made once. It passes over the entity's bytes as fast as Python can.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["readable"]
 
 Skip: TypeAlias = Callable[["Buffer", int], int]
-"""Given the buffer and where a value begins, the position behind it; that may lie behind the end, which `readable` and
-the next array find out."""
+"""Given the buffer and where a value begins, gives the position after it. That may be beyond the end: `readable` and
+the next array check it."""
 
 Edit: TypeAlias = tuple[int, int, bytes]
-"""What stands between two positions becomes these bytes."""
+"""The bytes between two positions are replaced by these bytes."""
 
 
 class _Edits(threading.local):
-    """What has to change in the message that this thread is passing over, in order of position."""
+    """The changes to the message that this thread is passing over, in order of position."""
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
@@ -65,7 +65,7 @@ _FIXED: Final = {
 
 
 def readable(entity_type: Any, body: Buffer) -> Buffer:
-    """What kio can read of `body`: all but tagged fields unknown to it, and `body` itself where there are none.
+    """`body` without the tagged fields that kio does not know; `body` itself if there are none.
 
     Raises `ProtocolError` unless every array and string of the entity lies within it.
     """
@@ -91,7 +91,7 @@ def _edited(body: Buffer, edits: list[Edit]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _entity(entity_type: Any) -> tuple[Skip, int]:
-    """How to pass over an entity, and the fewest bytes it can have."""
+    """A function that passes over an entity, and the fewest bytes that the entity can have."""
     flexible: bool = entity_type.__flexible__
     steps: list[Skip | int] = []
     smallest = 0
@@ -126,7 +126,7 @@ def _as_skip(step: Skip | int) -> Skip:
 
 
 def _field(field: Field[Any], *, flexible: bool) -> tuple[Skip | int, int]:
-    """How to pass over one field (a number: so many bytes), and the fewest bytes it can have."""
+    """A function that passes over one field, or its number of bytes; and the fewest bytes that it can have."""
     nullable = isinstance(field.type, UnionType)
     kind: Any = field.type
     if isinstance(field.type, UnionType):

@@ -1,7 +1,7 @@
-"""The first exchange on a connection: asks what this broker speaks (KIP-35, KIP-511).
+"""The first exchange on a connection: asks for the broker's API versions (KIP-35, KIP-511).
 
-ApiVersions (API 18) is framed by hand: it is all that a worker asks besides Produce, and kio takes a fifth of a
-worker's start. Layouts: https://kafka.apache.org/protocol#The_Messages_ApiVersions
+ApiVersions (API 18) is framed by hand. Besides Produce it is the only request of a worker, and importing kio takes a
+fifth of a worker's start. Layouts: https://kafka.apache.org/protocol#The_Messages_ApiVersions
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LEVELS: Final = struct.Struct(">hh")
 
 
 async def negotiate(connection: Connection, deadline: Deadline) -> ApiVersions:
-    """Ask in our highest version; a broker that does not have it says so in version 0, with its range since Kafka 2.4.
+    """Ask in our highest version. A broker without it answers in version 0; since Kafka 2.4 with its range.
 
-    Raises `KafkaError` when the broker refuses, `ProtocolError`, `ConnectionLost`, `DeadlineExceeded`.
+    Raises `KafkaError` if the broker refuses, `ProtocolError`, `ConnectionLost`, `DeadlineExceeded`.
     """
     version = _HIGHEST
     while True:
@@ -55,7 +55,7 @@ def _request(version: int) -> bytes:
 
 
 def _fallback(body: memoryview, refused: int) -> int:
-    """The version to ask in next: the highest the broker lists, else 0; always lower than the one refused."""
+    """The version to ask in next: the highest that the broker lists, or 0. Always lower than the refused one."""
     try:
         listed = _read(0, body).ranges.get(Api.api_versions)
     except ProtocolError:  # brokers before 2.4 send the error code alone
@@ -64,7 +64,7 @@ def _fallback(body: memoryview, refused: int) -> int:
 
 
 def _read(version: int, body: memoryview) -> ApiVersions:
-    """What an answer lists, whatever its error code."""
+    """The versions and features that an answer lists, whatever its error code."""
     reader = BodyReader(body, flexible=is_flexible(Api.api_versions, version))
     reader.int16()
     ranges = {}

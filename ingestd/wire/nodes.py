@@ -1,4 +1,4 @@
-"""Where a node is, as produce and fetch answers carry it beside a new leader (KIP-951)."""
+"""A node's address, as produce and fetch answers carry it with a new leader (KIP-951)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a connection begins: TLS handshake, versions, authentication; and what it failed for, if it failed."""
+"""How a connection begins: TLS handshake, versions, authentication. And the error that says why one of them failed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_SUSPECTS: Final = 256
 
 
 def suspect_sasl(host: str, port: int) -> None:
-    """Have connections to this listener that have no credentials find out, until it is known, whether it needs some.
+    """Let the next connection to this listener without credentials ask whether the listener needs some.
 
-    A listener for SASL says its versions to everybody, and closes the connection at the first request of a client that
-    has not authenticated: what such a client sees is a connection that was lost. Asking each listener beforehand would
-    cost every connection a round trip.
+    A listener for SASL tells its versions to every client, and closes the connection at the first request of a client
+    that has not authenticated. The client only sees a lost connection. To ask every listener before would cost every
+    connection a round trip.
     """
     _suspects[host, port] = None
     while len(_suspects) > _MOST_SUSPECTS:
@@ -36,7 +36,7 @@ def suspect_sasl(host: str, port: int) -> None:
 
 
 def tls_options(host: str, tls: TlsSettings | None) -> dict[str, Any]:
-    """What `loop.create_connection` is to be told besides the socket. Raises `ConfigurationError`, naming a file."""
+    """The arguments of `loop.create_connection` besides the socket. Raises `ConfigurationError`, naming a file."""
     if tls is None:
         return {}
     from ingestd.wire.tls import client_context  # noqa: PLC0415 - most of a daemon's connections do without
@@ -51,9 +51,9 @@ async def begin(
     secured: dict[str, Any],
     deadline: Deadline,
 ) -> None:
-    """Put the connection on its socket, and all that comes before the first request of its users.
+    """Put the connection on its socket and do everything that comes before the first request of its users.
 
-    When it fails nothing of it is left. Raises what `Connection.open` says.
+    If it fails, nothing of it is left. Raises what `Connection.open` says.
     """
     try:
         await _begin(connection, settings, connected, secured, deadline)
@@ -85,7 +85,7 @@ async def _begin(
     deadline: Deadline,
 ) -> None:
     if secured:
-        # Its own limit would come first otherwise; `deadline` says better what was waited for.
+        # Otherwise asyncio's own limit comes first; `deadline` tells more about what was waited for.
         secured = {**secured, "ssl_handshake_timeout": deadline.remaining + 1.0}
     made = asyncio.get_running_loop().create_connection(lambda: connection, sock=connected, **secured)
     await deadline.wait_for(made, f"{_name(connection)}: TLS handshake")
@@ -98,7 +98,7 @@ async def _begin(
     elif _suspects and (connection.host, connection.port) in _suspects:
         from ingestd.wire.sasl.authentication import check_no_sasl  # noqa: PLC0415 - see above
 
-        # Suspected no more, unless it is one: a broker that just closes when it is asked is not asked every time.
+        # No longer suspected, unless it is one: a broker that closes at this question is not asked each time.
         del _suspects[connection.host, connection.port]
         try:
             await check_no_sasl(
@@ -112,7 +112,7 @@ async def _begin(
 
 
 def _failure(connection: Connection, settings: ConnectionSettings, error: Exception) -> IngestdError | None:
-    """The reason behind `error` that says more than that the connection was lost; None if none is known."""
+    """The reason for `error`, if it says more than that the connection was lost; None if it is not known."""
     ended = connection.error
     for reason in (error, error.__cause__, ended, None if ended is None else ended.__cause__):
         if isinstance(reason, (AuthenticationFailed, ProtocolError)):
@@ -126,9 +126,10 @@ def _failure(connection: Connection, settings: ConnectionSettings, error: Except
 
 
 async def _unsecured(connection: Connection, settings: ConnectionSettings, deadline: Deadline) -> IngestdError | None:
-    """An error that says so, if the listener talks to clients without TLS.
+    """An error that says so if the listener speaks without TLS; None if it does not.
 
-    It closes one that begins with a TLS handshake, which looks like any connection that was lost; so it is asked.
+    Such a listener closes a connection that begins with a TLS handshake. That looks like any lost connection, so this
+    asks without TLS.
     """
     plain = replace(settings, tls=None, sasl=None)
     try:

@@ -1,4 +1,4 @@
-"""Kafka's primitive types for the messages framed by hand: writing to parts, reading with every length checked."""
+"""Kafka's primitive types for messages that are framed by hand. Reading checks every length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def uvarint(value: int) -> bytes:
 
 
 def array_length(length: int, *, flexible: bool) -> bytes:
-    """The length in front of an array, or of bytes or records: one more than it, as uvarint, where flexible."""
+    """The length before an array, bytes or records. In flexible versions it is a uvarint, and one larger."""
     return uvarint(length + 1) if flexible else _INT32.pack(length)
 
 
@@ -55,7 +55,7 @@ def uuid_bytes(value: UUID | None) -> bytes:
 
 
 def error_code(code: int) -> ErrorCode:
-    """The error code; UNKNOWN_SERVER_ERROR stands for those that newer brokers may send."""
+    """The error code; UNKNOWN_SERVER_ERROR for a code that this package does not know."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -65,8 +65,8 @@ def error_code(code: int) -> ErrorCode:
 class BodyReader:
     """Reads one message body from front to back, without copying.
 
-    Everything here raises `ProtocolError` on bytes that do not follow the protocol: a length beyond the end is found
-    before anything is allocated for it.
+    Everything here raises `ProtocolError` for bytes that do not follow the protocol. A length beyond the end is found
+    before memory is taken for it.
     """
 
     __slots__ = ("_end", "_position", "_view", "flexible")
@@ -168,7 +168,7 @@ class BodyReader:
         return None if value == NO_UUID else value
 
     def tagged_fields(self) -> Iterator[tuple[int, BodyReader]]:
-        """Every tagged field's number, with a reader of its content alone. Nothing where the version has none."""
+        """Each tagged field's number, with a reader of its content only. None come if the version has none."""
         if not self.flexible:
             return
         for _ in range(self.uvarint()):
@@ -177,7 +177,7 @@ class BodyReader:
             yield tag, BodyReader(self._view[start : self._position], flexible=True)
 
     def skip_tagged_fields(self) -> None:
-        """Pass over tagged fields of no interest."""
+        """Skip all tagged fields."""
         if not self.flexible:
             return
         for _ in range(self.uvarint()):

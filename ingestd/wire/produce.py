@@ -1,4 +1,4 @@
-"""Produce (API 0) framed by hand: batches go from the caller's memory to the socket as they are.
+"""Produce (API 0) framed by hand: batches go from the caller's memory to the socket, without a copy.
 
 Topics are named up to version 12 and identified by topic id in version 13 (KIP-516). Versions 0 to 2, which carry
 message sets and which kio does not have, are for brokers before Kafka 0.11. Layouts:
@@ -42,9 +42,9 @@ __all__ = [
 
 LOWEST: Final = 0
 FIRST_WITH_BATCHES: Final = 3
-"""The first version that takes record batches, and no message sets."""
+"""The first version that takes record batches, not message sets."""
 HIGHEST: Final = 12
-"""The last version that names topics; what `ApiVersions.pick` is given by those who have names only."""
+"""The last version that names topics, for callers of `ApiVersions.pick` that have only names."""
 
 _FIRST_WITH_TOPIC_ID: Final = 13
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -55,10 +55,10 @@ _LEADER: Final = struct.Struct(">ii")
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What became of one partition's batch. Offsets and times are -1 where the broker did not give them.
+    """What became of one partition's batch. Offsets and times are -1 if the broker did not give them.
 
-    `topic` is empty and `topic_id` set in version 13, the other way round before. `leader_id` and `leader_epoch` name
-    the new leader after NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951), -1 otherwise.
+    In version 13 `topic` is empty and `topic_id` set; before, it is the other way round. `leader_id` and `leader_epoch`
+    name the new leader after NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951); otherwise they are -1.
     """
 
     topic: str
@@ -75,7 +75,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ProduceAnswer:
-    """A whole answer: every partition's, the quota's throttle time in milliseconds, and where new leaders are."""
+    """A whole answer: each partition's result, the throttle time in milliseconds, and the addresses of new leaders."""
 
     partitions: list[PartitionAnswer]
     throttle_ms: int
@@ -89,11 +89,11 @@ def produce_request(
     transactional_id: str | None,
     topics: Sequence[tuple[str, UUID | None, Sequence[tuple[int, Buffer]]]],
 ) -> list[Buffer]:
-    """The body: small parts of ours, and between them every batch as it is given.
+    """The body: small parts of ours, and between them each batch as it was given.
 
-    `topics` lists (name, topic id, [(partition, batch)]); the name is used up to version 12, the id from 13 on. Each
-    batch is one whole v2 record batch with base offset 0, one per partition; up to version 2 it is a message set, of
-    magic 1 in version 2 and of magic 0 before.
+    `topics` lists (name, topic id, [(partition, batch)]). The name is used up to version 12, the id from 13 on. Each
+    batch is one whole v2 record batch with base offset 0, one per partition. Up to version 2 it is a message set
+    instead, of magic 1 in version 2 and of magic 0 before.
     """
     flexible = is_flexible(Api.produce, version)
     end = b"\x00" if flexible else b""
@@ -120,7 +120,7 @@ def produce_request(
 
 
 def read_produce_response(version: int, body: memoryview) -> list[PartitionAnswer]:
-    """Every partition's answer. Raises `ProtocolError`."""
+    """Each partition's result. Raises `ProtocolError`."""
     return read_produce_answer(version, body).partitions
 
 

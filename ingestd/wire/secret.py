@@ -1,4 +1,4 @@
-"""A secret, or where it is kept: read each time it is needed, and never shown."""
+"""A secret, or the place where it is kept. It is read each time it is needed, and never shown."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LARGEST: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Exactly one of a file that holds the secret, the name of an environment variable that does, and the secret.
+    """Exactly one of: a file that holds the secret, an environment variable that holds it, or the secret itself.
 
-    Where a file or a variable is named, neither this object nor what it is pickled into holds the secret, and a file
-    that was replaced (a mounted secret that was rotated) counts from the next connection on.
+    With a file or a variable, neither this object nor its pickle holds the secret. A file that was replaced (a mounted
+    secret that was rotated) counts from the next connection on.
     """
 
     file: Path | None = None
-    """A file that holds it, without others' right to read; a line feed at its end does not count."""
+    """A file that holds it, and that other users can not read. A line feed at its end does not count."""
     environment: str | None = None
     """The environment variable that holds it."""
     value: str | None = field(default=None, repr=False)
@@ -45,13 +45,13 @@ class Secret:
 
     @classmethod
     def of(cls, given: Secret | str | None) -> Secret | None:
-        """A secret from what a caller gave: a string is the secret itself. Raises `WrongSetting`."""
+        """A `Secret` from what a caller gave; a string is the secret itself. Raises `WrongSetting`."""
         if not isinstance(given, (cls, str, type(None))):
             raise WrongSetting("secret", f"a string or a Secret, not something of class {type(given).__name__}")
         return cls(value=given) if isinstance(given, str) else given
 
     def read(self) -> str:
-        """The secret. Raises `ConfigurationError`, naming the file or the variable, and never what is in it."""
+        """The secret. Raises `ConfigurationError`, naming the file or the variable, never its content."""
         if self.value is not None:
             found, where = self.value, "a secret"
         elif self.environment is not None:
@@ -64,7 +64,7 @@ class Secret:
         try:
             found.encode()
         except UnicodeEncodeError:
-            # An environment variable may hold any bytes. Not raised from the encoder's error, whose repr has them all.
+            # An environment variable may hold any bytes. Not chained to the encoder's error: its repr contains them.
             raise ConfigurationError(f"{where}: not UTF-8; expected a secret as text") from None
         return found
 
@@ -81,13 +81,13 @@ def _content(path: Path) -> str:
     try:
         return raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        # Not raised from the decoder's error, which carries the bytes.
+        # Not chained to the decoder's error, which contains the bytes.
         raise ConfigurationError(f"{path}: not UTF-8; expected a secret as text") from None
 
 
 @lru_cache(maxsize=256)
 def warn_if_others_can_read(path: Path) -> None:
-    """Say in the log, once for each file, that every user of this machine can read the secret in it."""
+    """Log a warning, once for each file, if every user of this machine can read the secret in it."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["connect", "end_socket", "send_parts"]
 
 WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
-"""Whether asyncio's own `writelines` pauses no writer, however much is not sent yet (CVE-2024-12254)."""
+"""Whether asyncio's own `writelines` never pauses the writer, however much is unsent (CVE-2024-12254)."""
 
 _KEEPALIVE_IDLE_S = 60
 _KEEPALIVE_INTERVAL_S = 15
@@ -33,12 +33,12 @@ _KEEPALIVE_PROBES = 4
 
 
 async def connect(host: str, port: int, send_buffer: int, receive_buffer: int, deadline: Deadline) -> socket.socket:
-    """A connected, non-blocking socket, trying every address of `host`.
+    """A connected, non-blocking socket. Tries every address of `host`.
 
-    Addresses of the resolver's first family come first, those of one family in any order: where one of them takes
-    connections and says nothing, the next attempt may begin with another. The time left is shared among the addresses
-    left, so that one that drops packets does not take it all. Raises
-    `ConnectionLost` as soon as all addresses refused, `DeadlineExceeded`.
+    Addresses of the resolver's first family come first. Those of one family come in random order: if one accepts
+    connections and then says nothing, the next attempt may begin with another. The remaining time is shared among the
+    remaining addresses, so that one that drops packets does not take all of it. Raises `ConnectionLost` as soon as all
+    addresses have refused, and `DeadlineExceeded`.
     """
     addresses = await _resolve(host, port, deadline)
     failures: list[OSError] = []
@@ -90,7 +90,7 @@ async def _connect_to(
 
 
 def _refuse_itself(made: socket.socket) -> None:
-    """Linux connects a socket to itself when the kernel happens to pick the very port on which nobody listens."""
+    """Linux connects a socket to itself if the kernel happens to choose the port that nobody listens on."""
     if made.getsockname() == made.getpeername():
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
@@ -112,15 +112,15 @@ def _tune(made: socket.socket, send_buffer: int, receive_buffer: int) -> None:
 
 
 def end_socket(ended: socket.socket) -> None:
-    """Shut the socket down in both directions: a later write fails instead of sending what memory holds by then."""
+    """Shut the socket down in both directions. A later write fails, so no memory that is used again can be sent."""
     with contextlib.suppress(OSError):  # already down
         ended.shutdown(socket.SHUT_RDWR)
 
 
 def send_parts(transport: asyncio.Transport, parts: Sequence[Buffer]) -> None:
-    """Send `parts` as they are; the transport pauses its writer if the kernel does not take them all.
+    """Send `parts` as they are. The transport pauses its writer if the kernel does not take all of them.
 
-    Where asyncio's `writelines` does not do that, they are joined first: a copy, which uvloop spares its users.
+    If asyncio's `writelines` does not do that, they are joined first. That is a copy, which uvloop does not need.
     """
     if WRITELINES_NEVER_PAUSES and type(transport).__module__.startswith("asyncio."):
         transport.write(b"".join(parts))

@@ -1,4 +1,4 @@
-"""TLS: what a client trusts and shows, as an `ssl.SSLContext`; and what a failed handshake means."""
+"""TLS: what a client trusts and shows, as an `ssl.SSLContext`. And the error for a failed handshake."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How a client does TLS. The defaults verify the broker's certificate and name; files are PEM.
+    """How a client does TLS. The defaults verify the broker's certificate and name. Files are PEM.
 
     A file that was replaced (a renewed certificate) counts from the next connection on. Raises `WrongSetting` and
-    `ConfigurationError`, naming the setting; files are looked at when a connection needs them.
+    `ConfigurationError`, naming the setting. Files are read when a connection needs them.
     """
 
     ca_file: Path | None = None
-    """PEM file of the authorities whose certificates brokers may show; without it, those that the system trusts."""
+    """PEM file of the authorities that may sign brokers' certificates; by default those that the system trusts."""
     certificate_file: Path | None = None
     """PEM file with this client's certificate and its intermediates, for brokers that ask for one (mutual TLS)."""
     key_file: Path | None = None
     """PEM file with that certificate's private key; without it, the key is in `certificate_file` too."""
     key_password: Secret | str | None = None
-    """What the private key is encrypted with, if it is: a secret."""
+    """The password of the private key, if it is encrypted: a secret."""
     verify: Literal["full", "certificate", "none"] = "full"
-    """`full`: the broker's certificate and its name; `certificate`: not its name; `none`: nothing, so that anybody on
-    the way can read and change everything, which the log says at every start."""
+    """`full`: the broker's certificate and its name are verified; `certificate`: not its name; `none`: nothing. With
+    `none` anybody on the network can read and change everything; the log says so at every start."""
     server_name: str | None = None
-    """The name that brokers' certificates must bear, where it is not the host that is connected to (a tunnel)."""
+    """The name that brokers' certificates must have, if it is not the host that is connected to (a tunnel)."""
     minimum_version: Literal["1.2", "1.3"] = "1.2"
     """The oldest version of TLS that is spoken."""
 
@@ -61,7 +61,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of these settings, made anew only when one of the files has changed.
+    """The context of these settings. It is made again only if one of the files has changed.
 
     Raises `ConfigurationError`, naming the file.
     """
@@ -130,7 +130,7 @@ def _load_certificate(
 
 
 def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
-    """What a handshake with `broker` (HOST:PORT) failed for, if trying again is pointless; None if it is not."""
+    """Why a handshake with `broker` (HOST:PORT) failed, if trying again is pointless; None if it is not pointless."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {error.verify_message}")
     if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):

@@ -1,4 +1,4 @@
-"""What one broker speaks: API version ranges and finalized features, as its ApiVersions answer has them."""
+"""What one broker speaks: API version ranges and finalized features, from its ApiVersions answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ApiVersions"]
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """The inclusive version range of every API the broker has, and the level of every finalized feature."""
+    """The inclusive version range of each API that the broker has, and the level of each finalized feature."""
 
     ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
@@ -35,5 +35,5 @@ class ApiVersions:
         return version
 
     def feature(self, name: str) -> int:
-        """The finalized level of a feature (`transaction.version`, `group.version`), 0 where the cluster has none."""
+        """The finalized level of a feature (`transaction.version`, `group.version`); 0 if the cluster has none."""
         return self.features.get(name, 0)

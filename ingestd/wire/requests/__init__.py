@@ -1,8 +1,8 @@
-"""One function per API: what to ask, in the highest version both sides speak. Nobody else looks at request versions.
+"""One function per API: makes the request in the highest version that both sides speak. Only here are versions chosen.
 
-Each returns a `Build`: given what a broker speaks, it makes the kio request, or raises `UnsupportedVersion` where the
-broker's versions cannot express what is asked. The modules are named after what they ask about; those that nearly
-everybody needs are here as well.
+Each returns a `Build`: given the broker's versions, it makes the kio request. It raises `UnsupportedVersion` if none of
+these versions can express what is asked. The modules are named after their subjects. The most used functions can be
+imported from here.
 """
 
 from ingestd.wire.requests.build import Build

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Build", "by_topic", "grouped_by_topic", "made", "milliseconds"]
 
 Build: TypeAlias = "Callable[[ApiVersions], RequestPayload]"
-"""Makes the kio request for what a broker speaks; raises `UnsupportedVersion` where that cannot say what is asked."""
+"""Makes the kio request for a broker's versions. Raises `UnsupportedVersion` if they can not express what is asked."""
 
 
 class _OfTopic(Protocol):
@@ -37,7 +37,7 @@ def made(request: Any) -> RequestPayload:
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    """The numbers of partitions by their topic, as most requests name them."""
+    """The numbers of partitions by topic, as most requests name them."""
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
@@ -45,7 +45,7 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]
 
 
 def grouped_by_topic(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """What is said of partitions, by their topic."""
+    """Items about partitions, by topic."""
     found: dict[str, list[Item]] = {}
     for item in items:
         found.setdefault(item.topic, []).append(item)

@@ -31,7 +31,7 @@ __all__ = [
 def metadata(
     topics: Collection[str] | None, *, allow_auto_topic_creation: bool = False, topic_ids: Collection[UUID] = ()
 ) -> Build:
-    """Nodes, controller, and the partitions of `topics`; None: of every topic; empty: of none.
+    """Nodes, controller, and the partitions of `topics` (None: all topics; empty: none).
 
     Brokers before 0.11 (version 4) create a missing topic whatever `allow_auto_topic_creation` says.
     """
@@ -134,7 +134,7 @@ def update_features(levels: Mapping[str, tuple[int, int]], *, timeout_ms: int, v
 
 
 def unregister_broker(node_id: int) -> Build:
-    """Have the cluster forget a broker that is gone for good (Kafka 2.8, KRaft only)."""
+    """Make the cluster forget a broker that is gone for good (Kafka 2.8, KRaft only)."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("unregister_broker", versions.pick(Api.unregister_broker, 0, 0))

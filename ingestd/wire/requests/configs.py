@@ -49,7 +49,7 @@ def describe_configs(
 
 
 def alter_configs(resources: Sequence[tuple[int, str, Mapping[str, str | None]]], *, validate_only: bool) -> Build:
-    """Replace all configurations of (resource type, name, values); what is not named goes back to its default."""
+    """Replace all configurations of (resource type, name, values). A key that is not named gets its default."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("alter_configs", versions.pick(Api.alter_configs, 0, 2))

@@ -1,4 +1,4 @@
-"""Requests about groups from outside of them: what there are, who is in them, and the end of them."""
+"""Requests of administrators about groups: list, describe and delete them, and delete their offsets."""
 
 from __future__ import annotations
 

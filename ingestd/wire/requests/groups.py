@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's position in one partition; offset -1 in an answer: there is none."""
+    """A group's committed offset in one partition. In an answer, offset -1 means that there is none."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An answer to `join_group`; `members` only where this member is the leader."""
+    """An answer to `join_group`. `members` is filled only if this member is the leader."""
 
     error: ErrorCode
     generation: int
@@ -107,7 +107,7 @@ def join_group(
 
 
 def read_joined(answer: Any) -> Joined:
-    """The answer to `join_group`, of whichever version."""
+    """The answer to `join_group`, in any version."""
     return Joined(
         answer.error_code,
         answer.generation_id,
@@ -132,7 +132,7 @@ def sync_group(
     assignments: Mapping[str, bytes],
     protocol_type: str = "consumer",
 ) -> Build:
-    """Get this member's assignment; the leader brings everybody's, by member id."""
+    """Get this member's assignment. The leader also sends all members' assignments, by member id."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.sync_group, 0 if group_instance_id is None else 3, 5)
@@ -157,7 +157,7 @@ def sync_group(
 
 
 def heartbeat(group_id: str, *, generation: int, member_id: str, group_instance_id: str | None) -> Build:
-    """Say that the member lives; the answer says whether the group rebalances."""
+    """Tell that the member lives. The answer says whether the group rebalances."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.heartbeat, 0 if group_instance_id is None else 3, 4)
@@ -200,7 +200,7 @@ def leave_group(group_id: str, members: Sequence[tuple[str, str | None]], *, rea
 
 
 def read_leave_errors(answer: Any) -> list[ErrorCode]:
-    """What went wrong in answer to `leave_group`, for the request or for one of its members; empty: nothing did."""
+    """The errors in an answer to `leave_group`: of the request, or of its members. Empty if there are none."""
     errors = [answer.error_code, *(member.error_code for member in getattr(answer, "members", ()))]
     return [error for error in errors if error is not ErrorCode.none]
 
@@ -208,7 +208,7 @@ def read_leave_errors(answer: Any) -> list[ErrorCode]:
 def committed_topics(
     topic_type: Any, partition_type: Any, topics: Mapping[str, Sequence[CommittedOffset]], *, with_epoch: bool
 ) -> tuple[Any, ...]:
-    """Offsets to commit, by topic, as the entities of a request that carries them, by members or with a transaction."""
+    """Offsets to commit, by topic, as kio entities; for a commit of a member, or with a transaction."""
     return tuple(
         topic_type(
             name=topic,
@@ -234,9 +234,9 @@ def offset_commit(
     member_id: str = "",
     group_instance_id: str | None = None,
 ) -> Build:
-    """Commit offsets; the answer has one error per partition. Leader epochs are left out before version 6 (Kafka 2.1).
+    """Commit offsets. The answer has one error per partition. Leader epochs are left out before version 6 (Kafka 2.1).
 
-    Partitions go by their topic's name (version 9 at most), so that what is committed does not depend on metadata.
+    Topics are named (version 9 at most), so that a commit does not depend on metadata.
     """
     topics_offsets = grouped_by_topic(offsets)
 
@@ -280,10 +280,10 @@ def offset_fetch(
     member_id: str | None = None,
     member_epoch: int = -1,
 ) -> Build:
-    """The group's committed offsets of these partitions; None: of every one that has one (version 2, Kafka 0.10.2).
+    """The group's committed offsets of these partitions; None: of all that have one (version 2, Kafka 0.10.2).
 
-    With `require_stable` an offset that an open transaction may still change is an error that passes (version 7,
-    Kafka 2.5; older brokers answer the offset of before). A KIP-848 member says who it is (version 9).
+    With `require_stable`, an offset that an open transaction may change is a retriable error (version 7, Kafka 2.5;
+    older brokers answer with the offset before the transaction). A KIP-848 member gives its member id (version 9).
     """
     wanted = None if partitions is None else by_topic(partitions)
 

@@ -1,4 +1,4 @@
-"""The request of a KIP-848 group's members, which is all they ask their coordinator but for offsets."""
+"""The request of a KIP-848 group's members. Besides requests about offsets it is their only one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 JOIN_EPOCH: Final = 0
-"""The member epoch of whoever joins, or joins again after it was fenced."""
+"""The member epoch of a member that joins, also again after it was fenced."""
 LEAVE_EPOCH: Final = -1
-"""The member epoch of whoever leaves for good."""
+"""The member epoch of a member that leaves for good."""
 LEAVE_STATIC_EPOCH: Final = -2
 """The member epoch of a static member that will come back: its partitions are kept for it, for the session timeout."""
 
@@ -45,9 +45,9 @@ class GroupHeartbeat:
     member_id: str | None
     member_epoch: int
     interval: float
-    """Seconds until the coordinator wants to hear the next one."""
+    """Seconds until the coordinator expects the next heartbeat."""
     assignment: Mapping[UUID, tuple[int, ...]] | None
-    """All partitions that the member shall have, by topic id, where the coordinator has something to say about it."""
+    """All partitions that the member should have, by topic id; None if the coordinator says nothing about them."""
 
 
 def consumer_group_heartbeat(
@@ -63,9 +63,9 @@ def consumer_group_heartbeat(
     assignor: str | None = None,
     owned: Mapping[UUID, Collection[int]] | None = None,
 ) -> Build:
-    """Join, stay in or leave a group. What is None (the rebalance timeout: -1) is as it was told before.
+    """Join, stay in or leave a group. A value of None (of -1 for the rebalance timeout) means that it has not changed.
 
-    `regex` needs version 1 (Kafka 4.0); an empty one takes a former one back.
+    `regex` needs version 1 (Kafka 4.0). An empty one removes the one given before.
     """
 
     def build(versions: ApiVersions) -> RequestPayload:
@@ -97,7 +97,7 @@ def consumer_group_heartbeat(
 
 
 def read_group_heartbeat(answer: Any) -> GroupHeartbeat:
-    """The answer to `consumer_group_heartbeat`, of whichever version."""
+    """The answer to `consumer_group_heartbeat`, in any version."""
     assignment = None
     if answer.assignment is not None:
         assignment = {

@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 LATEST: Final = -1
-"""`OffsetAt.timestamp_ms`: the offset behind the last record, or the last stable offset where `read_committed`."""
+"""`OffsetAt.timestamp_ms`: the offset after the last record, or the last stable offset with `read_committed`."""
 EARLIEST: Final = -2
-"""`OffsetAt.timestamp_ms`: the first offset there still is."""
+"""`OffsetAt.timestamp_ms`: the first offset that still exists."""
 _MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
-"""`OffsetAt.timestamp_ms`: the first offset on the leader's own disks; before it, remote storage (KIP-405)."""
+"""`OffsetAt.timestamp_ms`: the first offset on the leader's own disks. Before it is remote storage (KIP-405)."""
 _FIRST_WITH: Final = {_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
-"""Versions before take such a question for a point in time."""
+"""Versions before this one take such a question for a point in time."""
 _NO_REPLICA: Final = -1
 
 
@@ -60,9 +60,9 @@ class EpochEndOf:
 
 
 def offsets_for_leader_epochs(partitions: Sequence[EpochEndOf]) -> Build:
-    """For each epoch the largest one up to it in the leader's log, and the offset behind its last record (KIP-320).
+    """For each epoch: the largest epoch up to it in the leader's log, and the offset after its last record (KIP-320).
 
-    Versions before 3 are for brokers alone: they ask for a permission that no consumer has.
+    Versions before 3 are only for brokers: they need a permission that no consumer has.
     """
 
     def build(versions: ApiVersions) -> RequestPayload:

@@ -22,7 +22,7 @@ __all__ = ["alter_client_quotas", "describe_client_quotas"]
 def describe_client_quotas(components: Sequence[tuple[str, int, str | None]], *, strict: bool) -> Build:
     """Quotas by (entity type, match type, name): match type 0 is that name, 1 the default entity, 2 any of the type.
 
-    With `strict` entities that have other types as well are left out.
+    With `strict`, entities that also have other types are left out.
     """
 
     def build(versions: ApiVersions) -> RequestPayload:

@@ -27,7 +27,7 @@ def alter_partition_reassignments(
 ) -> Build:
     """Move partitions to these replicas; None: cancel the move. The answer has one error per partition.
 
-    Not to allow another number of replicas needs version 1 (Kafka 4.1, KIP-860).
+    To forbid another number of replicas needs version 1 (Kafka 4.1, KIP-860).
     """
 
     def build(versions: ApiVersions) -> RequestPayload:
@@ -55,7 +55,7 @@ def alter_partition_reassignments(
 
 
 def list_partition_reassignments(partitions: Collection[tuple[str, int]] | None, *, timeout_ms: int) -> Build:
-    """The moves under way of these partitions, None: of all."""
+    """The moves of these partitions that are under way; None: of all partitions."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.list_partition_reassignments, 0, 0)
@@ -72,7 +72,7 @@ def list_partition_reassignments(partitions: Collection[tuple[str, int]] | None,
 
 
 def elect_leaders(partitions: Collection[tuple[str, int]] | None, *, timeout_ms: int, unclean: bool = False) -> Build:
-    """Make preferred replicas leaders (None: of every partition), or, `unclean`, any replica where none is in sync.
+    """Make preferred replicas leaders (None: of all partitions). With `unclean`, any replica if none is in sync.
 
     The answer has one error per partition. Unclean needs version 1 (Kafka 2.4).
     """

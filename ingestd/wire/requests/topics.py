@@ -25,7 +25,7 @@ __all__ = ["NewPartitions", "NewTopic", "create_partitions", "create_topics", "d
 class NewTopic:
     """A topic to create. -1 partitions or replication factor: the broker's default (from Kafka 2.4 on).
 
-    `assignments` gives the replicas of every partition in their stead, the first being the preferred leader.
+    `assignments` gives instead the replicas of each partition. The first one is the preferred leader.
     """
 
     name: str
@@ -37,7 +37,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic's new number of partitions, and replicas for the new ones where they are not left to the broker."""
+    """A topic's new number of partitions, and replicas for the new ones, unless the broker chooses them."""
 
     topic: str
     total: int
@@ -75,7 +75,7 @@ def create_topics(topics: Sequence[NewTopic], *, timeout_ms: int, validate_only:
 
 
 def delete_topics(names: Collection[str], *, timeout_ms: int, ids: Mapping[str, UUID] | None = None) -> Build:
-    """Delete topics, by those `ids` that are known (version 6, Kafka 2.8), else by name.
+    """Delete topics, by id if it is in `ids` (version 6, Kafka 2.8), else by name.
 
     The answer has one error per topic.
     """
@@ -121,7 +121,7 @@ def create_partitions(topics: Sequence[NewPartitions], *, timeout_ms: int, valid
 
 
 def delete_records(before: Mapping[tuple[str, int], int], *, timeout_ms: int) -> Build:
-    """Delete what lies before an offset of partitions that the asked broker leads; -1: everything there is now.
+    """Delete the records before an offset, in partitions that the asked broker leads; -1: all records that exist now.
 
     The answer has one error per partition.
     """

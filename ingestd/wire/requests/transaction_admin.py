@@ -1,4 +1,4 @@
-"""Requests about transactions and producers from outside of them (KIP-664)."""
+"""Requests of administrators about transactions and producers (KIP-664)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def describe_transactions(transactional_ids: Collection[str]) -> Build:
 
 
 def describe_producers(partitions: Collection[tuple[str, int]]) -> Build:
-    """The producers that the asked broker knows of in partitions; the answer has one error per partition."""
+    """The producers of partitions, as the asked broker knows them. The answer has one error per partition."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("describe_producers", versions.pick(Api.describe_producers, 0, 0))

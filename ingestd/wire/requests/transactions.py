@@ -1,8 +1,8 @@
 """Requests of producers with an identity: producer ids and transactions (KIP-98, KIP-360, KIP-447, KIP-890).
 
-`implicit` is KIP-890's second part, in force where the cluster's `transaction.version` is 2 or more: partitions and
-groups become part of a transaction by the first batch, or the first offset, that names it, and the end of a transaction
-answers with the next epoch. Versions say which of the two ways a client goes, so a transaction keeps to one.
+`implicit` is KIP-890's second part, in force if the cluster's `transaction.version` is 2 or more. Then a partition or a
+group becomes part of a transaction by its first batch or offset, and the answer to the end has the next epoch. The
+request versions tell the broker which of the two ways a client uses, so a transaction keeps to one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def init_producer_id(
     producer_id: int = -1,
     producer_epoch: int = -1,
 ) -> Build:
-    """A producer id and epoch; given those held before, the same id with the next epoch (version 3, KIP-360)."""
+    """A producer id and epoch. With the ones held before, the same id with the next epoch (version 3, KIP-360)."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.init_producer_id, 3 if producer_id >= 0 else 0, 5)
@@ -62,7 +62,7 @@ def init_producer_id(
 def add_partitions_to_transaction(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[tuple[str, int]]
 ) -> Build:
-    """Partitions of the transaction, before their first batch; version 4 is for brokers among themselves."""
+    """Add partitions to the transaction, before their first batch. Version 4 is only between brokers."""
     wanted = by_topic(partitions)
 
     def build(versions: ApiVersions) -> RequestPayload:
@@ -89,7 +89,7 @@ def read_added_partitions(answer: Any) -> Iterator[tuple[str, int, ErrorCode]]:
 
 
 def add_offsets_to_transaction(transactional_id: str, producer_id: int, producer_epoch: int, group_id: str) -> Build:
-    """A group whose offsets the transaction will commit, before the first of them."""
+    """Add a group whose offsets the transaction will commit, before the first offset."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         module = request_module("add_offsets_to_txn", versions.pick(Api.add_offsets_to_txn, 0, 4))

@@ -22,7 +22,7 @@ __all__ = ["ScramUpsertion", "alter_user_scram_credentials", "describe_user_scra
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """A user's new credential: the password is salted and hashed by whoever makes this."""
+    """A user's new credential. The caller has salted and hashed the password."""
 
     user: str
     mechanism: int
@@ -32,7 +32,7 @@ class ScramUpsertion:
 
 
 def describe_user_scram_credentials(users: Collection[str] | None) -> Build:
-    """Mechanisms and iterations of users, None: of all; the answer has one error per user."""
+    """Mechanisms and iterations of users (None: all users). The answer has one error per user."""
 
     def build(versions: ApiVersions) -> RequestPayload:
         version = versions.pick(Api.describe_user_scram_credentials, 0, 0)

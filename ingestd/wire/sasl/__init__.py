@@ -1,1 +1,1 @@
-"""SASL: who this client is. One module for each mechanism; `authentication` speaks them over a connection."""
+"""SASL: proves the client's account. One module for each mechanism; `authentication` runs them over a connection."""

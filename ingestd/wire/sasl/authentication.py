@@ -1,4 +1,4 @@
-"""Authentication of one connection: the mechanism is agreed upon, then its messages go to and fro (KIP-43, KIP-152)."""
+"""Authentication of one connection: both sides agree on a mechanism, then exchange its messages (KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ROUNDS: Final = 10
 async def authenticate(
     broker: str, versions: ApiVersions, ask: Ask, mechanism: SaslMechanism, exchange: Exchange
 ) -> float:
-    """Authenticate with `broker` (HOST:PORT). Returns the seconds until this has to be done again; 0: never.
+    """Authenticate with `broker` (HOST:PORT). Returns the seconds until this must be done again; 0: never.
 
     Raises `AuthenticationFailed`, `UnsupportedVersion` (brokers before 1.0), and whatever `ask` raises.
     """
@@ -53,8 +53,8 @@ async def authenticate(
 async def check_no_sasl(broker: str, versions: ApiVersions, ask: Ask) -> None:
     """Raise `AuthenticationFailed`, naming the mechanisms that are enabled, if `broker` is a listener for SASL.
 
-    For connections without credentials. Any other listener answers ILLEGAL_SASL_STATE, and the connection goes on. So
-    it does where brokers other than Apache's name mechanisms on any listener: Kafka closes the connection behind that.
+    For connections without credentials. Any other listener answers ILLEGAL_SASL_STATE, and the connection goes on. Some
+    brokers other than Apache's name mechanisms on any listener. There it goes on too: only Kafka closes it after that.
     """
     if Api.sasl_handshake not in versions.ranges:
         return
@@ -70,7 +70,7 @@ async def check_no_sasl(broker: str, versions: ApiVersions, ask: Ask) -> None:
 
 
 async def _agree(broker: str, versions: ApiVersions, ask: Ask, mechanism: str) -> None:
-    # Version 0 announces messages outside the protocol's frames, which brokers have not needed since 1.0.
+    # Version 0 announces messages outside the protocol's frames. Brokers since 1.0 do not need that.
     version = versions.pick(Api.sasl_handshake, 1, 1)
     answer = await _answer(ask, request_module("sasl_handshake", version).SaslHandshakeRequest(mechanism=mechanism))
     if answer.error_code is ErrorCode.none:

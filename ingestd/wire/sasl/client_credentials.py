@@ -29,9 +29,9 @@ __all__ = ["ClientCredentials"]
 
 _TIMEOUT: Final = 10.0
 _FRESH: Final = 0.8
-"""The part of a token's life after which the next one is asked for."""
+"""The fraction of a token's lifetime after which the next one is requested."""
 _LAST_SECONDS: Final = 5.0
-"""A token with no more left than this is not worth sending."""
+"""Seconds. A token that is valid for less than this is not sent."""
 _LARGEST_ANSWER: Final = 256 * 1024
 _ERROR_SHOWN: Final = 200
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -54,12 +54,12 @@ class _Token:
 
 
 class ClientCredentials:
-    """A token provider for `OAuthBearer`: asks an endpoint with a client id and secret, keeps the token while it lasts.
+    """A token provider for `OAuthBearer`: asks an endpoint with a client id and secret, and keeps the token.
 
     Invariants
-        While a token is fresh, nobody asks for another; those who need one at the same time share one request.
-        A token that is no longer fresh but lasts is used while the endpoint can not be reached.
-        A token that a broker refused is not given out again, however long it would last.
+        While a token is fresh, no other is requested. Callers that need one at the same time share one request.
+        A token that is valid but no longer fresh is used while the endpoint can not be reached.
+        A token that a broker refused is not given out again, however long it is valid.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ClientCredentials:
         ca_file: Path | None = None,
         cleartext: bool = False,
     ) -> None:
-        """Take the token endpoint's URL (https, unless `cleartext`) and whose authorities its certificate may be from.
+        """`endpoint` is the token endpoint's URL (https, unless `cleartext`); `ca_file` has authorities to trust there.
 
         Raises `WrongSetting`.
         """
@@ -109,7 +109,7 @@ class ClientCredentials:
             return (await self._renewed(self._token)).value
 
     def forget(self, token: str) -> None:
-        """Ask for another one next time: a broker has refused this one."""
+        """Request another token next time: a broker has refused this one."""
         if self._token is not None and self._token.value == token:
             self._token = None
 
@@ -128,7 +128,7 @@ class ClientCredentials:
         return self._token
 
     async def _ask(self) -> tuple[int, bytes]:
-        import aiohttp  # noqa: PLC0415 - a third of a start, for those alone who ask for tokens
+        import aiohttp  # noqa: PLC0415 - a third of a start; only needed by those who ask for tokens
 
         assert self._client_secret is not None, "given to __init__"
         # RFC 6749, 2.3.1: both are form-encoded before they are joined.

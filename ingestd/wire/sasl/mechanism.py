@@ -8,32 +8,32 @@ from typing import Protocol, TypeAlias
 __all__ = ["Exchange", "SaslMechanism"]
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-"""One authentication: yields what the client says, is sent what the broker answers, and returns when it is content.
+"""One authentication, as a generator: yields the client's messages, gets the broker's answers, returns at the end.
 
-It raises `AuthenticationFailed` when the broker's answer is not right; without the broker's name, which is added.
+It raises `AuthenticationFailed` if the broker's answer is wrong. The caller adds the broker's name.
 """
 
 
 class SaslMechanism(Protocol):
-    """A mechanism with the identity that it proves. One object serves every connection of a client.
+    """A mechanism with the account that it proves. One object serves all connections of a client.
 
-    Others than those of this package can be written against this protocol.
+    Users may write mechanisms of their own for this protocol.
     """
 
     @property
     def name(self) -> str:
-        """The name that brokers know it by (`SCRAM-SHA-512`)."""
+        """The mechanism's name for brokers (`SCRAM-SHA-512`)."""
         ...
 
     @property
     def needs_tls(self) -> bool:
-        """Whether it sends a secret as it is, so that a connection without TLS is refused."""
+        """Whether it sends a secret as it is. Then a connection without TLS is refused."""
         ...
 
     async def begin(self) -> Exchange:
-        """Begin one authentication, with everything at hand that takes time (a token).
+        """Begin one authentication. What takes long (to get a token) is done before this returns.
 
-        Raises `ConfigurationError` where a secret can not be read, `AuthenticationFailed` where whoever gives out
-        tokens refuses, `ConnectionLost` and `DeadlineExceeded` where it can not be reached.
+        Raises `ConfigurationError` if a secret can not be read, `AuthenticationFailed` if the token endpoint refuses,
+        `ConnectionLost` and `DeadlineExceeded` if it can not be reached.
         """
         ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["OAuthBearer", "TokenProvider"]
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Gives a token that is valid now; asked for every connection and re-authentication, so it should keep its token.
+"""Gives a token that is valid now. It is called for every connection and re-authentication, so it should keep tokens.
 
 If it has a method `forget(token)`, that is called with a token that a broker has refused.
 """
@@ -29,7 +29,7 @@ _ERROR_SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearer:
-    """A token, sent as it is; refused without TLS unless `cleartext` says that it may be.
+    """A token, sent as it is. Without TLS it is refused, unless `cleartext` is set.
 
     `extensions` are further names and values for the broker (KIP-342).
     """
@@ -60,7 +60,7 @@ class OAuthBearer:
         return not self.cleartext
 
     async def begin(self) -> Exchange:
-        """See `SaslMechanism`. A provider's `OSError` counts as lost, anything else as failed for good."""
+        """See `SaslMechanism`. A provider's `OSError` counts as a lost connection, any other as failed for good."""
         try:
             token: object = await self.token()
         except IngestdError:

@@ -1,4 +1,4 @@
-"""PLAIN: name and password as they are (RFC 4616)."""
+"""PLAIN: name and password, sent as they are (RFC 4616)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Plain"]
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A user with a password that is sent as it is; refused without TLS unless `cleartext` says that it may be."""
+    """A user with a password that is sent as it is. Without TLS it is refused, unless `cleartext` is set."""
 
     username: str
     password: Secret | str
@@ -48,5 +48,5 @@ class Plain:
 
 
 def _exchange(username: str, password: str) -> Exchange:
-    # Each by itself: the error of an encoder has all that was to be encoded in its repr.
+    # Encoded one by one: an encoder's error contains the whole string in its repr.
     yield b"\0" + username.encode() + b"\0" + password.encode()

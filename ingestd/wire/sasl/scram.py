@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["Scram"]
 
 _MOST_ITERATIONS: Final = 4 * 16_384
-"""Kafka stores passwords with at most 16,384; each costs the event loop some 0.7 µs, and the broker chooses."""
+"""The broker chooses; more are refused. Kafka stores at most 16,384. Each costs the event loop some 0.7 µs."""
 
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=(\d+)(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Scram:
-    """A user with a password that never leaves this process; the broker's signature is verified too."""
+    """A user with a password that never leaves this process. The broker's signature is verified too."""
 
     username: str
     password: Secret | str
@@ -56,7 +56,7 @@ class Scram:
 
 
 class _AsItIs(str):
-    """Kafka takes names and passwords as they are, without the normalization of RFC 5802 (`ScramFormatter`)."""
+    """Kafka uses names and passwords as they are, without the normalization of RFC 5802 (`ScramFormatter`)."""
 
     __slots__ = ()
 

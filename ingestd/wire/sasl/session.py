@@ -1,4 +1,4 @@
-"""SASL session: one connection's authentication, done again before the broker ends it (KIP-368)."""
+"""SASL session: authenticates one connection, and again before the broker would end it (KIP-368)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["SaslSession"]
 
 _EARLIEST: Final = 0.8
 _LATEST: Final = 0.9
-"""The part of a session's life after which it is renewed: at random, so that many connections do not do it at once."""
+"""The fraction of a session's lifetime after which it is renewed. Random, so that not all renew at once."""
 _SHORTEST: Final = 1.0
-"""Seconds; brokers refuse to authenticate a connection more often."""
+"""Seconds. Brokers refuse to authenticate a connection more often."""
 _RENEWAL_TIMEOUT: Final = 30.0
 
 
 class SaslSession:
-    """Keeps one connection authenticated; belongs to it.
+    """Keeps one connection authenticated. Belongs to the connection.
 
     Invariants
-        A broker that re-authenticates takes no other request between the first and the last of those that do it. So
-        what others send meanwhile is held back, and sent in order afterwards; what is in flight is answered before.
-        Whatever takes long (a token) is at hand before anything is held back.
-        A session that can not be renewed ends its connection, with the reason.
+        During a re-authentication a broker accepts no other request. So requests in flight are answered before it, and
+        requests that others send meanwhile are held back, and sent in order after it.
+        What takes long (to get a token) is done before anything is held back.
+        If a session can not be renewed, its connection ends, with the reason.
     """
 
     def __init__(self, connection: Connection, mechanism: SaslMechanism) -> None:
@@ -63,7 +63,7 @@ class SaslSession:
         )
 
     def end(self) -> None:
-        """Renew it no more: the connection has ended."""
+        """Stop renewing: the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +104,7 @@ class SaslSession:
         self._began(lifetime)
 
     async def _credentials(self) -> Exchange:
-        """What the mechanism needs; asked for again until the session ends, where that can help."""
+        """Get what the mechanism needs. Tried again until the session ends, if that can help."""
         deadline = Deadline.after(max(0.0, self._ends_at - self._loop.time()))
         failure: IngestdError = DeadlineExceeded(f"{self._broker}: no credentials before the session's end")
         async for _ in Backoff(initial=0.2, maximum=10.0).attempts_until(deadline):
@@ -117,6 +117,6 @@ class SaslSession:
         raise failure
 
     def _crashed(self, error: BaseException) -> None:
-        """A defect: whoever uses the connection learns of it, and the loop's exception handler too."""
+        """A defect. It ends the connection for its users, and is told to the loop's exception handler."""
         self._connection.abort(IngestdError(f"{self._broker}: re-authentication failed: {error!r}"))
         self._loop.call_exception_handler({"message": "re-authentication failed", "exception": error})
