@@ -46,12 +46,12 @@ def parse_records(
     append_timestamp: int | None,
     out: memoryview | None = None,
 ) -> ParsedRecords:
-    """Parse `count` records that fill `records` exactly into the buffers of Arrow columns.
+    """Parse `count` records, which fill `records` exactly, into the buffers of Arrow columns.
 
     Returns (offsets int64, timestamps int64, keys, values, headers). A binary column is (int32 offsets, data, validity
-    bitmap, number of nulls); headers are (int32 offsets into the header lists, header keys, header values).
-    `append_timestamp`, where given, is every record's timestamp. `out`, where given, has room for as many bytes as
-    `records`: the values' data is written there. Raises `CorruptBatch` for whatever does not add up.
+    bitmap, number of nulls). Headers are (int32 offsets into the header lists, header keys, header values).
+    `append_timestamp`, if given, is every record's timestamp. `out`, if given, has room for as many bytes as `records`,
+    and the values' data is written there. Raises `CorruptBatch` if lengths or counts are wrong.
     """
     data = memoryview(records).tobytes()
     reader = _Reader(data)
@@ -75,7 +75,7 @@ def parse_records(
 
 
 def _moved(buffers: BinaryBuffers, out: memoryview | None) -> BinaryBuffers:
-    """The same with its data in `out`, where given."""
+    """The same column with its data in `out`, if given."""
     if out is None:
         return buffers
     offsets, data, validity, nulls = buffers
@@ -87,9 +87,9 @@ def _moved(buffers: BinaryBuffers, out: memoryview | None) -> BinaryBuffers:
 class Record:
     """One record as a consumer sees it.
 
-    `headers`: names and values in order; a name that is not UTF-8 has U+FFFD in place of what is wrong. `partition` and
-    `leader_epoch` (of the leader that appended the record, KIP-101) are -1, and `topic` is empty, where a record was
-    not consumed from a topic. Any thread may read it.
+    `headers`: names and values in order. In a name, bytes that are not UTF-8 are replaced by U+FFFD. `leader_epoch` is
+    that of the leader that appended the record (KIP-101). If the record was not consumed from a topic, `topic` is
+    empty, and `partition` and `leader_epoch` are -1. Any thread may read it.
     """
 
     offset: int
@@ -115,9 +115,9 @@ def make_records(
     first: int,
     end: int,
 ) -> list[Record]:
-    """The same records as objects, those from offset `first` on and before `end`; all are checked.
+    """The records with offsets from `first` up to, not including, `end`, as objects. All records are checked.
 
-    `origin`: topic, partition, leader epoch and timestamp type of all of them.
+    `origin`: the topic, partition, leader epoch and timestamp type of all of them.
     """
     data = memoryview(records).tobytes()
     reader = _Reader(data)
@@ -150,11 +150,11 @@ def make_records(
 
 
 class RecordStream:
-    """Async iterator over records that come in lists: nothing is awaited for a record that is at hand.
+    """Async iterator over records that come in lists. It awaits nothing for a record that is at hand.
 
-    `more` gives the next list, which may be empty, or None at the end. `next_offset` is the offset after the
-    last record that was handed out, -1 before the first. Belongs to one event loop; for one task at a
-    time. Raises what `more` raises.
+    `more` gives the next list, which may be empty, or None at the end. `next_offset` is the offset after the last
+    record that was handed out, -1 before the first. Belongs to one event loop, for one task at a time. Raises what
+    `more` raises.
     """
 
     def __init__(self, more: Callable[[], Awaitable[list[Record] | None]]) -> None:
@@ -165,7 +165,7 @@ class RecordStream:
 
     @property
     def left(self) -> int:
-        """Records at hand."""
+        """The number of records at hand."""
         return len(self._records) - self._at
 
     def __aiter__(self) -> Self:
@@ -184,7 +184,7 @@ class RecordStream:
         return record
 
     def rest(self) -> list[Record]:
-        """Take all that is at hand at once."""
+        """Take all records at hand."""
         rest = self._records[self._at :]
         if rest:
             self.next_offset = rest[-1].offset + 1
@@ -192,7 +192,7 @@ class RecordStream:
         return rest
 
     def clear(self) -> None:
-        """Drop what is at hand."""
+        """Drop the records at hand."""
         self._records = []
         self._at = 0
 
@@ -217,7 +217,7 @@ class _Reader:
         self.end = len(data)
 
     def begin(self) -> None:
-        """Read a record's length, and let nothing behind its end be read."""
+        """Read a record's length. Nothing after its end can be read then."""
         self.end = len(self.data)
         length = self.varint()
         end = self.at + length
@@ -296,7 +296,7 @@ class _Reader:
 
 
 class _BinaryColumn:
-    """An Arrow binary column as it grows."""
+    """An Arrow binary column while it grows."""
 
     __slots__ = ("count", "data", "nulls", "offsets", "validity")
 
@@ -323,7 +323,7 @@ class _BinaryColumn:
 
 
 class _HeaderColumn:
-    """The headers of records as they grow."""
+    """The headers of records while they grow."""
 
     __slots__ = ("ends", "keys", "values")
 

@@ -49,7 +49,7 @@ def allocate(size: int) -> bytearray:
 
 
 def line_ends(raw: Buffer) -> bytearray:
-    """Where each line of `raw` ends: int32 positions of the delimiters, or of the end for a last line without one."""
+    """The end of each line of `raw`: int32 positions of the newlines, and of the end for a last line without one."""
     data = bytes(raw)
     ends = bytearray()
     start = 0
@@ -63,8 +63,8 @@ def line_ends(raw: Buffer) -> bytearray:
 def encode_lines(raw: Buffer, start: int, out: Buffer, limit: int, key: bytes | None) -> tuple[int, int, int]:
     """Write the lines of `raw` from `start` on as records with timestamp delta 0 and offset deltas from 0 on.
 
-    Stops before the record that would make them more than `limit` bytes (the first record may), or more than `out`
-    holds. Returns (where in `raw` the next line starts, bytes written, records); records is 0 when `out` holds none.
+    Stops before the record that would make them more than `limit` bytes (the first record may), or more than fits into
+    `out`. Returns (where in `raw` the next line starts, bytes written, records). records is 0 if none fits.
     """
     data = memoryview(raw).tobytes()
     _check_start(start, len(data))
@@ -98,14 +98,15 @@ def scatter_lines(
 ) -> tuple[int, int, int]:
     """Write each line of `raw` from `start` on as a record into the slot of its partition.
 
-    Line number `line` starts at `start`. `partitions` has an int32 for each line of `raw`; `keys`, where given, two
-    for each line: the key's span in `raw`, its start negative for no key. Slot p is `slot_bytes` of `scratch` from
-    p * slot_bytes on; `written` (int64) and `records` (int32) say for each slot what it holds, and are kept up.
+    Line number `line` starts at `start`. `partitions` has an int32 for each line of `raw`. `keys`, if given, has two
+    for each line: where the key starts and ends in `raw`; a negative start means no key. Slot p is `slot_bytes` of
+    `scratch` from p * slot_bytes on. `written` (int64) and `records` (int32) have the bytes and records of each slot,
+    and are updated.
 
-    Stops before the line whose record its slot has no room for (SLOT_FULL), or that would cost this call more than
-    `budget` bytes, counting `overhead` for the first record of a slot (BUDGET_SPENT). Returns (where that line starts,
-    its number, why it stopped). Raises `ValueError` for a partition without a slot, a line without a partition, and a
-    key outside `raw`.
+    Stops before the line whose slot has no room for its record (SLOT_FULL), or that would make this call take more than
+    `budget` bytes, with `overhead` for the first record of a slot (BUDGET_SPENT). Returns (where that line starts, its
+    number, why it stopped). Raises `ValueError` for a partition without a slot, a line without a partition, and a key
+    outside `raw`.
     """
     data = memoryview(raw).tobytes()
     _check_start(start, len(data))
@@ -166,10 +167,10 @@ def murmur2(key: Buffer) -> int:
 
 
 def partition_keys(raw: Buffer, keys: Buffer, partitions: int, keyless: int) -> bytearray:
-    """The partition of each key among `partitions`, as Java's default partitioner has it; int32 each.
+    """The partition of each key among `partitions`, as in Java's default partitioner; an int32 each.
 
-    `keys` holds two int32 for each: where it starts and ends within `raw`. A negative start is no key and gives
-    `keyless`. Raises `ValueError` for a key outside `raw` and for less than one partition.
+    `keys` has two int32 for each key: where it starts and ends in `raw`. A negative start means no key and gives
+    `keyless`. Raises `ValueError` for a key outside `raw`, and for less than one partition.
     """
     if not 0 < partitions <= _LONGEST_RECORD:
         raise ValueError(f"{partitions} partitions: expected at least 1")
@@ -195,7 +196,7 @@ def encode_record(
 
 
 def nullable(data: bytes | None) -> bytes:
-    """Bytes behind their length."""
+    """Bytes, after their length."""
     return _NO_BYTES if data is None else varint(len(data)) + data
 
 

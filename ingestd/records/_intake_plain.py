@@ -1,6 +1,6 @@
 """Records into batches one by one, in Python: the twin of `_intake_compiled`, for machines without a compiler.
 
-Same classes, same results. What a record looks like says `_encode_plain`; `loops` says which twin is in use.
+Same classes, same results. A record's fields are described in `_encode_plain`. `loops` picks the twin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordBuffer:
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.dones: list[Done | None] = []
-        """Whom to tell of each record's end, in order; None for nobody, and for those beyond its end nobody either."""
+        """The `done` of each record, in order; None for a record without one. It may end before the records do."""
 
     @property
     def size(self) -> int:
@@ -64,9 +64,9 @@ class RecordBuffer:
     ) -> int:
         """Add a record. Returns the bytes of all records so far.
 
-        Returns -1, and adds nothing, when there are records and this one would make them more than `limit` bytes, or
-        more than `most`. Raises `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond 64
-        bits, `TypeError` for what is not bytes.
+        Returns -1, and adds nothing, if there are records and this one would make them more than `limit` bytes, or more
+        than `most`. Raises `ValueError` for a record of 2 GiB or more, `OverflowError` for a timestamp beyond 64 bits,
+        `TypeError` for a key or value that is not bytes.
         """
         record = self._encode(key, value, _headers(headers), timestamp_ms)
         if self.records and (len(self._buffer) + len(record) > self.limit or self.records >= self.most):
@@ -100,11 +100,11 @@ class RecordBuffer:
         self.records += 1
 
     def view(self) -> memoryview:
-        """The records so far. Valid until the next `append` or `clear`; release it before."""
+        """The records so far. The view is valid until the next `append` or `clear`, and must be released before."""
         return memoryview(self._buffer).toreadonly()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all records."""
         self._buffer.clear()
         self.records = 0
         self.base_timestamp = self.max_timestamp = -1
@@ -112,51 +112,51 @@ class RecordBuffer:
 
 
 class Allowance:
-    """Bytes that may be held, and bytes that are."""
+    """How many bytes may be held, and how many are."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.shut = False
-        """Whether nothing is taken whatever is left."""
+        """Whether nothing is accepted, even if bytes are left."""
 
 
 class TopicIntake:
-    """Where the next record of a topic goes, as far as that is settled before it comes."""
+    """The open batch for the next record of a topic, as far as it is known before the record comes."""
 
     def __init__(self) -> None:
         self.sticky: RecordBuffer | None = None
-        """Of records without key and partition."""
+        """The batch for records without key and partition."""
         self.partitions: list[RecordBuffer | None] = []
-        """Of records that name their partition; empty where the topic's partitions are not known."""
+        """The batches for records that name their partition. Empty if the topic's partitions are not known."""
         self.murmur2 = False
-        """Whether murmur2 of a record's key chooses among all `partitions`, as in Java's producer."""
+        """Whether murmur2 of a record's key chooses one of all `partitions`, as in Java's producer."""
         self.index: Callable[[bytes, int], int] | None = None
-        """What else chooses, from the key and the number of partitions. An empty key goes the long way in any case."""
+        """Another function that chooses, from the key and the number of partitions. An empty key goes the long way."""
 
 
 class Places:
-    """Messages that are sent together by `RecordIntake.send_each`, and where each is once it has ended.
+    """Messages that `RecordIntake.send_each` sends together, and the partition and offset of each once it has ended.
 
-    A message is what `RecordIntake.send` takes: topic, value, key, partition, headers, timestamp in ms. `ended` is
-    called once, when every message has ended; never where there is none.
+    A message has the arguments of `RecordIntake.send`: topic, value, key, partition, headers, timestamp in ms. `ended`
+    is called once, when every message has ended. It is never called if there are no messages.
     """
 
     def __init__(self, messages: list[Any], ended: Callable[[], object]) -> None:
         self.messages = messages
         self.given = 0
-        """How many were accepted or refused: the place of the next one."""
+        """How many were accepted or refused: the index of the next one."""
         self.failures: list[tuple[int, Any]] = []
-        """Place and error of each message that failed, as they came."""
+        """Index and error of each message that failed, in the order of failing."""
         self.partitions = [-1] * len(messages)
-        """Each message's partition; -1 while it has not ended, and where it failed."""
+        """Each message's partition; -1 while it has not ended, and if it failed."""
         self.offsets = [-1] * len(messages)
-        """Each message's offset; -1 also where the broker did not say."""
+        """Each message's offset; -1 also if the broker did not say."""
         self._ended = ended
         self._left = len(messages)
 
     def refuse(self, error: Any) -> None:
-        """The next message was not accepted: it has failed with `error`. Raises `IndexError` where there is none."""
+        """The next message was not accepted: it has failed with `error`. Raises `IndexError` if there is none."""
         if self.given >= len(self.messages):
             raise IndexError("every message was given")
         self.given += 1
@@ -178,7 +178,7 @@ class Places:
 
 
 class _Place:
-    """One message of `Places`: the `done` of a record, cheaper than a callable of its own."""
+    """One message of `Places`: the `done` of its record. Cheaper than a closure."""
 
     __slots__ = ("index", "places")
 
@@ -194,9 +194,9 @@ class _Place:
 
 
 def tell_places(dones: list[Done | None], partition: int, base_offset: int) -> bool:
-    """Tell a batch's records where they are, if all who are to be told are of `Places`; else tell nobody: False.
+    """Tell a batch's records their offsets, if all their `done`s are of `Places`. Otherwise only return False.
 
-    `base_offset` is that of the first record; -1 where the broker did not say.
+    `base_offset` is that of the first record; -1 if the broker did not say.
     """
     if not all(done is None or type(done) is _Place for done in dones):
         return False
@@ -208,12 +208,12 @@ def tell_places(dones: list[Done | None], partition: int, base_offset: int) -> b
 
 
 class RecordIntake:
-    """The short way of a record into a batch that is open; `_take`, which a subclass has, is the long way.
+    """The short way of a record into an open batch. `_take`, which a subclass implements, is the long way.
 
-    A record goes the short way when it is settled which open batch it goes to, when that batch has records and stays
-    open with this one, when key and value are bytes, and while the allowance has bytes left and is not shut. So the
-    first record of a batch and the last go the long way. Between them no Python code runs for a record, except a hash
-    of its key that is not murmur2. The long way must do with a record what the short way would have done.
+    A record goes the short way if its open batch is known, if that batch has records and stays open with this one, if
+    key and value are bytes, and while the allowance has bytes left and is not shut. So the first record of a batch and
+    the last go the long way. Between them no Python code runs for a record, except a hash of its key other than
+    murmur2. The long way must do the same with a record as the short way.
     """
 
     def __init__(self, allowance: Allowance) -> None:
@@ -231,14 +231,15 @@ class RecordIntake:
         timestamp_ms: int | None = None,
         done: Done | None = None,
     ) -> None:
-        """Accept one record; `partition` None has the partitioner choose, `timestamp_ms` None is now.
+        """Accept one record. With `partition` None the partitioner chooses; `timestamp_ms` None is now.
 
         Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
-        or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
-        64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
+        or what ended the producer), `ValueError` for a record of 2 GiB or more, `OverflowError` for a timestamp beyond
+        64 bits, `TypeError` for a key or value that is not bytes. Then the record was not accepted, and `done` is not
+        called.
         """
         if type(value) in _BYTES and type(key) in _BYTES:
-            # First what may run foreign code (headers of any kind, a number that is none of ours), then the batch.
+            # First everything that may run a caller's code (headers, numbers of other classes), then the batch.
             field = _headers(headers)
             now = time.time_ns() // 1_000_000 if timestamp_ms is None else index(timestamp_ms)
             buffer = self._open_batch(topic, key, partition)
@@ -251,10 +252,10 @@ class RecordIntake:
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
 
     def send_each(self, places: Places) -> None:
-        """Accept the messages of `places`, from the first on that was not accepted or refused before.
+        """Accept the messages of `places`, beginning with the first that was not accepted or refused before.
 
-        Raises what `send` raises for the one that is next then, and `TypeError` or `ValueError` for one that is not
-        six values. Those before it were accepted.
+        Raises what `send` raises for the message that is next then, and `TypeError` or `ValueError` for a message that
+        is not six values. The messages before it were accepted.
         """
         while places.given < len(places.messages):
             topic, value, key, partition, headers, timestamp_ms = places.messages[places.given]

@@ -1,10 +1,10 @@
-"""The 61-byte header of a record batch (magic 2): read, written, patched in place, and checked by CRC-32C.
+"""The 61-byte header of a record batch (magic 2): read, write, patch in place, check by CRC-32C.
 
-A batch whose CRC is right is *sealed*. The encoders leave their batches unsealed, because whoever sends one writes the
-producer fields last: `patch_producer` seals. Bytes that no producer will patch are sealed by `seal`.
+A batch whose CRC is right is *sealed*. The encoders leave batches unsealed, because the sender writes the producer
+fields last: `patch_producer` seals. `seal` is for batches that no producer patches.
 
-Layout: https://kafka.apache.org/documentation/#recordbatch. The CRC covers everything from the attributes on, so base
-offset and leader epoch change without it, and nothing else does.
+Layout: https://kafka.apache.org/documentation/#recordbatch. The CRC covers everything from the attributes on. So only
+base offset and leader epoch can change without a new CRC.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_TIMESTAMP: Final = -1
 
 _MAGIC: Final = 2
 _LENGTH_ENDS: Final = 12
-"""The length field counts what follows it."""
+"""The length field counts the bytes after itself."""
 _SMALLEST_LENGTH: Final = HEADER_BYTES - _LENGTH_ENDS
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
@@ -74,7 +74,7 @@ _PRODUCER: Final = Struct(">qhi")
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The header's fields as they stand on the wire.
+    """The header's fields, as on the wire.
 
     `length` counts the bytes after the length field; `size` is the whole batch. `records` is the number of records,
     which compaction may have made smaller than `last_offset_delta` + 1. Timestamps are milliseconds, -1 for none.
@@ -121,7 +121,7 @@ class BatchHeader:
 
     @property
     def control(self) -> bool:
-        """Whether the records are markers of the broker's, not anybody's data."""
+        """Whether the records are markers that the broker wrote, not data."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -131,10 +131,10 @@ class BatchHeader:
 
 
 def read_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
-    """Read the header that starts at `offset`; the records behind it need not be there.
+    """Read the header that starts at `offset`. The records after it need not be there.
 
-    Raises `CorruptBatch` when fewer than 61 bytes are there, for another magic than 2, and for lengths and counts that
-    no batch can have. The CRC is not looked at (`check_crc`).
+    Raises `CorruptBatch` if there are fewer than 61 bytes, if the magic is not 2, and for lengths and counts that no
+    batch can have. The CRC is not checked (`check_crc` does that).
     """
     view = memoryview(buffer)
     if offset < 0 or len(view) - offset < HEADER_BYTES:
@@ -165,9 +165,9 @@ def write_unsealed_header(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> None:
-    """Fill the 61 bytes before records already in place, all but the CRC (0 until `patch_producer` or `seal`).
+    """Fill the 61 bytes before records that are in place, except the CRC (0 until `patch_producer` or `seal`).
 
-    `batch` is the whole batch and nothing more. `attributes` holds the bits beyond the codec. Timestamps in ms.
+    `batch` is the whole batch and nothing more. `attributes` has the bits above the codec. Timestamps in ms.
     """
     _HEADER.pack_into(
         batch, 0, base_offset, len(batch) - _LENGTH_ENDS, leader_epoch, _MAGIC, 0, attributes | codec, records - 1,
@@ -189,7 +189,7 @@ def write_header(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> None:
-    """Fill the 61 bytes before records already in place, CRC included. Arguments as for `write_unsealed_header`."""
+    """Fill the 61 bytes before records that are in place, with the CRC. Arguments as for `write_unsealed_header`."""
     write_unsealed_header(
         batch,
         records=records,
@@ -214,9 +214,9 @@ def seal(batch: memoryview) -> None:
 def patch_producer(
     batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
 ) -> None:
-    """Write who sends the batch, and seal it. `batch` is the whole batch and nothing more.
+    """Write the producer fields, and seal the batch. `batch` is the whole batch and nothing more.
 
-    The transactional bit is set or cleared, and the delete horizon bit cleared: a producer must not send it.
+    The transactional bit is set or cleared. The delete horizon bit is cleared, because a producer must not send it.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
     attributes &= ~(_TRANSACTIONAL | _DELETE_HORIZON)
@@ -226,18 +226,18 @@ def patch_producer(
 
 
 def codec_of(batch: memoryview) -> Codec:
-    """How the records of a batch are compressed, with nothing else looked at. Raises `UnsupportedCodec`."""
+    """How the records of a batch are compressed. Nothing else is checked. Raises `UnsupportedCodec`."""
     return Codec.of(batch[_ATTRIBUTES_AT + 1] & _CODEC_MASK)
 
 
 def patch_offset(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write where the batch stands in a partition's log; the CRC does not cover it."""
+    """Write the batch's offset and leader epoch in a partition's log. The CRC does not cover them."""
     _OFFSET.pack_into(batch, 0, base_offset)
     _EPOCH.pack_into(batch, _LENGTH_ENDS, leader_epoch)
 
 
 def check_crc(batch: Buffer, header: BatchHeader | None = None) -> None:
-    """Raise `CorruptBatch` unless `batch` is one whole batch whose CRC is right. `header`: its own, if read before."""
+    """Raise `CorruptBatch` unless `batch` is one whole batch whose CRC is right. `header`: its header, if known."""
     view = memoryview(batch)
     if header is None:
         header = read_header(view)
@@ -251,9 +251,9 @@ def check_crc(batch: Buffer, header: BatchHeader | None = None) -> None:
 
 
 def split_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """Whole batches of a fetch answer, in order, as views; a torn last one is left out.
+    """The whole batches of a fetch answer, in order, as views. A torn last one is left out.
 
-    Raises `CorruptBatch` for a length that no batch can have. Nothing else is looked at.
+    Raises `CorruptBatch` for a length that no batch can have. Nothing else is checked.
     """
     view = memoryview(buffer)
     at = 0

@@ -1,4 +1,4 @@
-"""A record batch built record by record: what a producer fills while its linger runs."""
+"""A record batch built record by record. A producer fills it while its linger runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _threads: Final = threading.local()
 class BatchBuilder(RecordBuffer):
     """Collects records with `append(key, value, headers, timestamp_ms)` until `build` makes a batch of them.
 
-    `append` gives the bytes of the records so far, or -1 when this record would make them more than `limit`: nothing
-    was added; build, and append it to the next batch. A record larger than `limit` gets a batch of its own.
-    Not thread-safe.
+    `append` returns the bytes of the records so far. It returns -1 if this record would make them more than `limit`;
+    then nothing was added: build, and append the record to the next batch. A record larger than `limit` gets a batch of
+    its own. Not thread-safe.
     """
 
     @property
@@ -29,9 +29,9 @@ class BatchBuilder(RecordBuffer):
         return max(self.limit - self.size, 0)
 
     def build(self, compression: Compression) -> bytearray:
-        """The batch, not sealed (see `batch.patch_producer`), and begin anew. Raises `ValueError` without records.
+        """Make the batch, not sealed (see `batch.patch_producer`), and start over. Raises `ValueError` without records.
 
-        Where compression gains nothing the records are stored as they are.
+        If compression gains nothing, the records are stored as they are.
         """
         if not self.records:
             raise ValueError("a batch needs a record")
@@ -60,8 +60,8 @@ class BatchBuilder(RecordBuffer):
 def _scratch(size: int) -> memoryview:
     """`size` bytes of this thread's memory to compress into.
 
-    What a batch keeps is then exactly as large as it is. Memory as large as the records, cut after compression, would
-    come fresh from the kernel for every batch, page by page (a twentieth of all that producing costs).
+    So the memory of a batch has exactly the size of the batch. The alternative is memory as large as the records, cut
+    after compression. The kernel would give it fresh for every batch, page by page: 5 % of the cost of producing.
     """
     scratch: bytearray | None = getattr(_threads, "scratch", None)
     if scratch is None or len(scratch) < size:

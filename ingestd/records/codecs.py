@@ -1,9 +1,9 @@
-"""The five codecs of record batches: compress into a given buffer, decompress within a given bound.
+"""The five codecs of record batches: compress into a given buffer, decompress within a given limit.
 
-Frames are what Kafka's Java reader takes: lz4 in independent blocks, snappy in xerial's framing, zstd with its content
-size, gzip as one member. What is read may come from any client: linked lz4 blocks, plain snappy, zstd frames without a
-size, several gzip members. A stream that would grow beyond the bound is `CorruptBatch`, found before the memory is
-taken.
+Written frames are those that Kafka's Java reader takes: lz4 in independent blocks, snappy in xerial's framing, zstd
+with its content size, gzip as one member. Read frames may come from any client: linked lz4 blocks, plain snappy, zstd
+frames without a size, several gzip members. A stream that would become larger than the limit is `CorruptBatch`. That is
+found before the memory is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Codec", "Compression", "Compressor", "compressor", "decompress"]
 
 
 class Codec(IntEnum):
-    """Compression type, as in the low three bits of a batch's attributes."""
+    """The compression type: the low three bits of a batch's attributes."""
 
     none = 0
     gzip = 1
@@ -60,10 +60,10 @@ _LEVELS: Final[dict[Codec, range]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A codec and its level, None for the default; none and snappy have no level.
+    """A codec and its level; None is the default level. none and snappy have no level.
 
-    gzip: 1 to 9, by default 2; up to 3 they are isal's, above zlib's. zstd: -7 to 22, by default 1. lz4: 1 to 17 as
-    Kafka has them, all of the high compression kind, or 0, the default, or below 0: faster and weaker.
+    gzip: 1 to 9, by default 2. Up to 3 isal compresses, above zlib. zstd: -7 to 22, by default 1. lz4: 1 to 17, Kafka's
+    levels, are high compression; 0 is the default; below 0 is faster and weaker.
     """
 
     codec: Codec = Codec.none
@@ -77,7 +77,7 @@ class Compression:
 
     @classmethod
     def parse(cls, name: str, level: int | None = None) -> Compression:
-        """From a configuration's words. Raises `UnsupportedCodec` for an unknown name or level."""
+        """From a name and a level, as in a configuration. Raises `UnsupportedCodec` if one of them is unknown."""
         try:
             codec = Codec[name]
         except KeyError:
@@ -87,14 +87,14 @@ class Compression:
 
 
 class Compressor(Protocol):
-    """Compresses the records of one batch at a time; of one thread."""
+    """Compresses the records of one batch at a time. Belongs to one thread."""
 
     def compress(self, data: Buffer) -> Buffer:
         """The compressed form, in memory of its own."""
         ...
 
     def compress_into(self, data: Buffer, out: memoryview) -> int:
-        """Write the compressed form to `out`; its length, or -1 when it does not fit (`out` is then undefined)."""
+        """Write the compressed form to `out`. Returns its length, or -1 (and `out` is undefined) if it does not fit."""
         ...
 
 
@@ -102,7 +102,7 @@ _pool: Final = threading.local()
 
 
 def compressor(compression: Compression) -> Compressor:
-    """This thread's compressor for `compression`, made once: its tables are warm and its memory is taken."""
+    """This thread's compressor for `compression`. It is made once, so its tables and memory are used again."""
     made: dict[Compression, Compressor]
     try:
         made = _pool.made
@@ -115,10 +115,10 @@ def compressor(compression: Compression) -> Compressor:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
-    """The bytes that `data` stands for, at most `limit` of them.
+    """`data` decompressed, at most `limit` bytes. With `Codec.none` that is `data` itself.
 
-    Raises `CorruptBatch` for a stream that is damaged, torn, followed by other bytes, or longer than `limit`. No more
-    than `limit` bytes, and the codec's own window, are ever taken for it. With `Codec.none`, `data` itself.
+    Raises `CorruptBatch` for a stream that is damaged, torn, followed by other bytes, or larger than `limit`. It never
+    takes more memory than `limit` bytes and the codec's own window.
     """
     try:
         return _READERS[codec](memoryview(data), limit)
@@ -131,7 +131,7 @@ def _too_long(codec: Codec, limit: int) -> CorruptBatch:
 
 
 def _fitted(data: Buffer, out: memoryview) -> int:
-    """Copy to `out`; the length, or -1 when it does not fit."""
+    """Copy to `out`. Returns the length, or -1 if it does not fit."""
     view = memoryview(data)
     if len(view) > len(out):
         return -1
@@ -167,11 +167,11 @@ def _read_plain(data: memoryview, limit: int) -> Buffer:
 _GZIP_SIZE_BYTES: Final = 4
 _GZIP_PIECE: Final = 64 * 1024
 _DEFLATE_EXPANSION: Final = 1032
-"""The most bytes that deflate makes of one."""
+"""The most bytes that one byte of deflate can stand for."""
 
 
 class _Gzip:
-    """isal for the low levels; zlib for those who would rather spend time than bytes."""
+    """isal for the low levels; zlib for the high ones, which are slow and make fewer bytes."""
 
     def __init__(self, level: int | None) -> None:
         self._level = 2 if level is None else level
@@ -194,7 +194,7 @@ def _read_gzip(data: memoryview, limit: int) -> Buffer:
     while True:
         stream = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         while not stream.eof:
-            # The trailer says how much comes, of a single honest member; the bytes bound what it may say.
+            # The trailer of a single, correct member tells the size. The number of bytes bounds what it may claim.
             piece: bytes = stream.decompress(rest, max_length=min(_gzip_guess(data), limit - total + 1))
             rest = b""
             total += len(piece)
@@ -236,4 +236,4 @@ _DAMAGE: Final = (
     cast("type[Exception]", igzip_lib.IsalError),  # isal's stub takes the class for an instance
     zstandard.ZstdError,
 )
-"""What the libraries raise for damaged bytes."""
+"""The exceptions of the libraries for damaged bytes."""

@@ -1,7 +1,7 @@
 """Records as columns in Arrow's memory layout: plain buffers, no object per record, no pyarrow.
 
-Integers are in this machine's byte order, as Arrow has them in memory. A validity bitmap has bit i % 8 of byte i // 8
-set where value i is not null. https://arrow.apache.org/docs/format/Columnar.html
+Integers are in this machine's byte order, as in Arrow. In a validity bitmap, bit i % 8 of byte i // 8 is set if value i
+is not null. https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["BinaryColumn", "Columns", "HeaderColumn"]
 class BinaryColumn:
     """Arrow's `binary`, or `utf8` for header keys: value i is data[offsets[i]:offsets[i + 1]].
 
-    `offsets`: int32, one more than values. `validity`: the bitmap, None when no value is null. `nulls`: how many are.
+    `offsets`: int32, one more than values. `validity`: the bitmap, None if no value is null. `nulls`: how many are
+    null.
     """
 
     offsets: Buffer

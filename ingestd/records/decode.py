@@ -1,4 +1,4 @@
-"""A record batch read: as columns for machines, as records for people."""
+"""Reads a record batch: as columns, or as records."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 LARGEST_RECORDS_BYTES: Final = 256 * 1024 * 1024
-"""How large the records of one batch may be when decompressed, unless the caller says otherwise."""
+"""The most bytes of one batch's records when decompressed, unless the caller gives another limit."""
 
 
 class TimestampType(IntEnum):
-    """Who stamped a record."""
+    """What a record's timestamp is: the time that the producer gave, or the time of the append."""
 
     create_time = 0
     log_append_time = 1
 
 
 class ControlKind(IntEnum):
-    """What a transaction marker says of the transaction that it ends."""
+    """What a transaction marker says about the transaction that it ends."""
 
     abort = 0
     commit = 1
@@ -65,11 +65,10 @@ _CONTROL_VALUE: Final = Struct(">hi")
 
 
 def decode_columns(batch: Buffer, *, header: BatchHeader | None = None, limit: int = LARGEST_RECORDS_BYTES) -> Columns:
-    """The records of one whole batch as columns, a control batch's too. The CRC is the caller's affair (`check_crc`).
+    """The records of one whole batch as columns, also of a control batch. The caller checks the CRC (`check_crc`).
 
-    `header` is the batch's own, if it was read before.
-    Raises `CorruptBatch` for whatever does not add up and for records of more than `limit` bytes when decompressed,
-    `UnsupportedCodec` for an unknown codec.
+    `header` is the batch's header, if it was read before. Raises `CorruptBatch` if lengths or counts are wrong or the
+    decompressed records have more than `limit` bytes, `UnsupportedCodec` for an unknown codec.
     """
     view = memoryview(batch)
     return _columns(header or read_header(view), view, limit)
@@ -85,9 +84,10 @@ def decode_records(
     header: BatchHeader | None = None,
     limit: int = LARGEST_RECORDS_BYTES,
 ) -> list[Record]:
-    """The records of one whole batch from offset `first` on and before `end`, as of a topic's partition.
+    """The records of one whole batch with offsets from `first` up to, not including, `end`.
 
-    A control batch's are its markers, in Kafka's own form (`decode_control`). The rest is as for `decode_columns`.
+    `topic` and `partition` are given to each record. The records of a control batch are its markers, in Kafka's own
+    form (see `decode_control`). The rest is as for `decode_columns`.
     """
     view = memoryview(batch)
     header = header or read_header(view)
@@ -106,9 +106,9 @@ def decode_records(
 
 
 def decode_control(batch: Buffer) -> list[ControlMarker]:
-    """The transaction markers of a control batch; none for one that holds other markers (Raft's own).
+    """The transaction markers of a control batch; an empty list if it holds other markers (those of Raft).
 
-    Raises `CorruptBatch` also when it is no control batch.
+    Raises `CorruptBatch`, also if it is no control batch.
     """
     view = memoryview(batch)
     header = read_header(view)
@@ -167,7 +167,7 @@ def _column(buffers: BinaryBuffers) -> BinaryColumn:
 
 
 def _text(column: BinaryColumn) -> BinaryColumn:
-    """The column with what is not UTF-8 replaced by U+FFFD, as Kafka's own reader does."""
+    """The column with U+FFFD in place of bytes that are not UTF-8, as Kafka's own reader has it."""
     data = memoryview(column.data)
     if not data:
         return column
@@ -178,7 +178,7 @@ def _text(column: BinaryColumn) -> BinaryColumn:
     except UnicodeDecodeError:
         pass
     else:
-        # Valid as a whole, and no value begins within a character: each is valid by itself.
+        # All of it is valid, and no value begins within a character. So each value is valid.
         if not any(offset < len(data) and data[offset] & 0xC0 == 0x80 for offset in offsets):
             return column
     pieces = [str(data[offsets[index] : offsets[index + 1]], "utf-8", "replace").encode() for index in range(count)]

@@ -1,7 +1,7 @@
-"""Lines to ready record batches: every line of a buffer becomes the value of a record, byte for byte but its newline.
+"""Lines to ready record batches. Each line of a buffer, without its newline, becomes the value of a record.
 
-The batches are not sealed: whoever sends one patches the producer fields, and that computes the CRC
-(`batch.patch_producer`, or `batch.seal` where no producer comes).
+The batches are not sealed. Their sender patches the producer fields, which computes the CRC (`batch.patch_producer`).
+`batch.seal` is for batches that no producer sends.
 
 An empty line is a record with an empty value. A last line without a newline is a record too. All records of a call
 carry one timestamp.
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 __all__ = ["GATHERED", "LARGEST_BATCH_BYTES", "LineBatch", "LineEncoder", "LineEncoding"]
 
 LARGEST_BATCH_BYTES: Final = 1 << 30
-"""Most that `batch_bytes` may be."""
+"""The largest `batch_bytes`."""
 
 GATHERED: Final = 2
-"""How many times `batch_bytes` the records of a compressed batch may be before compression."""
+"""The records of a compressed batch may have this many times `batch_bytes` before compression."""
 
 _LIKELY: Final = GATHERED + 0.5
-"""How many times smaller lines must have become for the next batch to gather so many."""
+"""If the last lines became this many times smaller, the next batch gathers `GATHERED` times `batch_bytes`."""
 
 _RECORD_OVERHEAD: Final = 32
-"""More than a record without headers takes besides its key and value."""
+"""Bytes. A record without headers takes less than this besides its key and value."""
 
 _SCRATCH_BYTES: Final = 64 << 20
-"""What the slots of all partitions may take together, unless there are so many that each has the smallest size."""
+"""Most bytes of all partitions' slots together, unless there are so many that each has the smallest size."""
 _SMALLEST_SLOT: Final = 64 << 10
 _UNLIMITED: Final = 1 << 62
 
 
 class LineBatch(NamedTuple):
-    """One batch within `out`: target partition, where it lies, its records, and their bytes before compression."""
+    """One batch in `out`: target partition, position, length, number of records, their bytes before compression."""
 
     partition: int
     start: int
@@ -51,18 +51,18 @@ class LineBatch(NamedTuple):
 
 
 class LineEncoding(NamedTuple):
-    """What one call made of `raw[:consumed]`; the rest did not fit. Batches of one partition are in order."""
+    """The batches that one call made of `raw[:consumed]`; the rest did not fit. Those of a partition are in order."""
 
     consumed: int
     batches: list[LineBatch]
 
 
 class LineEncoder:
-    """Makes record batches whose records take at most `batch_bytes` as they are sent; a longer line gets its own batch.
+    """Makes record batches with at most `batch_bytes` of records as they are sent. A longer line gets its own batch.
 
-    A compressed batch holds up to `GATHERED` times as much, for as long as lines compress so well: fewer batches cost
-    less here, on the way and in the broker. Keeps scratch memory between calls, and how well the last lines compressed.
-    Not thread-safe.
+    A compressed batch gathers up to `GATHERED` times as many bytes, for as long as lines compress that well: fewer
+    batches cost less here, on the network and in the broker. Between calls it keeps scratch memory, and how well the
+    last lines compressed. Not thread-safe.
     """
 
     def __init__(self, compression: Compression, batch_bytes: int) -> None:
@@ -73,7 +73,7 @@ class LineEncoder:
         self._largest = batch_bytes if compression.codec is Codec.none else GATHERED * batch_bytes
         """Most bytes of records before compression."""
         self._gather = self._largest
-        """As many as are likely to compress to `batch_bytes`."""
+        """The bytes that will probably compress to `batch_bytes`."""
         self._scratch = bytearray()
         self._slots: mmap | None = None
 
@@ -82,8 +82,8 @@ class LineEncoder:
     ) -> LineEncoding:
         """Encode lines of `raw`, all for one partition, into batches in `out`, as many as fit.
 
-        Always consumes something when `out` is as large as `raw` and the key and 64 KiB together; raises `BufferFull`
-        when `out` has no room for the first record, `ValueError` for a line of 2 GiB.
+        It always consumes something if `out` is as large as `raw`, the key and 64 KiB together. Raises `BufferFull` if
+        `out` has no room for the first record, `ValueError` for a line of 2 GiB.
         """
         lines = memoryview(raw)
         batches: list[LineBatch] = []
@@ -103,14 +103,14 @@ class LineEncoder:
     def _encode_plain(
         self, lines: memoryview, start: int, output: _Output, key: bytes | None, partition: int
     ) -> tuple[int, LineBatch | None]:
-        """Records go where they stay."""
+        """Write the records straight to their place in `out`."""
         end, written, records = encode_lines(lines, start, output.records_room(), self._batch_bytes, key)
         return end, output.finish(partition, Codec.none, written, records, written) if records else None
 
     def _encode_compressed(
         self, lines: memoryview, start: int, output: _Output, key: bytes | None, partition: int
     ) -> tuple[int, LineBatch | None]:
-        """Records go to scratch memory and from there, compressed, where they stay."""
+        """Write the records to scratch memory, then compress them to their place in `out`."""
         scratch, end, written, records = self._encode_to_scratch(lines, start, self._gather, key)
         room = len(output.records_room())
         most = self._batch_bytes if records > 1 else written
@@ -122,7 +122,7 @@ class LineEncoder:
             self._gather = self._batch_bytes
             return self._encode_compressed(lines, start, output, key, partition)
         elif not output.used and room:
-            # The first batch, and it neither compresses nor fits: so many lines as fit in any case.
+            # It is the first batch, and it neither compresses nor fits: take only as many lines as surely fit.
             scratch, end, written, records = self._encode_to_scratch(lines, start, min(room, self._batch_bytes), key)
             if written <= room:
                 batch = output.compress(partition, memoryview(scratch)[:written], records, written)
@@ -152,19 +152,18 @@ class LineEncoder:
     ) -> LineEncoding:
         """Encode lines of `raw` for many partitions, in one pass, into batches in `out`.
 
-        `chosen` holds an int32 for each line: its partition, 0 to `partitions` - 1. `keys`, where given, holds two
-        int32 for each line: where its key starts and ends within `raw`, a negative start for no key.
+        `chosen` has an int32 for each line: its partition, 0 to `partitions` - 1. `keys`, if given, has two int32 for
+        each line: where its key starts and ends in `raw`. A negative start means no key.
 
-        Lines that do not fit are left, whatever their partition: `consumed` is a prefix of `raw`. Always consumes
-        something when `out` is as large as `raw` and the first key and 64 KiB together; raises `BufferFull` when `out`
-        has no room for the first record, `ValueError` for a partition out of range or a line that `chosen` or `keys`
-        lack.
+        From the first line that does not fit, all lines are left: `consumed` is a prefix of `raw`. It always consumes
+        something if `out` is as large as `raw`, the first key and 64 KiB together. Raises `BufferFull` if `out` has no
+        room for the first record, `ValueError` for a partition out of range, or a line that `chosen` or `keys` lack.
         """
         lines = memoryview(raw)
         run = _PartitionedRun(self, lines, chosen, keys, partitions)
         encoding = None
         if self._compression.codec is not Codec.none:
-            # Compressed, all of `raw` nearly always fits; only where it does not is room counted as if nothing shrank.
+            # Compressed, all of `raw` nearly always fits. If it does not, room is counted as if nothing compressed.
             encoding = run.encode(_Output(out, self._compression, timestamp_ms), reserve=False)
         if encoding is None:
             encoding = run.encode(_Output(out, self._compression, timestamp_ms), reserve=True)
@@ -172,7 +171,7 @@ class LineEncoder:
         return _progress(encoding.consumed, encoding.batches, len(lines), len(out))
 
     def slots(self, partitions: int) -> tuple[Buffer, int]:
-        """Scratch memory with a slot for each partition, and the bytes of a slot. Untouched pages cost nothing."""
+        """Scratch memory with a slot for each partition, and the bytes of a slot. Unused pages cost nothing."""
         if partitions <= 0:
             raise ValueError(f"{partitions} partitions: expected at least 1")
         slot_bytes = min(self._batch_bytes, max(_SMALLEST_SLOT, _SCRATCH_BYTES // partitions))
@@ -182,7 +181,7 @@ class LineEncoder:
 
 
 class _Output:
-    """Where ready batches go, one behind the other."""
+    """The output buffer: ready batches, one after the other."""
 
     def __init__(self, out: memoryview, compression: Compression, timestamp_ms: int) -> None:
         self._out = out
@@ -192,7 +191,7 @@ class _Output:
         self.used = 0
 
     def records_room(self) -> memoryview:
-        """Where the next batch's records may go; its header goes before."""
+        """The memory for the next batch's records. Its header goes before them."""
         return self._out[self.used + HEADER_BYTES :]
 
     @property
@@ -201,9 +200,9 @@ class _Output:
         return len(self._out) - self.used
 
     def compress(self, partition: int, records: memoryview, count: int, most: int) -> LineBatch | None:
-        """Make a batch of `records`, stored as they are where compression gains nothing.
+        """Make a batch of `records`. They are stored as they are if compression gains nothing.
 
-        None when it does not fit, or its records would take more than `most` bytes.
+        None if it does not fit, or if its records would take more than `most` bytes.
         """
         size = len(records)
         room = self.records_room()[:most]
@@ -245,7 +244,7 @@ class _PartitionedRun:
         self._records = memoryview(bytearray(4 * partitions)).cast("i")
 
     def encode(self, output: _Output, *, reserve: bool) -> LineEncoding | None:
-        """Fill slots and turn full ones into batches. None when a batch did not fit, which `reserve` prevents."""
+        """Fill slots and turn full ones into batches. None if a batch did not fit, which `reserve` prevents."""
         batches: list[LineBatch] = []
         start = line = 0
         self._clear()
@@ -279,7 +278,7 @@ class _PartitionedRun:
         return LineEncoding(start, batches)
 
     def _flush(self, partition: int, output: _Output) -> LineBatch | None:
-        """Turn what a slot holds into a batch, and empty it."""
+        """Turn the records of a slot into a batch, and empty the slot."""
         at = partition * self._slot_bytes
         records = self._slots[at : at + self._written[partition]]
         batch = output.compress(partition, records, self._records[partition], len(records))
@@ -296,7 +295,7 @@ class _PartitionedRun:
         return memoryview(scratch)[:written]
 
     def _pending(self) -> int:
-        """Bytes that the slots' records and their headers take when nothing shrinks."""
+        """Bytes that the slots' records and their batches' headers take if nothing compresses."""
         return sum(self._written) + HEADER_BYTES * sum(1 for records in self._records if records)
 
     def _clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The hot loops in use: compiled where the module could be built, in Python otherwise, which is logged once."""
+"""Picks the hot loops: the compiled ones, or those in Python if a module was not built. That is logged once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 COMPILED: Final[bool] = _encode.NAME == "compiled"
-"""Whether the fast loops are in use."""
+"""Whether the compiled loops are in use."""
 
 FINISHED = _encode.FINISHED
 SLOT_FULL = _encode.SLOT_FULL

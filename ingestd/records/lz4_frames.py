@@ -1,8 +1,8 @@
-"""lz4 in the frame format, as Kafka wants it: independent blocks, no checksums.
+"""lz4 in the frame format that Kafka reads: independent blocks, no checksums.
 
-Blocks of 64 KiB, each compressed by itself: measured, the fastest of block sizes and ways (the compressor's table
-then fits the first-level cache), at 2 % more bytes than blocks of 4 MiB. The frame's header is constant.
-Checksums within a frame that was read are not verified: the batch's CRC-32C covers the same bytes.
+Blocks have 64 KiB, and each is compressed by itself. Measured, this is the fastest: the compressor's table fits the
+first-level cache. It makes 2 % more bytes than blocks of 4 MiB. The frame's header is constant. Checksums in frames
+that are read are not verified, because the batch's CRC-32C covers the same bytes.
 
 Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
 """
@@ -41,13 +41,13 @@ _LENGTH: Final = Struct("<I")
 
 _BLOCK: Final = 64 * 1024
 _HEADER: Final = _START.pack(_MAGIC, _VERSION | _INDEPENDENT, 4 << 4) + b"\x82"
-"""Version 1, independent blocks of at most 64 KiB, and the checksum of just that."""
+"""Version 1, independent blocks of at most 64 KiB, and the checksum of these two bytes."""
 
 _HIGHEST_LEVEL: Final = 12
 
 
 class Lz4:
-    """Compresses into frames. `level`: None or 0 the default, above it high compression, below it acceleration."""
+    """Compresses into frames. `level`: None or 0 is the default, above 0 is high compression, below 0 acceleration."""
 
     def __init__(self, level: int | None) -> None:
         self._mode: Literal["default", "fast", "high_compression"] = "default"
@@ -72,7 +72,7 @@ class Lz4:
         return out
 
     def compress_into(self, data: Buffer, out: memoryview) -> int:
-        """Write one frame to `out`; its length, or -1 when it does not fit."""
+        """Write one frame to `out`. Returns its length, or -1 if it does not fit."""
         view = memoryview(data)
         room = len(out) - _LENGTH.size
         at = len(_HEADER)
@@ -98,7 +98,7 @@ class Lz4:
 
 
 def read_lz4(data: memoryview, limit: int) -> Buffer:
-    """What one frame stands for. Raises `CorruptBatch`, among others for more than `limit` bytes."""
+    """The content of one frame. Raises `CorruptBatch`, also for more than `limit` bytes."""
     if len(data) < len(_HEADER):
         raise CorruptBatch("lz4: the frame ends within its header")
     magic, flags, descriptor = _START.unpack_from(data)
@@ -129,7 +129,7 @@ def read_lz4(data: memoryview, limit: int) -> Buffer:
 
 
 def _blocks(data: memoryview, at: int, flags: int, largest: int) -> list[tuple[int, int, bool]]:
-    """Where each block's data starts, its length, and whether it is stored as it is; the frame must end with `data`."""
+    """For each block, where its data starts, its length, and whether it is stored. The frame must end with `data`."""
     blocks = []
     trailer = _CHECKSUM_BYTES if flags & _BLOCK_CHECKSUMS else 0
     while True:
@@ -166,7 +166,7 @@ def _read_independent(data: memoryview, blocks: list[tuple[int, int, bool]], lar
 
 
 def _read_linked(data: memoryview, room: int) -> bytes:
-    """No Kafka producer writes these, and brokers refuse them; but a log may hold what an old broker let in."""
+    """No Kafka producer writes these, and brokers refuse them. But a log may have some that an old broker accepted."""
     stream = lz4.frame.LZ4FrameDecompressor()
     out: bytes = stream.decompress(data, max_length=room + 1)
     if len(out) > room:

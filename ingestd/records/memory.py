@@ -1,6 +1,6 @@
-"""Memory for what batches become: each thread's large buffers, used again once nobody looks at them.
+"""Memory for decompressed batches: each thread's large buffers, used again once no view of them is left.
 
-Fresh memory costs more than what is done with it: the kernel clears it page by page.
+Fresh memory costs more than the work that is done in it, because the kernel clears it page by page.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ _memory: Final = _Memory()
 
 
 def take(size: int) -> memoryview:
-    """A view of `size` bytes of undefined content. It may go to another thread; its memory comes back by itself."""
+    """A view of `size` bytes of undefined content. It may go to another thread. Its memory comes back by itself."""
     return _memory.buffers.take(size)

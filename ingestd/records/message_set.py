@@ -1,9 +1,9 @@
-"""Message sets (magic 0 and 1), which Kafka kept before record batches: written for old brokers, read from old logs.
+"""Message sets (magic 0 and 1), Kafka's format before record batches. Written for old brokers, read from old logs.
 
-A set is messages one after the other. A compressed one is a single wrapper message whose value is a set: its inner
-offsets are absolute in magic 0 and relative in magic 1, where the wrapper has the offset of the last. Magic 1 (Kafka
-0.10) brought timestamps; neither knows headers, producers or transactions. CRC-32, not CRC-32C, covers a message from
-its magic on. kio has neither this format nor the versions of Produce and Fetch that carry it.
+A set is messages, one after the other. A compressed set is a single wrapper message whose value is a set. The offsets
+in it are absolute in magic 0 and relative in magic 1, where the wrapper has the offset of the last. Magic 1 (Kafka
+0.10) brought timestamps. Neither has headers, producers or transactions. CRC-32, not CRC-32C, covers a message from its
+magic on. kio has neither this format nor the versions of Produce and Fetch that carry it.
 
 Layout: https://kafka.apache.org/documentation/#messageset
 """
@@ -33,7 +33,7 @@ _LOG_APPEND_TIME: Final = 0x08
 _FIRST_WITH_BATCHES: Final = 2
 
 _START: Final = Struct(">qi")
-"""Offset, and the length of what follows."""
+"""Offset, and the length of the rest."""
 _CRC: Final = Struct(">I")
 _HEAD: Final = Struct(">bb")
 _TIMESTAMP: Final = Struct(">q")
@@ -47,14 +47,14 @@ _CONVERTED_BYTES: Final = 1024 * 1024
 
 _LZ4_CHECKSUM_AT: Final = 6
 _LZ4_OLD_CHECKSUM: Final = 0x1A
-"""For `lz4_frames`' constant header, by the rule of Kafka 0.8 and 0.9: the frame's magic is hashed too (KAFKA-3160)."""
+"""The checksum of `lz4_frames`' header by the rule of Kafka 0.8 and 0.9, which also hashes its magic (KAFKA-3160)."""
 
 
 # Writing
 
 
 def encode_message_set(records: Iterable[Record], magic: int, compression: Compression) -> bytes:
-    """The records as a producer sends them: offsets from 0 on, whatever they say; times are left out in magic 0.
+    """The records as a producer sends them: with offsets from 0 on, and in magic 0 without timestamps.
 
     Raises `UnsupportedVersion` for a record with headers, `UnsupportedCodec` for zstd.
     """
@@ -79,9 +79,9 @@ def encode_message_set(records: Iterable[Record], magic: int, compression: Compr
 
 
 def message_set_of_batch(batch: memoryview, magic: int) -> bytes:
-    """The same records as a message set, compressed alike. `batch` is a whole record batch, sealed or not.
+    """The records of `batch` as a message set with the same codec. `batch` is a whole record batch, sealed or not.
 
-    Raises what `encode_message_set` raises, `CorruptBatch`.
+    Raises what `encode_message_set` raises, and `CorruptBatch`.
     """
     return encode_message_set(decode_records(batch), magic, Compression(read_header(batch).codec))
 
@@ -102,12 +102,12 @@ def _nullable(data: Buffer | None) -> tuple[bytes, Buffer]:
 
 
 def batches_of(buffer: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> Iterator[memoryview]:
-    """Whole record batches of a fetch answer, in order; a torn last one is left out. Messages become batches.
+    """The whole record batches of a fetch answer, in order. A torn last one is left out. Messages become batches.
 
-    Batches are views into `buffer`, with nothing but their length looked at. Runs of messages of magic 0 and 1 become
-    uncompressed, sealed batches in memory of their own, made one by one as they are asked for; the wrappers of one
+    Batches are views into `buffer`; only their length is checked. Runs of messages of magic 0 and 1 become
+    uncompressed, sealed batches in memory of their own, made one by one during the iteration. All wrappers of one
     answer may hold `limit` bytes together. Raises `CorruptBatch` (checksums of messages included) and
-    `UnsupportedCodec`, after what came before.
+    `UnsupportedCodec`, after the batches before the fault.
     """
     view = memoryview(buffer)
     at = 0
@@ -129,7 +129,7 @@ def batches_of(buffer: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> Iterato
 
 
 def _end_of_messages(view: memoryview, at: int) -> int:
-    """Where the messages that begin at `at` end, or the first torn one begins."""
+    """The end of the run of messages that begins at `at`, or the start of the first torn one."""
     while len(view) - at > _MAGIC_AT and view[at + _MAGIC_AT] < _FIRST_WITH_BATCHES:
         length: int = _START.unpack_from(view, at)[1]
         if length < _SMALLEST[view[at + _MAGIC_AT]]:
@@ -141,10 +141,10 @@ def _end_of_messages(view: memoryview, at: int) -> int:
 
 
 def decode_message_set(buffer: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) -> Iterator[Record]:
-    """The records of whole messages, one by one, with their offsets in the log; wrappers are opened.
+    """The records of whole messages, one by one, with their offsets in the log. Wrappers are opened.
 
-    All wrappers together may hold `limit` bytes, and no more is taken for them. Raises `CorruptBatch` for whatever
-    does not add up, checksums included, and `UnsupportedCodec`, after the records that came before.
+    All wrappers together may hold `limit` bytes, and no more memory is taken for them. Raises `CorruptBatch` (checksums
+    included) and `UnsupportedCodec`, after the records before the fault.
     """
     view = memoryview(buffer)
     left = limit
@@ -166,7 +166,7 @@ def decode_message_set(buffer: Buffer, *, limit: int = LARGEST_RECORDS_BYTES) ->
             inner_magic, inner_attributes, inner_timestamp_ms, key, value = _fields(held, offset)
             if inner_magic != magic or inner_attributes & _CODEC_MASK:
                 raise CorruptBatch(f"offset {offset}: a wrapper of magic {magic} holds another kind of message")
-            # The wrapper's word on who stamped holds, and where the broker did, so does its time (KIP-32).
+            # The wrapper's timestamp type counts. If it is log append time, its timestamp counts too (KIP-32).
             stamp = timestamp_ms if stamped is TimestampType.log_append_time else inner_timestamp_ms
             if not 0 <= within + shift <= offset:
                 raise CorruptBatch(f"offset {within + shift} in the wrapper that ends at offset {offset}")
@@ -193,7 +193,7 @@ def _messages(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _last_offset(inner: memoryview) -> int:
-    """The offset that the last message of a wrapper has within it."""
+    """The offset, within a wrapper, of its last message."""
     last = -1
     for offset, _ in _messages(inner):
         last = offset
@@ -201,7 +201,7 @@ def _last_offset(inner: memoryview) -> int:
 
 
 def _fields(message: memoryview, offset: int) -> tuple[int, int, int, memoryview | None, memoryview | None]:
-    """Magic, attributes, timestamp, key and value. Checks that the message is whole and sound."""
+    """Magic, attributes, timestamp, key and value. Checks that the message is whole and its checksum right."""
     (claimed,) = _CRC.unpack_from(message)
     actual = crc32(message[_CRC.size :])
     if actual != claimed:
@@ -239,7 +239,7 @@ def _bytes(data: memoryview | None) -> bytes | None:
 
 
 def _converted(records: Iterator[Record]) -> Iterator[memoryview]:
-    """The records as batches: offsets in a batch follow each other, and those that the broker stamped share a time."""
+    """The records as batches. Offsets in a batch follow each other; records with log append time share a timestamp."""
     builder = BatchBuilder(_CONVERTED_BYTES)
     first = last = None
     try:
@@ -255,7 +255,7 @@ def _converted(records: Iterator[Record]) -> Iterator[memoryview]:
             first = first or record
             last = record
     except IngestdError:
-        # What came before is good.
+        # The records before the fault are good.
         if first is not None:
             yield _build(builder, first)
         raise

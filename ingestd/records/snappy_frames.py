@@ -1,4 +1,4 @@
-"""snappy in the framing of xerial's Java library, which is the one that Kafka speaks; plain snappy is read as well."""
+"""snappy in the framing of xerial's Java library, which Kafka uses. Plain snappy can be read too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LENGTH: Final = Struct(">i")
 
 
 class Snappy:
-    """Compresses into blocks of 64 KiB, each behind its compressed length."""
+    """Compresses into blocks of 64 KiB. Each follows its compressed length."""
 
     def __init__(self) -> None:
         self._block = memoryview(bytearray(snappy.compress_raw_max_len(bytes(_BLOCK))))
@@ -39,7 +39,7 @@ class Snappy:
         return out
 
     def compress_into(self, data: Buffer, out: memoryview) -> int:
-        """Write one stream to `out`; its length, or -1 when it does not fit."""
+        """Write one stream to `out`. Returns its length, or -1 if it does not fit."""
         view = memoryview(data)
         at = len(_HEADER)
         if len(out) < at:
@@ -57,7 +57,7 @@ class Snappy:
 
 
 def read_snappy(data: memoryview, limit: int) -> Buffer:
-    """What a stream, or a plain block, stands for. Raises `CorruptBatch`, among others for more than `limit` bytes."""
+    """The content of a stream, or of a plain block. Raises `CorruptBatch`, also for more than `limit` bytes."""
     blocks = list(_blocks(data)) if data[: len(_MAGIC)].tobytes() == _MAGIC else [data]
     sizes = [snappy.decompress_raw_len(block) for block in blocks]
     if sum(sizes) > limit:

@@ -1,7 +1,7 @@
-"""zstd: written as one frame with its content size; read with or without it, from any number of frames.
+"""zstd: written as one frame with its content size. Read from any number of frames, with or without it.
 
-Java's producers stream, and so leave the content size out. The blocks' headers bound it all the same, so that one call
-decompresses into memory of its own, without a window, in either case.
+Java's producers stream, so they leave the content size out. The headers of the blocks bound it too. So in either case
+one call decompresses into memory of its own, without a window.
 
 Format: https://www.rfc-editor.org/rfc/rfc8878
 """
@@ -32,10 +32,9 @@ _threads: Final = threading.local()
 
 
 class Zstd:
-    """Compresses into one frame. `level`: None is 1, which here has tables a quarter the size of zstd's own level 1.
+    """Compresses into one frame. `level`: None is 1. Level 1 here has tables a quarter the size of zstd's own level 1.
 
-    Whoever chooses level 1 wants speed: these fit the first-level cache, which takes 14 % less CPU for 3 % more bytes
-    on access logs.
+    Level 1 is for speed. The small tables fit the first-level cache: 14 % less CPU, and 3 % more bytes on access logs.
     """
 
     def __init__(self, level: int | None) -> None:
@@ -50,7 +49,7 @@ class Zstd:
         return self._compressor.compress(memoryview(data))
 
     def compress_into(self, data: Buffer, out: memoryview) -> int:
-        """Write one frame to `out`; its length, or -1 when it does not fit."""
+        """Write one frame to `out`. Returns its length, or -1 if it does not fit."""
         frame = self._compressor.compress(memoryview(data))
         length = len(frame)
         if length > len(out):
@@ -60,7 +59,7 @@ class Zstd:
 
 
 def read_zstd(data: memoryview, limit: int) -> Buffer:
-    """What the frames stand for. Raises `CorruptBatch`, among others for more than `limit` bytes."""
+    """The content of the frames. Raises `CorruptBatch`, also for more than `limit` bytes."""
     decompressor = _decompressor()
     pieces: list[bytes] = []
     at = used = 0
@@ -80,7 +79,7 @@ def read_zstd(data: memoryview, limit: int) -> Buffer:
 
 
 def _frame(data: memoryview, start: int) -> tuple[int, int]:
-    """Where the frame at `start` ends, and the most bytes that its blocks can stand for."""
+    """The end of the frame at `start`, and the most bytes that its blocks can hold."""
     header = data[start : start + _LARGEST_HEADER]
     if header[: len(zstandard.FRAME_HEADER)].tobytes() != zstandard.FRAME_HEADER:
         raise CorruptBatch("zstd: no frame where one should start")
@@ -104,7 +103,7 @@ def _frame(data: memoryview, start: int) -> tuple[int, int]:
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    """This thread's own."""
+    """This thread's decompressor."""
     try:
         made: zstandard.ZstdDecompressor = _threads.decompressor
     except AttributeError:
