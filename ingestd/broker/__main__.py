@@ -1,8 +1,8 @@
 """`python -m ingestd.broker`: the embedded broker as a child process.
 
-Says `ready HOST PORT` on standard output, or on the descriptor that `--ready-fd` names, once it listens. Ends with 0 on
-SIGTERM and SIGINT, and when the pipe whose reading end `--parent-fd` names is closed by its last writer: so it never
-outlives whoever started it, however that one ended.
+Says `ready HOST PORT` on standard output, or on the descriptor of `--ready-fd`, once it listens. Ends with 0 on SIGTERM
+and SIGINT, and when the last writer closes the pipe whose reading end is `--parent-fd`. So it never outlives the
+process that started it, however that one ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ingestd.logs import configure_logs
 
 
 def main() -> int:
-    """Run until told to end; 2 and a message on standard error when the broker can not start."""
+    """Run until told to end. Returns 2, with a message on standard error, if the broker can not start."""
     arguments = _arguments()
     # Standard output is for the announcement.
     configure_logs(arguments.log_level, arguments.log_format, process="broker")

@@ -1,4 +1,4 @@
-"""The node that request handlers work for: its settings, its storage, its identity, and what it has to share."""
+"""The node that request handlers work for: its settings, storage, identity, and what all connections share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Broker"]
 
 
 class Broker:
-    """One node that leads every partition and coordinates everything; it has no peers."""
+    """One node that leads every partition and coordinates everything. There are no other nodes."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -37,11 +37,11 @@ class Broker:
         return self.settings.node_id
 
     def address(self, request: Request) -> tuple[str, int]:
-        """Host and port under which whoever asks reaches this node."""
+        """Host and port at which the sender of this request reaches the node."""
         return self.settings.advertised or request.local
 
     def leader_error(self, leader_epoch: int) -> ErrorCode:
-        """What a client that believes in `leader_epoch` (-1: none) is told (KIP-320)."""
+        """The error for a client that gives `leader_epoch` (-1: none) as the leader's epoch (KIP-320)."""
         if leader_epoch in {-1, self.storage.leader_epoch}:
             return ErrorCode.none
         if leader_epoch < self.storage.leader_epoch:
@@ -70,7 +70,7 @@ class Broker:
         return found
 
     def create_on_demand(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Create the topics that are missing, where that is allowed; by name, why one could not be."""
+        """Create missing topics, if that is allowed. Returns, by name, why a topic could not be created."""
         errors: dict[str, KafkaError] = {}
         new: dict[str, NewTopic] = {}
         for name in names:

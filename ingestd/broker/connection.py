@@ -1,7 +1,7 @@
 """One client's connection: frames in, requests to their handlers as they come, answers out in the order of requests.
 
-A frame is received into a buffer of its own size and handed on as it is. Small frames come through a scratch buffer
-several at a time, so that pipelined small requests cost one system call together.
+A frame is received into a buffer of its size, and handed on without a copy. Small frames come through a scratch buffer,
+several at a time. So pipelined small requests cost one system call together.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = ["Connection"]
 _SCRATCH_BYTES: Final = 16 * 1024
 _SIZE_BYTES: Final = 4
 _LARGEST_PIPELINE: Final = 32
-"""Requests of one connection that are being answered; beyond it, nothing more is read from that connection."""
+"""Most requests of one connection that are being answered. With more, nothing is read from that connection."""
 _FRAME_TIMEOUT: Final = 60.0
-"""Seconds without a byte after which a half-sent frame ends its connection: its buffer is other clients' room."""
+"""Seconds without a byte after which a half-sent frame ends its connection: other clients may need its memory."""
 _NO_BODY: Final = memoryview(b"")
 
 _log = get_logger(__name__)
 
 
 class _Slot:
-    """A request's place in the line of answers."""
+    """A request's place in the order of answers."""
 
     __slots__ = ("answer", "held", "request", "task")
 
@@ -52,10 +52,10 @@ class _Slot:
 
 class Connection(asyncio.BufferedProtocol):
     """Invariants
-    Handlers are called in the order of requests, and answers leave in that order.
-    Bytes counted in the memory budget are given back when the request is answered and the answer is with the
-    kernel, or when the connection ends.
-    What a client sends can end its connection, with a line in the log, and nothing else.
+    Handlers are called in the order of requests, and answers are sent in that order.
+    Bytes counted in the memory budget are given back when the request is answered and the kernel has the answer, or
+    when the connection ends.
+    Bad input from a client can end only its own connection, which is logged.
     """  # noqa: D205 - the class is what the module says
 
     def __init__(
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = False
         self._last_byte = time.monotonic()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nothing of the connection is left."""
+        """A future that is done when the connection is gone."""
 
     # What asyncio calls.
 
@@ -88,11 +88,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if local is None or peer is None:
-            # Reset before it was accepted, as port probes do. uvloop would keep the socket of one that raises here.
+            # Reset before it was accepted, as port scans do. If this raised, uvloop would keep the socket.
             self.abort()
             return
         self._local, self._peer_port = tuple(local[:2]), peer[1]
-        # Zero: whatever the kernel does not take at once is noticed, and the next answer waits for it.
+        # Zero: if the kernel does not take everything at once, that is noticed, and the next answer waits.
         self._transport.set_write_buffer_limits(high=0)
         if len(self._connections) >= self._broker.settings.max_connections:
             self._end("too many connections")
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._scratch)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take `nbytes` more, and all requests that are whole with them."""
+        """Take `nbytes` more, and all requests that are complete now."""
         self._last_byte = time.monotonic()
         if self._frame is None:
             self._filled += nbytes
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop everything that was done for this client."""
+        """Stop all work for this client."""
         del exc
         self._ending = True
         self._connections.discard(self)
@@ -143,11 +143,11 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it asks."""
+        """The kernel did not take everything: the client does not read as fast as it asks."""
         self._write_paused = True
 
     def resume_writing(self) -> None:
-        """All that was written is with the kernel."""
+        """The kernel has everything that was written."""
         self._write_paused = False
         self._broker.memory.give_back(self._unsent)
         self._unsent = 0
@@ -241,21 +241,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._ending or task.cancelled():
             return
         if task.exception() is not None:
-            # The owner of the task has it in the log.
+            # The owner of the task has logged it.
             self._end("request failed")
             return
         self._answered(slot, task.result())
         self._send_answers()
 
     def _answered(self, slot: _Slot, answer: Answer) -> None:
-        """The request's memory is free from here on, but for what the answer holds."""
+        """The request's memory is free now, except for what the answer uses."""
         memory = self._broker.memory
         memory.give_back(slot.held)
         slot.held = answer.size
         memory.take(slot.held)
         slot.answer = answer
         if self._slots[0] is not slot:
-            # The answers before it may take as long as their clients please; for its own, the header is enough.
+            # The answers before it may take long. Until then the request's body is not needed, only its header.
             slot.request = replace(slot.request, body=_NO_BODY)
 
     def _send_answers(self) -> None:
@@ -288,12 +288,12 @@ class Connection(asyncio.BufferedProtocol):
             self._watch_pipeline()
 
     def sweep(self, now: float, idle_timeout: float) -> None:
-        """End the connection when its client stopped in the middle of a frame, or neither asked nor read for long."""
+        """End the connection if its client stopped in the middle of a frame, or neither asked nor read for too long."""
         quiet = now - self._last_byte
         if self._frame is not None and not self._waiting_for_room and quiet > _FRAME_TIMEOUT and self._reading_now():
             self._end(f"nothing for {quiet:.0f} s in the middle of a request")
         elif quiet > idle_timeout and self._write_paused:
-            # Closing would wait for ever until the client reads what it was sent.
+            # Closing would wait for ever, because the client does not read.
             _log.warning("connection closed", peer=self._peer_port, reason=f"nothing was read for {quiet:.0f} s")
             self.abort()
         elif quiet > idle_timeout and not self._slots:
@@ -307,13 +307,13 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Take no more requests; what has been answered is sent."""
+        """Take no more requests. Answers that are ready are sent."""
         self._ending = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever has not been sent."""
+        """End the connection now. Answers that were not sent are dropped."""
         self._ending = True
         if self._transport is not None:
             self._transport.abort()

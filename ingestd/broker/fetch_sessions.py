@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a client names its partitions once and then what changed, and is told only what changed."""
+"""Fetch sessions (KIP-227): a client names its partitions once, then only changes; answers have only changes too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INITIAL_EPOCH: Final = 0
 _LAST_EPOCH: Final = (1 << 31) - 1
 _LAST_ID: Final = (1 << 31) - 1
 _IDLE_SECONDS: Final = 120.0
-"""A session may be given up for another client's when it was not used for so long."""
+"""Seconds without use after which a session may be dropped for another client's."""
 
 Key: TypeAlias = "tuple[str, UUID | None, int]"
 State: TypeAlias = "tuple[int, int, int]"
@@ -30,7 +30,7 @@ State: TypeAlias = "tuple[int, int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One partition to fetch from, its topic by name (up to version 12) or by id. Sizes in bytes, -1 for no epoch."""
+    """One partition to fetch from, with its topic's name (up to version 12) or id. Sizes in bytes; epoch -1: none."""
 
     topic: str
     topic_id: UUID | None
@@ -41,13 +41,13 @@ class Wanted:
 
     @property
     def key(self) -> Key:
-        """What tells it from the others of its session."""
+        """Identifies the partition within its session."""
         return self.topic, self.topic_id, self.partition
 
 
 @dataclass(slots=True)
 class FetchSession:
-    """What one client fetches, and what it was told last of each partition: error, high watermark, log start."""
+    """What one client fetches, and what it was last told about each partition: error, high watermark, log start."""
 
     id: int
     by_topic_id: bool
@@ -57,9 +57,9 @@ class FetchSession:
     used: float = 0.0
 
     def news(self, key: Key, state: State, *, has_records: bool) -> bool:
-        """Whether an answer must have this partition; takes note of what it says. An error is news every time.
+        """Whether an answer must have this partition. Remembers what the answer says. An error is always news.
 
-        A partition that has had its turn goes to the end, so that none starves behind busy ones.
+        A partition that was in an answer goes to the end of the order, so that busy ones starve no other.
         """
         changed = state[0] != ErrorCode.none or self.told.get(key) != state
         self.told[key] = state
@@ -70,7 +70,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What a request asks for. `incremental`: the answer has only partitions with news."""
+    """What a request asks for. `incremental`: the answer has only the partitions with news."""
 
     wanted: tuple[Wanted, ...]
     session: FetchSession | None
@@ -78,7 +78,7 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """The sessions of all clients, at most `limit`; when there is no room, a client fetches without."""
+    """The sessions of all clients, at most `limit`. If there is no room, a client fetches without a session."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -88,7 +88,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(self, asked: Any, *, by_topic_id: bool) -> FetchPlan:
-        """What a kio FetchRequest asks for. Raises `KafkaError`: FETCH_SESSION_ID_NOT_FOUND and what else is wrong."""
+        """What a kio FetchRequest asks for. Raises `KafkaError`: FETCH_SESSION_ID_NOT_FOUND, among others."""
         session_id = getattr(asked, "session_id", NO_SESSION)
         epoch = getattr(asked, "session_epoch", _FINAL_EPOCH)
         named = tuple(_wanted(asked.topics))
@@ -119,7 +119,7 @@ class FetchSessions:
         return session
 
     def _new_id(self) -> int:
-        """One that nobody has, nor had: clients come with ids of sessions that were closed, or are of another start."""
+        """A random id, new with near certainty: clients still use ids of closed sessions, or of an earlier start."""
         while (session_id := secrets.randbelow(_LAST_ID) + 1) in self._sessions:
             pass
         return session_id

@@ -1,4 +1,4 @@
-"""Bounds the bytes of requests being received and of answers being sent, over all connections."""
+"""Bounds the bytes of requests that are being received and answers that are being sent, over all connections."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["MemoryBudget"]
 
 
 class MemoryBudget:
-    """A count of bytes with a limit. Requests wait for room; answers, which free what their request took, do not.
+    """A count of bytes with a limit. Requests wait for room. Answers do not, because they free their requests' bytes.
 
     Invariants
-        Those who wait are served in the order they came.
+        Waiters are served in the order in which they came.
     """
 
     def __init__(self, limit: int) -> None:
@@ -25,15 +25,15 @@ class MemoryBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether answers should be kept as small as they can be."""
+        """Whether the budget is used up. Answers should be as small as possible then."""
         return self.used >= self._limit
 
     def take(self, size: int) -> None:
-        """Count bytes that are there already."""
+        """Count bytes that are in use already, without waiting."""
         self.used += size
 
     def take_or_wait(self, size: int, taken: Callable[[], None]) -> bool:
-        """Count `size` bytes if there is room; otherwise False, and `taken` is called once they have been counted."""
+        """Count `size` bytes if there is room. Otherwise returns False, and calls `taken` once they are counted."""
         if not self._waiting and self.used + size <= self._limit:
             self.used += size
             return True
@@ -41,7 +41,7 @@ class MemoryBudget:
         return False
 
     def stop_waiting(self, taken: Callable[[], None]) -> bool:
-        """Withdraw; False when nobody waits by that name (any more)."""
+        """Stop waiting. Returns False if this caller does not wait (any more)."""
         for entry in self._waiting:
             if entry[1] == taken:
                 self._waiting.remove(entry)
@@ -49,7 +49,7 @@ class MemoryBudget:
         return False
 
     def give_back(self, size: int) -> None:
-        """Count bytes as free, and serve who waits for them."""
+        """Count bytes as free, and serve waiters."""
         self.used -= size
         while self._waiting and self.used + self._waiting[0][0] <= self._limit:
             waited_for, taken = self._waiting.popleft()

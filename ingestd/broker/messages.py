@@ -1,4 +1,4 @@
-"""kio's messages of one API in one version: read the request, make the response without regard to versions."""
+"""kio's messages of one API in one version: reads requests, and makes responses independent of the version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_THROTTLE: Final = timedelta(0)
 class Messages:
     """The request and response schemas of one API version.
 
-    This is where versions differ: `make` and `encode` leave out the fields that the version does not have.
+    Version differences are handled here: `make` and `encode` leave out fields that the version does not have.
     """
 
     __slots__ = ("_fields", "_request", "_response_module", "_response_name")
@@ -35,15 +35,15 @@ class Messages:
 
     def decode(self, body: memoryview) -> Any:
         """The request in `body`. Raises `ProtocolError`."""
-        # kio reads only what can not change under it.
+        # kio reads only read-only memory.
         return decode_entity(self._request, bytes(body))
 
     def has(self, entity: str) -> bool:
-        """Whether this version's response has such a part."""
+        """Whether this version's response has this entity."""
         return hasattr(self._response_module, entity)
 
     def make(self, entity: str, /, **fields: Any) -> Any:
-        """A part of the response, by its schema's name, with those of `fields` that this version has."""
+        """An entity of the response, with those of `fields` that this version has."""
         entity_type: type[Any] = getattr(self._response_module, entity)
         known = self._fields.get(entity)
         if known is None:
@@ -57,5 +57,5 @@ class Messages:
 
 @lru_cache(maxsize=512)
 def messages(api: Api, version: int) -> Messages:
-    """The schemas of one API version, imported when first asked for: there are hundreds."""
+    """The schemas of one API version. They are imported when first needed, because there are hundreds."""
     return Messages(api, version)

@@ -1,4 +1,4 @@
-"""Producer ids, handed out once in the life of a data directory: in blocks, so that few of them cost a write."""
+"""Producer ids. Each is given once in the life of a data directory. They come in blocks, so that few cost a write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 
 
 class ProducerIds:
-    """Gives out producer ids. What the file says was never given out; what is left of a block goes with the process."""
+    """Gives out producer ids. Ids from the file's number on were never given out. The rest of a block is never used."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _FILE
@@ -37,10 +37,10 @@ class ProducerIds:
             raise ConfigurationError(f"{self._path}: not a producer id") from error
 
     def take(self) -> int:
-        """A producer id that nobody has. Raises `KafkaError` where the disk takes no new block of them.
+        """A new producer id. Raises `KafkaError` if the disk takes no new block of ids.
 
-        It is COORDINATOR_LOAD_IN_PROGRESS, as from Kafka without a block: every client asks again after it, while
-        Java's of before 3.4 end their producer at KAFKA_STORAGE_ERROR (KAFKA-14417).
+        The error is COORDINATOR_LOAD_IN_PROGRESS, as from a Kafka that has no block: after it every client asks again.
+        At KAFKA_STORAGE_ERROR, Java's clients before 3.4 would end their producer (KAFKA-14417).
         """
         if self._next == self._end:
             self._take_block()

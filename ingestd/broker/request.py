@@ -24,7 +24,7 @@ _SIZE_AND_CORRELATION: Final = Struct(">ii")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request's header fields, where it came from, and its body: a writable view into the frame that was received.
+    """A request's header fields, its sender, and its body: a writable view into the received frame.
 
     `local` is the address that the client reached. `received` is on the monotonic clock.
     """
@@ -43,8 +43,8 @@ class Request:
 class Answer:
     """A response's body in parts that are sent one after the other, and its first error, for the request log.
 
-    `parts` None: nothing is sent (acks=0), and the connection is closed if there was an error, since that is the only
-    way to tell. `old_header`: an ApiVersions response has the header without tagged fields in every version (KIP-511).
+    `parts` None: nothing is sent (acks=0). If there was an error the connection is closed, which is the only way to
+    tell. `old_header`: an ApiVersions response has the header without tagged fields in every version (KIP-511).
     """
 
     parts: list[Buffer] | None
@@ -64,7 +64,7 @@ class Answer:
 
 
 Handled: TypeAlias = "Answer | Coroutine[Any, Any, Answer]"
-"""What a handler returns: the answer, or the work that ends in it."""
+"""What a handler returns: the answer, or a coroutine that returns it."""
 
 
 def read_request(frame: memoryview, local: tuple[str, int], peer_port: int) -> Request:

@@ -1,4 +1,4 @@
-"""Who asked for what: a count by API and client id, and, when asked for, a JSON line per request."""
+"""Request log: counts requests by API and client id and, if a file is given, writes a JSON line per request."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _log = get_logger(__name__)
 
 
 class RequestLog:
-    """Takes note of every request when it has been answered.
+    """Notes every request when it is answered.
 
-    `counts` has (API name, client id) → requests; clients choose their ids, so beyond 10,000 pairs the rest is one.
+    `counts` has (API name, client id) → requests. Clients choose their ids, so beyond 10,000 pairs the rest is one.
     A line of the file has `time` (s since the epoch), `api`, `version`, `client_id`, `correlation_id`, `peer` (port),
     `error` (name) and `seconds` from the request's last byte to the answer.
     """

@@ -1,4 +1,4 @@
-"""The broker as a whole: opens the data directory, listens, and takes everything down again in order."""
+"""The whole broker: opens the data directory, listens, and ends everything in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 class BrokerServer:
     """A running broker; async context manager.
 
-    `host` and `port` are where it listens once it was entered. On leaving, connections end, then logs are brought to
+    `host` and `port` are the address once it was entered. When it is left, connections end; then logs are written to
     the disk and closed.
     """
 
@@ -48,7 +48,7 @@ class BrokerServer:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port`, as clients want it."""
+        """`host:port`, for clients."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -82,7 +82,7 @@ class BrokerServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take everything down in order, within the shutdown timeout and what the disk needs."""
+        """End everything in order, within the shutdown timeout and the time that the disk needs."""
         if self._listener is not None:
             self._listener.close()
         await self._end_connections()
@@ -98,13 +98,13 @@ class BrokerServer:
         if connections:
             lost = [connection.lost for connection in connections]
             await asyncio.wait(lost, timeout=self._settings.shutdown_timeout)
-        # Clients that do not read what they asked for.
+        # These clients do not read their answers.
         for connection in tuple(self._connections):
             connection.abort()
 
     async def _enforce_retention(self) -> None:
         interval = self._settings.retention_check_interval
-        # Soon after the start: a broker that ends again and again on a full disk would else never make room.
+        # Soon after the start: otherwise a broker that keeps ending on a full disk would never make room.
         await asyncio.sleep(min(_FIRST_RETENTION, interval))
         while True:
             await self._broker.storage.enforce_retention()

@@ -1,4 +1,4 @@
-"""What the embedded broker can be told: one frozen value, with the defaults of Kafka where Kafka has them."""
+"""Settings of the embedded broker: one frozen value, with Kafka's defaults where Kafka has them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MIB: Final = 1 << 20
 class Flush(Enum):
     """When appended batches are forced to the disk.
 
-    `os`, as Kafka does by default: the kernel writes them back in its own time. A killed process loses nothing; a
-    machine that loses power may. `always`: before a produce request is acknowledged, one fsync for all that wait.
+    `os`, Kafka's default: the kernel writes them in its own time. A killed process loses nothing; a machine that loses
+    power may. `always`: before a produce request is acknowledged; requests that wait share one fsync.
     """
 
     os = "os"
@@ -31,12 +31,12 @@ class Flush(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Everything a broker is started with.
+    """All settings of a broker.
 
-    `data` is the directory of its topics, made when missing. `port` 0 takes a free one. Clients are told the address
-    that they reached, unless `advertised` names another as (host, port). `topic_defaults` are topic configurations
-    (`retention.ms`, `segment.bytes` …) for topics that do not have their own. `request_log` is a file that gets one
-    JSON line per request. Sizes are bytes, times are seconds.
+    `data` is the directory of its topics; it is made if it is missing. `port` 0 takes a free port. Clients are told the
+    address that they reached, unless `advertised` gives another as (host, port). `topic_defaults` are configurations
+    (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
+    line per request. Sizes are bytes, times are seconds.
     """
 
     data: Path

@@ -1,4 +1,4 @@
-"""A broker's data directory: its topics and their logs, opened and recovered, created, deleted and closed together."""
+"""A broker's data directory: opens, recovers, creates, deletes and closes its topics and their logs."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _GRAVEYARD: Final = "deleted"
 _TOPIC_ID: Final = "topic-id"
 _OPEN_FILES: Final = 4096
 _SEALED_AT_ONCE: Final = 128
-"""When closing: each takes a descriptor until it is done."""
+"""Logs that are closed at the same time. Each needs a descriptor until it is done."""
 _DESCRIPTORS_FOR_OTHERS: Final = 512
 MAX_PARTITIONS: Final = 10_000
-"""Of one topic; more is taken for a mistake."""
+"""Most partitions of one topic. More is probably a mistake."""
 
 _log = get_logger(__name__)
 
 
 class NewTopic:
-    """A topic to be created: checked when made."""
+    """A topic to create. The constructor checks it."""
 
     __slots__ = ("topic",)
 
@@ -69,7 +69,7 @@ class NewTopic:
 
 
 class Partition:
-    """One partition's log and what brings it to the disk."""
+    """One partition's log, and the group commit that flushes it."""
 
     __slots__ = ("commit", "log")
 
@@ -79,14 +79,15 @@ class Partition:
 
 
 class Storage:
-    """All that a broker keeps, under one directory.
+    """Everything that a broker stores, in one directory.
 
     Invariants
         One process has the directory at a time.
-        The list of topics is the truth: a directory that it does not name is nobody's.
-        Directories come before the list names them, and go after; so every partition of a topic in the list is open.
-        Where there is no room for the list, a link in the graveyard, named by the topic's id, says that it is deleted,
-        until the list says so: deleting, which is to make room, takes none.
+        The list of topics is the truth: a directory that it does not name belongs to no topic.
+        Directories are made before the list names them, and removed after it does not. So every partition of a topic
+        in the list is open.
+        If there is no room to write the list, a link in the graveyard, named by the topic's id, says that the topic is
+        deleted, until the list can be written. So deleting, which makes room, needs none.
         No batch is appended in a leader epoch that is not on the disk.
     """
 
@@ -95,7 +96,7 @@ class Storage:
         self._directory = settings.data
         self._graveyard = settings.data / _GRAVEYARD
         self._disk = ThreadPoolExecutor(max_workers=4, thread_name_prefix="broker-disk")
-        # By itself: removing a large topic takes long, and acknowledgements wait for what the others do.
+        # A thread of its own: removing a large topic takes long, and acknowledgements wait for the other threads.
         self._burial = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-burial")
         self._files = OpenFiles(_descriptor_limit())
         self._lock: DirectoryLock | None = None
@@ -129,8 +130,8 @@ class Storage:
             self._tombstones = {path for path in self._graveyard.iterdir() if path.is_file()}
             self.topics.drop(path.name for path in self._tombstones)
         self.producer_ids.load()
-        # Before the epoch is written, which brings both to the disk: a marker that a loss of power brought back would
-        # tell the start after it that nothing is missing.
+        # Removed before the epoch is written, which brings both to the disk. If a loss of power brought the marker
+        # back, the next start would believe that nothing is missing.
         clean.unlink(missing_ok=True)
         self._begin_epoch(was_clean=was_clean)
         started = time.monotonic()
@@ -149,7 +150,7 @@ class Storage:
         )
 
     def _begin_epoch(self, *, was_clean: bool) -> None:
-        """A new leader epoch after a crash: what clients saw of the end of a log may be gone (KIP-320)."""
+        """Begin a new leader epoch after a crash: records that clients saw at a log's end may be gone (KIP-320)."""
         path = self._directory / _BOOT
         if path.exists():
             self.leader_epoch = int(path.read_text("ascii")) + (0 if was_clean else 1)
@@ -159,7 +160,7 @@ class Storage:
         except OSError as error:
             if not no_room(error):
                 raise
-            # What is there can be read, and deleted to make room. The mark that is gone must stay gone all the same.
+            # Logs can be read, and deleted to make room. But the removed marker must stay removed.
             sync_directory(self._directory)
             _log.error(
                 "no room on the disk; what is there is served, no batch is taken until there is room",
@@ -172,7 +173,7 @@ class Storage:
         self._epoch_written = True
 
     def check_writable(self) -> None:
-        """Called before batches are appended. Raises `KafkaError` (KAFKA_STORAGE_ERROR) while there is no room."""
+        """Call it before batches are appended. Raises `KafkaError` (KAFKA_STORAGE_ERROR) while there is no room."""
         if self._epoch_written:
             return
         try:
@@ -182,11 +183,11 @@ class Storage:
         _log.info("there is room on the disk again", data=str(self._directory))
 
     def _settle(self) -> None:
-        """Bring the list of topics up to what was deleted while there was no room for it, if there is now."""
+        """Write the deletions that the list of topics had no room for, if there is room now."""
         try:
             self.topics.settle()
             while self._tombstones:
-                # One of a topic that the list does not name harms nobody.
+                # A link of a topic that the list does not name does no harm.
                 self._tombstones.pop().unlink(missing_ok=True)
         except OSError as error:
             if not no_room(error):
@@ -199,7 +200,7 @@ class Storage:
             if path.read_text("ascii") not in {"", *known}:
                 _log.info("log of a deleted topic removed", directory=str(path.parent))
                 path.parent.rename(self._grave())
-        # The directory itself stays: on a full disk it could not be made again.
+        # The directory stays, because on a full disk it could not be made again.
         for grave in self._graveyard.iterdir():
             if grave not in self._tombstones:
                 self._remove(grave)
@@ -213,7 +214,7 @@ class Storage:
     def _open_partition(self, topic: Topic, partition: int) -> Partition:
         directory = self._directory / f"{topic.name}-{partition}"
         marker = directory / _TOPIC_ID
-        # Empty after a loss of power, at worst: then the directory is taken for the topic's that has its name.
+        # At worst it is empty after a loss of power. Then the directory counts as that of the topic with its name.
         marked = marker.read_text("ascii") if marker.exists() else ""
         if marked and marked != str(topic.topic_id):
             directory.rename(grave := self._grave())
@@ -234,20 +235,20 @@ class Storage:
         return Partition(log, GroupCommit(log, self._disk))
 
     def config(self, topic: Topic) -> TopicConfig:
-        """What the topic's logs go by."""
+        """The configuration of the topic's logs."""
         return TopicConfig.of(topic.config, self._settings.topic_defaults)
 
     def partition(self, topic: str, partition: int) -> Partition | None:
-        """The partition, or None where there is none."""
+        """The partition; None if there is none."""
         return self._partitions.get((topic, partition))
 
     def create(self, new: Iterable[NewTopic]) -> None:
-        """Create topics that are not there. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then none was created."""
+        """Create topics that do not exist. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then none was created."""
         topics = [topic.topic for topic in new]
         self._add([(topic, partition) for topic in topics for partition in range(topic.partitions)], topics)
 
     def add_partitions(self, topic: Topic, count: int) -> None:
-        """Make `count` partitions out of fewer. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then nothing has changed."""
+        """Grow a topic to `count` partitions. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then nothing has changed."""
         grown = replace(topic, partitions=count)
         self._add([(grown, partition) for partition in range(topic.partitions, count)], [grown])
 
@@ -269,15 +270,15 @@ class Storage:
         self._partitions.update(opened)
 
     def _bury_begun(self, partitions: Iterable[Partition]) -> None:
-        """Take away what could not be created: on a full disk, clients ask for it again and again."""
+        """Remove what was created only in part: on a full disk, clients ask for it again and again."""
         for partition in partitions:
-            # What stays belongs to no topic of the list: the next to use the name, or the next start, takes it away.
+            # The rest belongs to no topic of the list. The next use of the name, or the next start, removes it.
             with suppress(OSError):
                 partition.log.delete(grave := self._grave())
                 self._remove(grave)
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic: its name is free when this returns, its bytes go in a disk thread. Raises `KafkaError`."""
+        """Delete a topic. Its name is free when this returns; a disk thread removes its bytes. Raises `KafkaError`."""
         try:
             self.topics.remove([topic.name])
         except OSError as error:
@@ -289,16 +290,16 @@ class Storage:
             try:
                 log.delete(grave := self._grave())
             except OSError as error:
-                # The topic is gone all the same: the next to use the name, or the next start, takes this away.
+                # The topic is deleted all the same. The next use of the name, or the next start, removes this.
                 _log.warning("log of a deleted topic stays", partition=log.directory.name, error=str(error))
                 continue
             self._remove(grave)
 
     def _bury_unlisted(self, topic: Topic, reason: OSError) -> None:
-        """Make the end of a topic durable where the list can not be written. Raises `KafkaError`."""
+        """Make a deletion durable although the list can not be written. Raises `KafkaError`."""
         tombstone = self._graveyard / str(topic.topic_id)
         try:
-            # A link takes no block of its own, where a new file may.
+            # A link takes no block of its own; a new file may.
             os.link(self._directory / f"{topic.name}-0" / _TOPIC_ID, tombstone)
             sync_directory(self._graveyard)
         except OSError as error:
@@ -309,7 +310,7 @@ class Storage:
         _log.warning("topic deleted without room for the list of topics", topic=topic.name, error=str(reason))
 
     async def enforce_retention(self) -> None:
-        """Let every log remove what is beyond its topic's retention; other work goes on between two logs."""
+        """Let every log remove what is beyond its topic's retention. Other work goes on between two logs."""
         for partition in tuple(self._partitions.values()):
             try:
                 partition.log.enforce_retention(time.time())
@@ -319,7 +320,7 @@ class Storage:
         self._settle()
 
     def close(self) -> None:
-        """Bring everything to the disk, say so with a marker, and let go of the directory."""
+        """Write everything to the disk, write a marker that says so, and release the directory."""
         if self._lock is None:
             return
         logs = [partition.log for partition in self._partitions.values()]
@@ -348,14 +349,14 @@ class Storage:
 
 
 def _last_end(*, was_clean: bool, first_start: bool) -> str:
-    """How the last broker on this directory ended, and what that meant for this start."""
+    """How the last broker on this directory ended, and what this start does about it."""
     if first_start:
         return "none, this is the first start"
     return "clean" if was_clean else "not clean, the newest segments were read and checked"
 
 
 def _descriptor_limit() -> int:
-    """Descriptors for segments: what the process may have, up to a bound, less what connections need."""
+    """How many descriptors segments may use: those of the process, up to a bound, less those for connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

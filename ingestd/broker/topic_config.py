@@ -1,4 +1,4 @@
-"""Topic configurations by Kafka's names: what this broker honours, their defaults, and what a value may be."""
+"""Topic configurations by Kafka's names: those that this broker supports, their defaults, and the allowed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ConfigType:
-    """Types of configuration values as DescribeConfigs numbers them."""
+    """Types of configuration values, with DescribeConfigs' numbers."""
 
     STRING: Final = 2
     INT: Final = 3
@@ -31,7 +31,7 @@ class ConfigType:
 
 
 class ConfigSource:
-    """Where a configuration's value comes from, as DescribeConfigs and CreateTopics number it."""
+    """Where a configuration's value comes from, with the numbers of DescribeConfigs and CreateTopics."""
 
     TOPIC: Final = 1
     STATIC_BROKER: Final = 4
@@ -117,7 +117,7 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The values one topic's logs go by. Sizes in bytes, times in ms, -1 for no bound."""
+    """The values that one topic's logs use. Sizes in bytes, times in ms, -1 for no bound."""
 
     index_interval: int
     max_message_bytes: int
@@ -159,7 +159,7 @@ def values_of(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[t
 
 
 def check_configuration(name: str, value: str | None) -> None:
-    """Raise `KafkaError` (INVALID_CONFIG) unless this broker honours the configuration with this value."""
+    """Raise `KafkaError` (INVALID_CONFIG) unless this broker supports the configuration with this value."""
     known = CONFIGURATIONS.get(name)
     if known is None:
         raise KafkaError(ErrorCode.invalid_config, f"topic configuration {name!r} is not known to this broker")

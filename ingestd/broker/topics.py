@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `config` holds what was set for it alone."""
+    """One topic. `config` has the values that were set for this topic."""
 
     name: str
     topic_id: uuid.UUID
@@ -47,8 +47,8 @@ class TopicStore:
     """Topics by name and by id, with the cluster's id.
 
     Invariants
-        The file is written before a change shows; a change that can not be written did not happen. But for `drop`,
-        which whoever calls it has made durable in another way.
+        The file is written before a change can be seen. A change that can not be written does not happen. The exception
+        is `drop`: its caller has made the change durable in another way.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -57,10 +57,10 @@ class TopicStore:
         self._by_id: dict[uuid.UUID, Topic] = {}
         self.cluster_id = ""
         self.behind = False
-        """Whether the file names topics that are gone."""
+        """Whether the file still names topics that were dropped."""
 
     def load(self) -> None:
-        """Read the file, or begin a new cluster. Raises `ConfigurationError` for a file that is not ours, `OSError`."""
+        """Read the file, or begin a new cluster. Raises `ConfigurationError` for a file of another kind, `OSError`."""
         if not self._path.exists():
             self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
             self._write(())
@@ -102,14 +102,14 @@ class TopicStore:
         self._replace(topic for name, topic in self._by_name.items() if name not in gone)
 
     def drop(self, topic_ids: Iterable[str]) -> None:
-        """Forget topics, by the text of their ids, and leave the file as it is; the next change is written with it."""
+        """Forget topics, by the text of their ids, without writing the file. The next change writes this too."""
         gone = set(topic_ids)
         left = [topic for topic in self if str(topic.topic_id) not in gone]
         self.behind = self.behind or len(left) < len(self)
         self._take(left)
 
     def settle(self) -> None:
-        """Write the file if it is behind. Raises `OSError`."""
+        """Write the file if it lacks a change. Raises `OSError`."""
         if self.behind:
             self._replace(self)
 

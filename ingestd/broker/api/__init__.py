@@ -1,1 +1,1 @@
-"""Request handlers: one file per API, with its versions on top; the table of them all is `handlers`."""
+"""Request handlers: one file per API, with its versions at the top. The table of all is `handlers`."""

@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker speaks (KIP-35), said in a form that a client newer than us can read (KIP-511)."""
+"""ApiVersions: the versions of this broker (KIP-35), in a form that newer clients can read too (KIP-511)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ API: Final = Api.api_versions
 VERSIONS: Final = range(5)
 
 PRODUCE_SAID_FROM: Final = 0
-"""librdkafka takes a broker without Produce v0 for one that knows no compression (KAFKA-18659); Kafka 4 says 0 too."""
+"""librdkafka believes that a broker without Produce v0 has no compression (KAFKA-18659). Kafka 4 also says 0."""
 
 
 class ApiVersionsHandler:
-    """Answers with the table of handlers, which it is given once that table is complete."""
+    """Answers with the table of handlers. It gets the table once that is complete."""
 
     def __init__(self, ranges: Mapping[int, range]) -> None:
         self._ranges = ranges
 
     def __call__(self, broker: Broker, request: Request) -> Answer:
-        """Answer; a version that is not ours gets an answer in version 0 that says what is."""
+        """Answer. An unsupported version gets an answer in version 0 that names the supported ones."""
         del broker
         known = request.version in VERSIONS
         schema = messages(API, request.version if known else 0)

@@ -19,7 +19,7 @@ VERSIONS: Final = range(4)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each topic by itself."""
+    """Each topic has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     results = []

@@ -1,4 +1,4 @@
-"""CreateTopics: checks every topic by itself, and creates those that pass in one durable step."""
+"""CreateTopics: checks each topic, and creates those that pass in one durable step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSIONS: Final = range(2, 8)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Topics that are there, or asked for twice, or wrong in any way, are refused without harm to the others."""
+    """Topics that exist, are asked for twice, or are wrong in any way, are refused. The others are created."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     twice = {name for name, times in Counter(topic.name for topic in asked.topics).items() if times > 1}

@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each partition by itself; offset -1 stands for the high watermark."""
+    """Each partition has its own result. Offset -1 means the high watermark."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     first = ErrorCode.none

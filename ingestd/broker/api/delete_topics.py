@@ -22,7 +22,7 @@ _FIRST_BY_ID: Final = 6
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each topic by itself; a name is free for a new topic when this is answered."""
+    """Each topic has its own result. When this is answered, the name is free for a new topic."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     if request.version >= _FIRST_BY_ID:

@@ -20,7 +20,7 @@ _BROKERS: Final = 1
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """There are brokers to describe, and no separate controllers."""
+    """Describes brokers only: there are no separate controllers."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     host, port = broker.address(request)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: topics' configurations with where each value comes from; of the broker, what it was started with."""
+"""DescribeConfigs: topics' configurations with the source of each value; the broker's settings from its start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BROKER: Final = 4
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each resource by itself."""
+    """Each resource has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     results = []
@@ -58,7 +58,7 @@ def _describe(broker: Broker, schema: Messages, asked: Any, resource: Any) -> It
     else:
         raise KafkaError(ErrorCode.invalid_request, f"resource type {resource.resource_type} has no configuration here")
     for name, value, source, value_type, documentation in values:
-        # Java's client sends an empty list where others send null for "all".
+        # For "all", Java's client sends an empty list; others send null.
         if resource.configuration_keys and name not in resource.configuration_keys:
             continue
         synonyms: tuple[Any, ...] = ()

@@ -1,6 +1,6 @@
-"""Fetch: runs of whole batches as they lie in the segments, now or when enough has come; no record is looked at.
+"""Fetch: sends runs of whole batches as they are in the segments, at once or when there is enough. No record is parsed.
 
-The answer is framed by hand, so that the records are read from the file once and sent from where they were read.
+The answer is framed by hand. So records are read from the file once, and sent from the memory that they were read into.
 Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
@@ -44,9 +44,9 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What there is for one partition: its log, unless there is an error, and the batches to send, if any.
+    """The result for one partition: its log, unless there is an error, and the batches to send, if any.
 
-    `more`: batches follow that this answer has no room for, or that lie in the next segment.
+    `more`: more batches follow, which this answer has no room for, or which are in the next segment.
     """
 
     wanted: Wanted
@@ -69,7 +69,7 @@ class _Found:
 
 
 class _Growth:
-    """Waits for logs to grow by a number of bytes together."""
+    """Waits until some logs have grown by a number of bytes in total."""
 
     __slots__ = ("_missing", "_reached")
 
@@ -84,12 +84,12 @@ class _Growth:
             self.gone()
 
     def gone(self) -> None:
-        """End the wait: there is enough, or there will be no more."""
+        """End the wait: enough has come, the time is over, or a log is gone."""
         if not self._reached.done():
             self._reached.set_result(None)
 
     async def wait(self, logs: Sequence[PartitionLog], seconds: float) -> None:
-        """Until the bytes are there or the time is over."""
+        """Wait until the bytes are there or the time is over."""
         for log in logs:
             log.watchers.add(self)
         timer = asyncio.get_running_loop().call_later(seconds, self.gone)
@@ -102,7 +102,7 @@ class _Growth:
 
 
 def handle(broker: Broker, request: Request) -> Handled:
-    """Answered at once when there is enough, or an error, or no time to wait."""
+    """Answered at once if there is enough, or an error, or no time to wait."""
     asked = messages(API, request.version).decode(request.body)
     try:
         plan = broker.fetch_sessions.plan(asked, by_topic_id=request.version >= _FIRST_WITH_TOPIC_ID)
@@ -116,14 +116,14 @@ def handle(broker: Broker, request: Request) -> Handled:
 
 
 def _missing(asked: Any, found: list[_Found]) -> int:
-    """Bytes that the answer waits for; 0 where there is an error to tell at once, or waiting would bring no more."""
+    """Bytes that the answer must wait for; 0 if there is an error, or if waiting would bring nothing more."""
     if not found or any(one.error or one.more for one in found):
         return 0
     return int(asked.min_bytes) - sum(one.size for one in found)
 
 
 async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, seconds: float) -> Answer:
-    # Looked again: batches that came before this task's first step tell nobody.
+    # Look again: nobody was told of batches that came before this task's first step.
     found = _look(broker, asked.max_bytes, plan)
     if (missing := _missing(asked, found)) > 0:
         await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
@@ -132,7 +132,7 @@ async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, secon
 
 
 def _look(broker: Broker, max_bytes: int, plan: FetchPlan) -> list[_Found]:
-    """What can be sent now, within the request's bounds; always at least one batch if there is any (KIP-74)."""
+    """The batches that can be sent now, within the request's limits; at least one if there is any (KIP-74)."""
     left = 0 if broker.memory.exhausted else min(max_bytes, broker.settings.max_fetch_bytes)
     empty = True
     found = []
@@ -183,7 +183,7 @@ def _frame(version: int, error: ErrorCode, session_id: int, found: list[_Found])
     small = bytearray(_INT32.pack(0))
     if version >= _FIRST_WITH_SESSION:
         small += _ERROR_AND_SESSION.pack(error, session_id)
-    # Each topic once, though a session mixes them: some clients keep only the last of two.
+    # Each topic once, though a session mixes them: of two entries, some clients keep only the last.
     topics: dict[tuple[str, UUID | None], list[_Found]] = {}
     for one in found:
         topics.setdefault((one.wanted.topic, one.wanted.topic_id), []).append(one)
@@ -216,7 +216,7 @@ def _read(found: _Found) -> tuple[ErrorCode, bytes]:
 
 
 def _partition_start(version: int, found: _Found, error: ErrorCode) -> bytes:
-    """Everything of a partition before its records. No transactions: all up to the high watermark is stable."""
+    """A partition's bytes before its records. There are no transactions: all up to the high watermark is stable."""
     start = _PARTITION_START.pack(found.wanted.partition, error, found.end_offset, found.end_offset)
     if version >= 5:
         start += _INT64.pack(found.start_offset)

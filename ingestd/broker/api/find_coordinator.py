@@ -1,4 +1,4 @@
-"""FindCoordinator: for every group and every transactional id, it is this node."""
+"""FindCoordinator: names this node for every group and every transactional id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_WITH_KEYS: Final = 4
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """One answer per key from version 4 on, one alone before."""
+    """One result per key from version 4 on; before, one result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     host, port = broker.address(request)

@@ -1,4 +1,4 @@
-"""Which handler answers which API in which versions: the one table that dispatch and ApiVersions read."""
+"""The table of handlers: which API in which versions. Dispatch and ApiVersions read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["HANDLERS", "Handler"]
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """Answers one API. `versions` are those it takes; ApiVersions takes any, to say which it has."""
+    """Answers one API in `versions`. ApiVersions takes any version, to answer with the supported ones."""
 
     versions: range
     handle: Callable[[Broker, Request], Handled]

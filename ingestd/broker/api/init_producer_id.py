@@ -1,4 +1,4 @@
-"""InitProducerId: a new producer id for every idempotent producer (KIP-98); transactions are not offered yet."""
+"""InitProducerId: a new producer id for every idempotent producer (KIP-98). There are no transactions yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS: Final = range(6)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """A producer that names its previous id gets a new one too, as from Kafka: only transactions keep theirs."""
+    """A producer that gives its previous id gets a new one too, as from Kafka: only transactions keep theirs."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     error, producer_id, epoch = ErrorCode.none, -1, -1

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of a log, and offsets by timestamp."""
+"""ListOffsets: the start and end of a log, and offsets by timestamp."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_NOT_TIERED: Final = -6
-"""Of tiered storage (KIP-405) there is none: all is local."""
+"""There is no tiered storage (KIP-405): everything is local."""
 
 _log = get_logger(__name__)
 
@@ -38,7 +38,7 @@ class _Found:
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each partition by itself."""
+    """Each partition has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = tuple(

@@ -1,4 +1,4 @@
-"""Metadata: this node, and topics with their partitions, which it leads all; topics are created here on demand."""
+"""Metadata: this node, and topics with their partitions, all led by it. Topics are created here on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_WITH_NULL_NAME: Final = 12
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Answer at once, topics just created included."""
+    """Answered at once, with topics that were just created."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = _topics(broker, schema, asked, request.version)
@@ -40,7 +40,7 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 
 def _topics(broker: Broker, schema: Messages, asked: Any, version: int) -> tuple[Any, ...]:
-    # Version 0 had no null: there, no topics meant all of them.
+    # Version 0 had no null: there, an empty list means all topics.
     if asked.topics is None or (version == 0 and not asked.topics):
         return tuple(_known(broker, schema, topic) for topic in broker.storage.topics)
     errors = {}

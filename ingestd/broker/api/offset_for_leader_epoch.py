@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (KIP-320): where an epoch ended, by which a consumer tells that what it read is gone."""
+"""OffsetForLeaderEpoch (KIP-320): where an epoch ended. By that a consumer notices that records it read are gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS: Final = range(2, 5)
 
 
 def handle(broker: Broker, request: Request) -> Answer:
-    """Each partition by itself."""
+    """Each partition has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = tuple(

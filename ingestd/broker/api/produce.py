@@ -1,6 +1,6 @@
-"""Produce: every batch is checked by its header and CRC, patched where it lies, and appended as it came.
+"""Produce: each batch is checked by its header and CRC, patched in place, and appended as it came.
 
-The request is read by hand, so that the batches stay where they were received: no record is looked at and no byte is
+The request is parsed by hand, so that the batches stay where they were received. No record is parsed, and no byte is
 copied before the write. Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
@@ -41,7 +41,7 @@ _INT64: Final = Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of one partition's batch. `commit`: what has yet to bring it to the disk."""
+    """The result for one partition's batch. `commit`: the group commit that must still write it to the disk."""
 
     partition: int
     error: KafkaError | None = None
@@ -58,7 +58,7 @@ class _TopicResult:
 
 
 def handle(broker: Broker, request: Request) -> Handled:
-    """Answered at once, or after the fsync where the broker is told to flush always."""
+    """Answered at once, or after the fsync with `Flush.always`."""
     reader = BodyReader(request.body, flexible=is_flexible(API, request.version))
     transactional_id = reader.nullable_string()
     acks, _timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
@@ -112,7 +112,7 @@ def _append(broker: Broker, version: int, topic: str, number: int, records: memo
         appended = log.append(batch, header)
     except KafkaError as error:
         return _Result(number, error)
-    # A batch that was there before may be on its way to the disk still.
+    # Also a duplicate may not be on the disk yet.
     return _Result(number, None, appended.base_offset, log.start_offset, partition.commit)
 
 
@@ -130,7 +130,7 @@ async def _flush(version: int, topics: list[_TopicResult]) -> Answer:
     errors = {}
     for commit, flushed in waits:
         try:
-            # Others wait for the same flush; this connection's end must not be theirs.
+            # Others wait for the same flush. The end of this connection must not cancel it.
             await asyncio.shield(flushed)
         except KafkaError as error:
             errors[commit] = error

@@ -1,4 +1,4 @@
-"""At which offset each leader epoch of a partition began (KIP-101): so clients can tell a log that was cut short."""
+"""The offset at which each leader epoch of a partition began (KIP-101). By it clients notice that a log was cut."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = get_logger(__name__)
 
 
 class LeaderEpochs:
-    """Pairs (epoch, first offset), both rising. Kept in one small file of the partition's directory.
+    """Pairs (epoch, first offset), both rising. Stored in one small file of the partition's directory.
 
-    A log with batches and no file was begun in epoch 0: a file for that alone would cost every new partition an fsync.
+    A log with batches and no file began in epoch 0. A file for only that would cost every new partition an fsync.
     """
 
     __slots__ = ("_entries", "_path")
@@ -31,14 +31,14 @@ class LeaderEpochs:
         self._entries: list[tuple[int, int]] = []
 
     def load(self, end_offset: int) -> None:
-        """Read the file; epochs that begin at or behind the log's end were cut off with it. Raises `OSError`."""
+        """Read the file, without epochs that begin at or after the log's end: they were cut off. Raises `OSError`."""
         try:
             entries = orjson.loads(self._path.read_bytes())
             self._entries = [(epoch, start) for epoch, start in entries if start < end_offset]
         except FileNotFoundError:
             self._entries = [(0, 0)] if end_offset > 0 else []
         except (ValueError, TypeError) as error:
-            # Without its history, clients that ask where an epoch ended are told that it is not known.
+            # Clients that ask where an epoch ended are then told that it is not known.
             _log.warning("leader epochs can not be read", path=str(self._path), error=str(error))
             self._entries = []
 
@@ -48,7 +48,7 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else -1
 
     def begin(self, epoch: int, offset: int) -> None:
-        """Note that `epoch` begins at `offset`; the file is written before the batch is. Raises `OSError`."""
+        """Note that `epoch` begins at `offset`. The file is written before the batch. Raises `OSError`."""
         if epoch <= self.latest:
             return
         entries = [*self._entries, (epoch, offset)]
@@ -57,7 +57,7 @@ class LeaderEpochs:
         self._entries = entries
 
     def at(self, offset: int) -> int:
-        """The epoch that the batch at `offset` was written in, -1 when not known."""
+        """The epoch in which the batch at `offset` was written; -1 if it is not known."""
         found = -1
         for epoch, start in self._entries:
             if start > offset:
@@ -66,7 +66,7 @@ class LeaderEpochs:
         return found
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
-        """The largest known epoch not beyond `epoch`, and the offset at which it ended; (-1, -1) when none is known."""
+        """The largest known epoch up to `epoch`, and the offset at which it ended; (-1, -1) if none is known."""
         found = -1, -1
         for at, (known, _start) in enumerate(self._entries):
             if known > epoch:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, descriptors within a bound, and the lock of a data directory."""
+"""Atomic writes of files, a bounded set of open descriptors, and the lock of a data directory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DIRECTORY_MODE: Final = 0o700
 
 
 def no_room(error: OSError) -> bool:
-    """Whether the disk is full, or our share of it: what an operator, or we ourselves, can mend while we run."""
+    """Whether the disk or a quota is full: something that an operator, or retention, can mend while the broker runs."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter, with its parents, if it is not there."""
+    """Make a directory that only its owner may enter, with its parents, if it does not exist."""
     if path.is_dir():
         return
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were added to or removed from a directory survive a loss of power."""
+    """Fsync a directory, so that added and removed names survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -55,10 +55,10 @@ def sync_directory(path: Path) -> None:
 
 
 def write_all(descriptor: int, content: memoryview, position: int) -> None:
-    """Write everything at `position`, however many calls it takes. Raises `OSError`."""
+    """Write everything at `position`, in as many calls as needed. Raises `OSError`."""
     written = os.pwrite(descriptor, content, position)
     while written < len(content):
-        # A short write is how a disk that fills up in the middle first shows; the next call says ENOSPC.
+        # A disk that becomes full in the middle first gives a short write. The next call raises ENOSPC.
         step = os.pwrite(descriptor, content[written:], position + written)
         if step == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -66,15 +66,15 @@ def write_all(descriptor: int, content: memoryview, position: int) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content: whatever happens, it is the old or the new, never a part. Raises `OSError`."""
+    """Replace a file's content. Whatever happens, it has the old or the new content, never a part. Raises `OSError`."""
     _replace(path, content, os.fsync)
     sync_directory(path.parent)
 
 
 def write_replaceable(path: Path, content: bytes) -> None:
-    """Replace a file that its reader can tell to be damaged and do without. Raises `OSError`.
+    """Replace a file whose reader notices damage and can do without the file. Raises `OSError`.
 
-    As `write_atomically`, but for a loss of power, after which it may be damaged: it costs no wait for the disk.
+    As `write_atomically`, but without waiting for the disk: after a loss of power the file may be damaged.
     """
     _replace(path, content, lambda _descriptor: None)
 
@@ -95,11 +95,11 @@ def _replace(path: Path, content: bytes, settle: Callable[[int], None]) -> None:
 
 
 class OpenFiles:
-    """Descriptors of segment files, opened when used and closed when others were used since; at most `limit` open.
+    """Descriptors of segment files. Opened when used; at most `limit` are open, the last used ones.
 
-    `indexes` bounds the memory of what is known of the same files, `index_bytes` in all.
+    `indexes` bounds the memory of the same files' indexes to `index_bytes` in all.
 
-    Not for threads: a descriptor is good until the next call here. A thread works on an `os.dup` of it.
+    Not for threads: a descriptor is valid until the next call here. A thread works on an `os.dup` of it.
     """
 
     def __init__(self, limit: int, index_bytes: int = INDEX_BYTES) -> None:
@@ -108,7 +108,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path) -> int:
-        """The file's descriptor for reading and writing; the file is made when missing. Raises `OSError`."""
+        """The file's descriptor for reading and writing. The file is made if it is missing. Raises `OSError`."""
         descriptor = self._open.get(path)
         if descriptor is not None:
             self._open.move_to_end(path)
@@ -132,7 +132,7 @@ class OpenFiles:
 
 
 class DirectoryLock:
-    """One broker per data directory, held by the kernel until this process ends or closes it."""
+    """A lock that allows one broker per data directory. The kernel holds it until this process ends or closes it."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / ".lock"
@@ -144,13 +144,13 @@ class DirectoryLock:
             os.close(descriptor)
             raise ConfigurationError(f"{directory}: in use by another broker (process {holder})") from None
         self._descriptor = descriptor
-        # Who holds it is said for people only, so a full disk is no reason to go without the lock.
+        # The holder's name is only for people. If the disk is full it is left out; the lock is held all the same.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let others have the directory."""
+        """Release the directory."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""One fsync for all the produce requests that wait for a partition's bytes to be on the disk."""
+"""Group commit: one fsync for all produce requests that wait for a partition's bytes to be on the disk."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _log = get_logger(__name__)
 
 
 class GroupCommit:
-    """Flushes one log. While one fsync runs, those who come wait together for the next.
+    """Flushes one log. While one fsync runs, new waiters wait together for the next.
 
     Invariants
         A waiter is answered by an fsync that began after it came.
-        Once an fsync has failed, every waiter fails: the kernel says it once, and of whose bytes it does not say.
+        Once an fsync has failed, every waiter fails: the kernel reports the error once, and not for which bytes.
         At most one fsync of a log runs at a time.
     """
 
@@ -38,7 +38,7 @@ class GroupCommit:
         self._running: asyncio.Future[None] | None = None
 
     def flushed(self) -> asyncio.Future[None]:
-        """Done when all that is in the log now is on the disk; fails with `KafkaError` (KAFKA_STORAGE_ERROR)."""
+        """Done when everything in the log now is on the disk. Fails with `KafkaError` (KAFKA_STORAGE_ERROR)."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         waiting = self._next
@@ -52,7 +52,7 @@ class GroupCommit:
         try:
             descriptors = self._partition_log.take_unflushed()
         except OSError as error:
-            # Nothing was asked of the disk, as when descriptors have run out: who tries again may be served.
+            # No fsync was tried (descriptors have run out, for instance). Another attempt may succeed.
             _log.error("fsync not begun", partition=self._partition_log.directory.name, error=str(error))
             self._refuse(group, error)
             return
@@ -89,7 +89,7 @@ def _sync(descriptors: list[int], names: Path | None) -> None:
         for descriptor in descriptors:
             os.fdatasync(descriptor)
         if names is not None:
-            # An fsync of a new file need not bring its name to the disk (fsync(2)).
+            # An fsync of a new file may not write its name to the disk (fsync(2)).
             sync_directory(names)
     finally:
         for descriptor in descriptors:

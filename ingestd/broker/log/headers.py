@@ -23,7 +23,7 @@ _CRC_COVERS_FROM: Final = 21
 def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of every batch that starts in [start, end), in order.
 
-    Ends before a batch that is not wholly before `end`. Raises `CorruptBatch` where no header can be.
+    Ends before a batch that is not wholly before `end`. Raises `CorruptBatch` for bytes that can not be a header.
     """
     position = start
     chunk = b""
@@ -41,9 +41,9 @@ def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, B
 
 
 def scan_whole_batches(descriptor: int, end: int, first_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every batch that is beyond doubt, from the file's start; ends at the first that is not.
+    """Position and header of every valid batch, from the file's start. Ends at the first that is not valid.
 
-    Beyond doubt: a header that can be, all its bytes there, the CRC right, the offset that follows the batch before.
+    Valid: the header is possible, all bytes are there, the CRC is right, and the offset follows the batch before.
     """
     expected = first_offset
     try:

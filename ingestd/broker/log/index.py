@@ -1,7 +1,7 @@
-"""A segment's sparse index: where batches start, and the largest timestamp before each; by offset and by time.
+"""A segment's sparse index: where batches start, and the largest timestamp before each. Searched by offset or time.
 
-An entry is made at most every `index.interval.bytes`. The file is written when a segment is sealed and its bytes are
-on the disk, and says how many bytes that were: an index that fits its segment is the proof that it needs no recovery.
+An entry is made at most every `index.interval.bytes`. The file is written when a segment is sealed and its bytes are on
+the disk. It has the segment's size in bytes. So an index that fits its segment proves that it needs no recovery.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class _Entries:
 
     @property
     def columns(self) -> tuple[array[int], array[int], array[int]]:
-        """In the order of the file."""
+        """The columns, in the order of the file."""
         return self.offsets, self.positions, self.timestamps
 
 
 class SegmentIndex:
     """The entries of one segment; 24 bytes each.
 
-    They are in memory while the segment grows. Those of a file are read when asked for, and kept as long as `recent`
-    has room: an index for each segment of a large log would take more than there is. `write` may run in a thread of
-    its own: whoever else looks at the entries looks once, for they may be let go at any moment.
+    They are in memory while the segment grows. Those of a file are read when needed, and kept as long as `recent` has
+    room: indexes of all segments of a large log would not fit into memory. `write` may run in a thread of its own. So
+    other code reads the entries once and keeps them, because they may be released at any moment.
 
     Invariants
-        Offsets and positions rise strictly from entry to entry; timestamps never fall.
-        Entries may be missing, which makes searches longer and no less right.
+        Offsets and positions rise strictly from entry to entry. Timestamps never fall.
+        Entries may be missing. Searches are longer then, and still right.
     """
 
     __slots__ = ("_entries", "_file", "_recent", "interval", "largest_timestamp", "largest_timestamp_batch")
@@ -75,13 +75,13 @@ class SegmentIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """What the entries take now."""
+        """Bytes of memory that the entries take now."""
         entries = self._entries
         return 0 if entries is None else _ENTRY_BYTES * len(entries.offsets)
 
     def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
         """Note a batch appended at `position`. Timestamps in ms."""
-        # What is added now, the file does not have, if there is one.
+        # The file, if there is one, does not have what is added now.
         entries = self._entries = self._present()
         self._file = None
         if not entries.positions or position - entries.positions[-1] >= self.interval:
@@ -93,13 +93,13 @@ class SegmentIndex:
             self.largest_timestamp_batch = base_offset
 
     def position_of_offset(self, offset: int) -> int:
-        """Where to start looking for the batch that holds `offset`: the last indexed start at or before it."""
+        """Where to start the search for the batch with `offset`: the last indexed start at or before it."""
         entries = self._present()
         at = bisect_right(entries.offsets, offset) - 1
         return entries.positions[at] if at >= 0 else 0
 
     def position_of_timestamp(self, timestamp: int) -> int:
-        """Where to start looking for the first batch with a record at or after `timestamp` (ms)."""
+        """Where to start the search for the first batch with a record at or after `timestamp` (ms)."""
         entries = self._present()
         at = bisect_left(entries.timestamps, timestamp) - 1
         return entries.positions[at] if at >= 0 else 0
@@ -133,12 +133,12 @@ class SegmentIndex:
         return None
 
     def release(self) -> None:
-        """Let go of the entries if they can be read from the file again."""
+        """Release the entries' memory, if they can be read from the file again."""
         if self._file is not None:
             self._entries = None
 
     def write(self, path: Path, segment_bytes: int, next_offset: int) -> None:
-        """Write the file, whole or not at all; entries are read from there from now on. Raises `OSError`."""
+        """Write the file, whole or not at all. From now on entries are read from there. Raises `OSError`."""
         entries = self._present()
         columns = [array("q", column) for column in entries.columns]
         if sys.byteorder == "little":
@@ -163,7 +163,7 @@ class SegmentIndex:
     def read(
         cls, path: Path, interval: int, segment_bytes: int, recent: RecentlyUsed
     ) -> tuple[SegmentIndex, int] | None:
-        """The index and the segment's next offset; None when missing, damaged, or of a segment of another size."""
+        """The index and the segment's next offset; None if it is missing, damaged, or of a segment of another size."""
         content = _checked(path)
         if not content:
             return None
@@ -178,7 +178,7 @@ class SegmentIndex:
 
 
 def _checked(path: Path) -> bytes:
-    """The file's content; empty when it is missing or damaged. Raises `OSError`."""
+    """The file's content; empty if it is missing or damaged. Raises `OSError`."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""One partition's log: appends batches, finds them by offset and by time, and lets go of what is beyond retention.
+"""One partition's log: appends batches, finds them by offset and by time, and removes what is beyond retention.
 
-Everything here runs on the broker's event loop but for `GroupCommit`'s fsync and the sealing of full segments, which
+Everything here runs on the broker's event loop, except `GroupCommit`'s fsync and the sealing of full segments. Those
 run on its disk threads and touch nothing that changes.
 """
 
@@ -51,7 +51,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch stands in the log. `duplicate`: it was there before, and nothing was written."""
+    """A batch's offset in the log. `duplicate`: it was there before, and nothing was written."""
 
     base_offset: int
     duplicate: bool
@@ -75,11 +75,11 @@ class PartitionLog:
     """The log of one partition.
 
     Invariants
-        Offsets [start_offset, end_offset) are readable; batches follow each other without a gap.
-        What was appended is in the file (the kernel's page cache at least) when `append` returns.
+        Offsets [start_offset, end_offset) are readable. Batches follow each other without a gap.
+        When `append` returns, the batch is in the file (at least in the kernel's page cache).
         A failed write changes nothing: the next append goes to the same offset.
-        After a failed fsync nothing is appended, acknowledged or sealed: the next start reads what the disk has.
-        A log that was closed or deleted touches no file: its directory's name may be another log's by now.
+        After a failed fsync nothing is appended, acknowledged or sealed. The next start reads what the disk has.
+        A log that was closed or deleted touches no file: another log may use its directory's name by now.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PartitionLog:
         self._names_unsynced = True
         self._unsealed_said = False
         self._refused: int | None = None
-        """Bytes of the smallest batch that the disk did not take; None while it takes what comes."""
+        """Bytes of the smallest batch that the disk did not take; None while it takes every batch."""
 
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
@@ -151,8 +151,8 @@ class PartitionLog:
     def _load_producers(self) -> None:
         replay_from = self._segments[0].base_offset
         for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"), reverse=True):
-            # What follows one from before the log's first segment can not be replayed: producers would be held to
-            # sequences that they are long past.
+            # After a snapshot from before the log's first segment, batches are missing for the replay. Producers would
+            # be held to sequences that are long past.
             if replay_from <= int(path.stem) <= self.end_offset and self._producers.read(path):
                 replay_from = int(path.stem)
                 break
@@ -160,7 +160,7 @@ class PartitionLog:
         try:
             self._replay_producers(replay_from)
         except CorruptBatch as error:
-            # A sealed segment that changed on the disk: its readers are told, the rest of the log is well.
+            # A sealed segment changed on the disk. Its readers get an error; the rest of the log is good.
             _log.error("log is damaged", partition=self.directory.name, error=str(error))
         self._producers.expire()
 
@@ -181,7 +181,7 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record gets; the high watermark too, since there is one replica."""
+        """The offset that the next record gets. It is the high watermark too, because there is one replica."""
         return self._segments[-1].next_offset
 
     @property
@@ -190,10 +190,10 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     def append(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Append a valid batch: its base offset and leader epoch are written into `batch` itself.
+        """Append a valid batch. Its base offset and leader epoch are written into `batch` itself.
 
-        Raises `KafkaError`: for a sequence or epoch that the producer may not use, and KAFKA_STORAGE_ERROR when the
-        disk does not take it.
+        Raises `KafkaError`: for a sequence or epoch that the producer may not use, and KAFKA_STORAGE_ERROR if the disk
+        does not take it.
         """
         if self._closed:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{self.directory.name} is closed")
@@ -217,18 +217,18 @@ class PartitionLog:
             self._refused = None
         if idempotent:
             self._producers.appended(header, base_offset, time.time())
-        # A watcher that has enough leaves the set while it is told.
+        # A watcher that has enough leaves the set during this loop.
         for watcher in tuple(self.watchers):
             watcher.grew(len(batch))
         return Appended(base_offset, duplicate=False)
 
     def refused(self, header: BatchHeader) -> None:
-        """Keep the place of a batch that there was no room for: it will be sent again."""
+        """Keep the place of a batch that there was no room for, because it will be sent again."""
         if header.producer_id != NO_PRODUCER_ID:
             self._producers.refused(header)
 
     def _say_refused(self, size: int, error: OSError) -> None:
-        # Once for all that come until one as large is taken: producers try for hours, and the log may be on the disk.
+        # Logged once, until a batch as large is taken: producers try for hours, and this log may be on the full disk.
         if self._refused is None:
             _log.error(
                 "append failed; batches are refused until there is room",
@@ -256,7 +256,7 @@ class PartitionLog:
     def _roll(self) -> None:
         full = self._active
         successor = self._segment(full.next_offset)
-        # Made now, so that a log whose older segments all go still knows its end after a restart.
+        # Made now, so that a log still knows its end after a restart if all older segments were removed.
         successor.path.touch(mode=0o600)
         self._names_unsynced = True
         self._segments.append(successor)
@@ -265,7 +265,7 @@ class PartitionLog:
 
     def _write_producers(self) -> None:
         self._producers.expire()
-        # Also when there are none: the next start need not look for them in the whole log.
+        # Also without producers: then the next start need not look for them in the whole log.
         try:
             self._producers.write(self.directory / f"{self.end_offset:020d}{_PRODUCERS_SUFFIX}")
         except OSError as error:
@@ -276,7 +276,7 @@ class PartitionLog:
             path.unlink()
 
     def _begin_seal(self, segment: Segment) -> Future[None]:
-        """Seal a segment on a disk thread; one that is being sealed already is not begun again."""
+        """Seal a segment on a disk thread, unless it is being sealed already."""
         begun = self._sealing.get(segment.base_offset)
         if begun is None or begun.done():
             self._sealing = {base: future for base, future in self._sealing.items() if not future.done()}
@@ -288,7 +288,7 @@ class PartitionLog:
         try:
             self._begin_seal(segment)
         except OSError as error:
-            # The log's end seals it, or the next start reads it as a whole.
+            # `close` seals it, or the next start reads all of it.
             self._say_unsealed(error)
 
     def _say_unsealed(self, error: OSError) -> None:
@@ -300,7 +300,7 @@ class PartitionLog:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            # The kernel tells it once: the fsync that an acknowledgement waits for may hear nothing of it.
+            # The kernel reports it once. The fsync that an acknowledgement waits for may not get the error.
             _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
             self.fail()
             return
@@ -313,7 +313,7 @@ class PartitionLog:
             try:
                 segment.seal()
             except OSError as error:
-                # The next start finds no index and reads the segment as a whole.
+                # The next start finds no index and reads the whole segment.
                 self._say_unsealed(error)
 
     def take_unflushed(self) -> list[int]:
@@ -322,7 +322,7 @@ class PartitionLog:
             raise OSError(errno.EIO, "an fsync failed before")
         if self._deleted:
             raise OSError(errno.ENOENT, "the log was deleted")
-        # All are looked at: segments are sealed in any order, and the newest may be empty.
+        # Every segment is checked: they are sealed in any order, and the newest may be empty.
         unflushed = [segment for segment in self._segments if segment.unflushed]
         descriptors: list[int] = []
         try:
@@ -337,7 +337,7 @@ class PartitionLog:
         return descriptors
 
     def take_unsynced_names(self) -> Path | None:
-        """The directory, when a file was added to it whose name may not be on the disk."""
+        """The directory, if a file was added to it whose name may not be on the disk."""
         unsynced, self._names_unsynced = self._names_unsynced, False
         return self.directory if unsynced else None
 
@@ -347,11 +347,11 @@ class PartitionLog:
         return self._failed
 
     def fail(self) -> None:
-        """Take no more batches: after a failed fsync nobody knows what the disk has."""
+        """Stop taking batches: after a failed fsync it is not known what the disk has."""
         self._failed = True
 
     def slice(self, offset: int, max_bytes: int) -> LogSlice | None:
-        """Whole batches from `offset` on, at least one even beyond `max_bytes`; None at the end of the log.
+        """Whole batches from `offset` on; at least one, even if it is larger than `max_bytes`. None at the log's end.
 
         Raises `KafkaError` (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
         """
@@ -384,16 +384,16 @@ class PartitionLog:
                     yield header, LogSlice(segment, position, header.size, header.size)
 
     def batches_of_largest_timestamp(self) -> list[tuple[BatchHeader, LogSlice]]:
-        """Batches among whose records is the first with the largest timestamp of all, if any has one. Raises `OSError`.
+        """Batches that may have the first record with the largest timestamp, if any has one. Raises `OSError`.
 
-        Two where the log starts within one: what was deleted of it may have had its largest timestamp.
+        There are two if the log starts within a batch: its deleted records may have had its largest timestamp.
         """
         newest = max(self._segments, key=lambda segment: segment.index.largest_timestamp)
         offset = newest.index.largest_timestamp_batch
         if offset >= self.start_offset:
             position, header = next(newest.headers(offset))
             return [(header, LogSlice(newest, position, header.size, header.size))]
-        # Deleted records had the largest timestamp, or none has one: look through what is left.
+        # Deleted records had the largest timestamp, or no record has one: search the rest.
         cut, largest = [], None
         for found in self.batches_from_timestamp(0):
             if found[0].base_offset < self.start_offset:
@@ -405,7 +405,7 @@ class PartitionLog:
     def delete_before(self, offset: int) -> None:
         """Move the log's start to `offset` and remove the segments before it. Raises `OSError`.
 
-        Then, on a full disk, whole segments may be gone all the same: it is called to make room.
+        On a full disk, segments may be removed although it raises: it is called to make room.
         """
         try:
             self._write_start(offset)
@@ -413,7 +413,7 @@ class PartitionLog:
             whole = [segment.next_offset for segment in self._segments[:-1] if segment.next_offset <= offset]
             if not whole:
                 raise
-            # What is left says where the log starts, as with retention.
+            # The remaining segments say where the log starts, as with retention.
             self.start_offset = max(self.start_offset, whole[-1])
             self._remove_segments()
             self._write_start(offset)
@@ -430,9 +430,9 @@ class PartitionLog:
             del self._segments[0]
 
     def enforce_retention(self, now: float) -> None:
-        """Remove segments older or more than the topic keeps. `now`: seconds since the epoch. Raises `OSError`.
+        """Remove segments beyond the topic's retention. `now`: seconds since the epoch. Raises `OSError`.
 
-        Nothing has to be written for it, since a full disk is when it matters: what is left says where the log starts.
+        It writes nothing, because it must work on a full disk. The remaining segments say where the log starts.
         """
         if self._closed:
             return
@@ -468,7 +468,7 @@ class PartitionLog:
         return newest_seconds < now - self.config.retention_ms / 1000
 
     def close(self) -> list[Future[None]]:
-        """Have all brought to the disk, so that the next start need not look; what to wait for. Raises `OSError`."""
+        """Write everything to the disk, so that the next start needs no recovery. Returns futures. Raises `OSError`."""
         if self._closed:
             return []
         self._stop()
@@ -485,7 +485,7 @@ class PartitionLog:
         return all(segment.sealed or not segment.size for segment in self._segments)
 
     def delete(self, grave: Path) -> None:
-        """Take the log away: its directory becomes `grave`, to be removed at leisure. Raises `OSError`."""
+        """Delete the log: its directory is renamed to `grave`, and is removed later. Raises `OSError`."""
         self._stop()
         for segment in self._segments:
             self._files.close(segment.path)

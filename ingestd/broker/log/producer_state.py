@@ -1,4 +1,4 @@
-"""What a partition remembers of the producers that write to it (KIP-98): their epoch and last five batches."""
+"""Producer state of a partition (KIP-98): for each producer that writes to it, the epoch and the last five batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 _CRC_DIGITS: Final = 8
 _AWAITED_SECONDS: Final = 60.0
-"""A batch that was refused and is not sent again for so long is given up by its producer."""
+"""Seconds. If a refused batch is not sent again for this long, its producer has given it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class _Appended:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """What a producer of which the log has nothing must go on with, since its first batch was refused.
+    """The batch that a producer must send next, because its first batch was refused and the log has nothing of it.
 
-    `refused`: when that was last, on the monotonic clock.
+    `refused`: when it was last refused, on the monotonic clock.
     """
 
     epoch: int
@@ -57,8 +57,8 @@ class ProducerStates:
     """The producers of one partition, by producer id.
 
     Invariants
-        Sequences of one producer id and epoch follow each other without a gap, from 2³¹-1 to 0 again.
-        What is remembered is a function of the batches in the log, so that replaying the log gives it again.
+        Sequences of one producer id and epoch follow each other without a gap. After 2³¹-1 comes 0.
+        The state depends only on the batches in the log. So a replay of the log gives it again.
     """
 
     __slots__ = ("_awaited", "_expiry", "_producers")
@@ -69,11 +69,11 @@ class ProducerStates:
         self._awaited: dict[int, _Awaited] = {}
 
     def check(self, header: BatchHeader) -> int | None:
-        """The base offset that the same batch got before, or None when the batch is new and may be appended.
+        """The base offset that the same batch got before; None if the batch is new and may be appended.
 
         Raises `KafkaError`: INVALID_PRODUCER_EPOCH for an older epoch than the newest seen,
-        OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow. A producer that is not known may start
-        anywhere: what it wrote may be beyond retention. But not behind a batch of its that was refused.
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow. An unknown producer may start anywhere,
+        because its batches may be beyond retention. But it may not start after a batch of its own that was refused.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -108,7 +108,7 @@ class ProducerStates:
         return None
 
     def _awaited_before(self, header: BatchHeader) -> int | None:
-        """The sequence of the refused batch whose place this one would take, if there is one."""
+        """The sequence of a refused batch that must come before this one, if there is one."""
         awaited = self._awaited.get(header.producer_id)
         if awaited is None or awaited.refused < time.monotonic() - _AWAITED_SECONDS:
             return None
@@ -118,8 +118,8 @@ class ProducerStates:
     def refused(self, header: BatchHeader) -> None:
         """There was no room for a batch.
 
-        Its producer's later ones are smaller, perhaps, and under way already: they must not take its place. Were one
-        taken, librdkafka would hold the first for written too, and tell it acknowledged, at OUT_OF_ORDER_SEQUENCE.
+        Later batches of its producer may be smaller, and under way already. They must not be appended before it. If one
+        were, librdkafka would count the refused batch as written too, when it gets OUT_OF_ORDER_SEQUENCE for it.
         """
         if header.producer_id not in self._producers and self._awaited_before(header) is None:
             self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, time.monotonic())
@@ -134,7 +134,7 @@ class ProducerStates:
         producer.written = written
 
     def expire(self) -> None:
-        """Forget producers that wrote nothing for as long as the expiry says."""
+        """Forget producers that wrote nothing for the expiry time."""
         oldest = time.time() - self._expiry
         for producer_id in [known for known, producer in self._producers.items() if producer.written < oldest]:
             del self._producers[producer_id]
@@ -157,7 +157,7 @@ class ProducerStates:
         write_replaceable(path, f"{crc32c(content):08x}".encode() + content)
 
     def read(self, path: Path) -> bool:
-        """Take over a snapshot; False, and nothing is changed, when it is damaged. Raises `OSError`."""
+        """Load a snapshot. Returns False, and changes nothing, if it is damaged. Raises `OSError`."""
         content = path.read_bytes()
         body = content[_CRC_DIGITS:]
         if content[:_CRC_DIGITS] != f"{crc32c(body):08x}".encode():

@@ -1,4 +1,4 @@
-"""Bounds what is kept in memory only so that it need not be read again."""
+"""Bounds the memory of things that are only kept so that they need not be read again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["RecentlyUsed", "Releasable"]
 
 
 class Releasable(Protocol):
-    """Something that can let go of memory and get its content back."""
+    """Something that can release its memory and read its content again."""
 
     def release(self) -> None:
-        """Let go."""
+        """Release the memory."""
 
 
 class RecentlyUsed:
-    """Whatever was used last, as much as `limit` bytes hold, and always the very last; the rest is told to let go.
+    """The things that were used last: up to `limit` bytes, and always the last one. The others are released.
 
     Not for threads.
     """

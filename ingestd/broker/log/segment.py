@@ -26,7 +26,7 @@ class Segment:
     """A run of offsets [base_offset, next_offset) and their bytes [0, size).
 
     Invariants
-        Bytes up to `size` are whole batches; what a failed write left behind them is cut off before the next write.
+        Bytes up to `size` are whole batches. Bytes of a failed write after them are cut off before the next write.
         Batches follow each other without a gap of offsets.
     """
 
@@ -57,7 +57,7 @@ class Segment:
 
     @property
     def index_path(self) -> Path:
-        """Where the index stands once the segment is sealed."""
+        """The path of the index, which is written when the segment is sealed."""
         return self.path.with_suffix(".index")
 
     @property
@@ -67,7 +67,7 @@ class Segment:
 
     @property
     def descriptor(self) -> int:
-        """The file, opened when it is not. Good until another file is used. Raises `OSError`."""
+        """The file's descriptor; opens the file if needed. Valid until another file is used. Raises `OSError`."""
         return self._files.get(self.path)
 
     def append(self, batch: memoryview, header: BatchHeader, base_offset: int) -> None:
@@ -80,7 +80,7 @@ class Segment:
             write_all(descriptor, batch, self.size)
         except OSError:
             self._torn = True
-            # At once, if that can be: on a full disk, half a batch would keep the room that others need.
+            # Cut off at once, if possible: on a full disk, half a batch would take room that others need.
             with suppress(OSError):
                 os.ftruncate(descriptor, self.size)
                 self._torn = False
@@ -105,9 +105,10 @@ class Segment:
                 yield position, header
 
     def slice(self, offset: int, max_bytes: int) -> tuple[int, int, int]:
-        """Whole batches from the one that holds `offset` on: position, bytes, and bytes of the first batch alone.
+        """Whole batches from the one with `offset` on: their position, their bytes, and the bytes of the first one.
 
-        As many as fit `max_bytes` as far as the index knows their borders, and always one; (0, 0, 0) at the end.
+        As many as fit into `max_bytes`, as far as the index knows where they end, and at least one. (0, 0, 0) at the
+        end.
         """
         found = next(self.headers(offset), None)
         if found is None:
@@ -130,9 +131,9 @@ class Segment:
         self._sealed_size = self.size
 
     def load(self) -> None:
-        """Take the file as the index describes it; without an index that fits, keep the batches beyond doubt.
+        """Load the segment by its index. Without an index that fits, read the file and keep the valid batches.
 
-        What follows the last batch beyond doubt is cut off. Raises `OSError`.
+        What follows the last valid batch is cut off. Raises `OSError`.
         """
         status = os.fstat(self.descriptor)
         self.created = status.st_mtime

@@ -1,4 +1,4 @@
-"""What a produced batch must be before it may stand in a log, told by its header and CRC; no record is looked at."""
+"""Checks a produced batch by its header and CRC before it is appended. No record is parsed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CODEC_MASK: Final = 0x07
 def check_batch(records: memoryview | None, max_message_bytes: int, *, zstd: bool) -> tuple[memoryview, BatchHeader]:
     """The one batch in a partition's records, and its header.
 
-    `zstd`: whether the request's version may carry that codec (KIP-110). Raises `KafkaError` with the code that Kafka
-    gives: INVALID_RECORD for what no batch of a producer may be, CORRUPT_MESSAGE for lengths and CRC that are wrong,
+    `zstd`: whether the request's version may carry that codec (KIP-110). Raises `KafkaError` with Kafka's codes:
+    INVALID_RECORD for a batch that no producer may send, CORRUPT_MESSAGE for wrong lengths and a wrong CRC,
     MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP.
     """
     if records is None or len(records) == 0:
