@@ -1,1 +1,11 @@
-"""The `ingestd` command. Thin: each verb calls a function that a Python user could call as well."""
+"""The `ingestd` command. Thin: each verb calls a function that a Python user could call as well.
+
+    main.py         the entry: runs a verb, turns errors into one line
+    app.py          the verbs and their options; topic_verbs.py and group_verbs.py have those of two groups
+    configured.py   a configuration file with all kinds of routes; the cluster that a tool talks to
+    reaching.py     says on standard error which broker is not reached, and why
+    progress.py     the live table of `ingestd run`
+    rendering.py    how `ingestd consume` writes records
+
+Exit codes are listed in `main`.
+"""
