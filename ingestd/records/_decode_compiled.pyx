@@ -238,7 +238,7 @@ cdef inline Fault skip_headers(Reader *reader, int64_t count, int64_t *key_bytes
 
 
 cdef Fault parse(Parse *run) noexcept nogil:
-    """Everything but the headers' content, whose sizes it adds up."""
+    """Parse everything except the headers' content, and add up the sizes of that."""
     cdef const byte_t *end = run.reader.end
     cdef Fields fields
     cdef Fault fault
@@ -268,7 +268,7 @@ cdef Fault parse(Parse *run) noexcept nogil:
 
 
 cdef Fault parse_headers(Reader *reader, int64_t count, int64_t room, Binary *keys, Binary *values) noexcept nogil:
-    """The headers' content, of records that `parse` found sound. Checks again: the bytes may be shared."""
+    """Parse the headers' content of records that `parse` has checked. Checks again, because the bytes may be shared."""
     cdef const byte_t *end = reader.end
     cdef const byte_t *data = NULL
     cdef int64_t length, done = 0
@@ -431,7 +431,7 @@ cdef extern from *:
 cdef class Record:
     """One record as a consumer sees it. See `_decode_plain`.
 
-    Not known to the garbage collector, which would look at every one of millions: nothing in it can be part of a cycle.
+    The garbage collector does not know it, or it would look at millions of them. Nothing in it can be part of a cycle.
     """
 
     cdef readonly int64_t offset
@@ -454,22 +454,22 @@ cdef class Record:
 
     @property
     def topic(self):
-        """The topic's name, empty where the record was not consumed from one."""
+        """The topic's name; empty if the record was not consumed from one."""
         return self.origin[0]
 
     @property
     def partition(self):
-        """The partition's number, -1 where the record was not consumed from one."""
+        """The partition's number; -1 if the record was not consumed from one."""
         return self.origin[1]
 
     @property
     def leader_epoch(self):
-        """The epoch of the leader that appended the record, -1 where it is not known (KIP-101)."""
+        """The epoch of the leader that appended the record; -1 if it is not known (KIP-101)."""
         return self.origin[2]
 
     @property
     def timestamp_type(self):
-        """Who stamped the record."""
+        """Whether the timestamp is the producer's, or the time of the append."""
         return self.origin[3]
 
     cdef tuple fields(self):
@@ -511,7 +511,7 @@ def restored_record(
 
 
 cdef tuple read_headers(Reader *reader, int64_t count):
-    """A record's headers, which `skip_headers` found sound; None when they changed meanwhile."""
+    """A record's headers, which `skip_headers` has checked. None if they changed since."""
     cdef const byte_t *data = NULL
     cdef int64_t length
     cdef list pairs = []
@@ -594,7 +594,7 @@ def make_records(
 
 @cython.final
 cdef class Next:
-    """What `RecordStream.__anext__` gives while a record is at hand: an awaitable that never waits.
+    """The awaitable that `RecordStream.__anext__` gives while a record is at hand. It never waits.
 
     `am_send` hands the record to the interpreter's `async for` without raising StopIteration for each.
     """
@@ -648,7 +648,7 @@ cdef class RecordStream:
 
     @property
     def left(self):
-        """Records at hand."""
+        """The number of records at hand."""
         return self.count - self.at
 
     cdef Record take(self):
@@ -666,7 +666,7 @@ cdef class RecordStream:
         return self.wait()
 
     async def wait(self):
-        """The next record once there are more."""
+        """The next record, once there is one."""
         cdef list records
         self.clear()
         while self.at >= self.count:
@@ -681,7 +681,7 @@ cdef class RecordStream:
         return self.take()
 
     def rest(self):
-        """Take all that is at hand. See `_decode_plain`."""
+        """Take all records at hand. See `_decode_plain`."""
         cdef list rest = self.records[self.at:] if self.at else self.records
         if rest:
             self.next_offset = (<Record> rest[len(rest) - 1]).offset + 1
@@ -689,7 +689,7 @@ cdef class RecordStream:
         return rest
 
     def clear(self):
-        """Drop what is at hand."""
+        """Drop the records at hand."""
         self.records = []
         self.at = 0
         self.count = 0

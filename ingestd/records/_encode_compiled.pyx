@@ -43,7 +43,7 @@ cdef inline Py_ssize_t line_end(const byte_t *raw, Py_ssize_t size, Py_ssize_t s
 
 
 cdef inline uint64_t body_bytes(int64_t offset_delta, Py_ssize_t key_field, Py_ssize_t value) noexcept nogil:
-    """Bytes behind the length field of a record with timestamp delta 0 and no headers."""
+    """Bytes after the length field of a record with timestamp delta 0 and no headers."""
     return (
         3 + varint_bytes(zigzag(offset_delta)) + <uint64_t> key_field + varint_bytes(zigzag(value)) + <uint64_t> value
     )
@@ -64,7 +64,7 @@ cdef inline byte_t *put_value(byte_t *at, const byte_t *value, Py_ssize_t size) 
 
 
 cdef bytes key_field(key):
-    """A key as it stands in a record: its length, then its bytes."""
+    """A key as in a record: its length, then its bytes."""
     cdef bytes data
     cdef bytes field
     cdef byte_t *at
@@ -114,7 +114,7 @@ def allocate(Py_ssize_t size):
 
 
 def line_ends(raw):
-    """Where each line of `raw` ends, as int32. See `_encode_plain`."""
+    """The end of each line of `raw`, as int32. See `_encode_plain`."""
     cdef Py_buffer source
     cdef Py_ssize_t at = 0, lines = 0, end
     cdef int32_t *target

@@ -41,7 +41,7 @@ cdef Slab[MOST_KEPT] kept
 cdef int kept_count = 0
 
 
-# The size of a null key or value is -1. The last three fields follow from the others, and from the batch.
+# The size of a null key or value is -1. The last three fields are computed from the others and from the batch.
 cdef struct Record:
     const byte_t *key
     Py_ssize_t key_size
@@ -120,7 +120,7 @@ cdef class RecordBuffer:
                 PyBuffer_Release(&key_view)
 
     cdef int measure(self, Record *record) except -1:
-        """Find how large the record is as the next of this batch."""
+        """Measure the record as the next one of this batch."""
         record.timestamp_delta = 0
         if self.records and SUBTRACT_OVERFLOWS(record.timestamp, self.base_timestamp, &record.timestamp_delta):
             raise ValueError(f"timestamp {record.timestamp} is more than 64 bits from {self.base_timestamp}")
@@ -201,7 +201,7 @@ cdef class RecordBuffer:
         return memoryview(self)
 
     def clear(self):
-        """Begin anew."""
+        """Remove all records."""
         if self.views:
             raise BufferError("records are being looked at")
         self.give_back()
@@ -240,7 +240,7 @@ cdef inline void set_headers(Record *record, bytes field) noexcept:
 
 
 cdef bytes header_bytes(headers):
-    """Headers as they stand in a record: their number, then each key and value."""
+    """Headers as in a record: their number, then each key and value."""
     cdef list pairs = list(headers)
     cdef list fields = []
     cdef byte_t number[LONGEST_VARLONG]
@@ -253,7 +253,7 @@ cdef bytes header_bytes(headers):
 
 
 cdef bytes header_field(data):
-    """Bytes behind their length."""
+    """Bytes, after their length."""
     cdef bytes whole = data if type(data) is bytes else bytes(memoryview(data))
     cdef Py_ssize_t size = PyBytes_GET_SIZE(whole)
     cdef bytes field = PyBytes_FromStringAndSize(NULL, varint_bytes(zigzag(size)) + size)
@@ -262,7 +262,7 @@ cdef bytes header_field(data):
 
 
 cdef class Allowance:
-    """Bytes that may be held, and bytes that are. See `_intake_plain`."""
+    """How many bytes may be held, and how many are. See `_intake_plain`."""
 
     cdef public int64_t limit
     cdef public int64_t used
@@ -273,7 +273,7 @@ cdef class Allowance:
 
 
 cdef class TopicIntake:
-    """Where the next record of a topic goes. See `_intake_plain`."""
+    """The open batch for the next record of a topic. See `_intake_plain`."""
 
     cdef public RecordBuffer sticky
     cdef public list partitions
@@ -379,7 +379,7 @@ def tell_places(list dones not None, int64_t partition, int64_t base_offset):
         if done is not None and type(done) is not Place:
             return False
     number = 0
-    while number < PyList_GET_SIZE(dones):  # `ended` is foreign code
+    while number < PyList_GET_SIZE(dones):  # `ended` is a caller's code
         done = <object> PyList_GET_ITEM(dones, number)
         if type(done) is Place:
             place = <Place> done
@@ -423,7 +423,7 @@ cdef class RecordIntake:
         cdef bytes field = None
         cdef timespec now
         if set_bytes(value, &record.value, &record.value_size) and set_bytes(key, &record.key, &record.key_size):
-            # First what may run foreign code (headers of any kind, a number that is none of ours), then the batch.
+            # First everything that may run a caller's code (headers, numbers of other classes), then the batch.
             if headers:
                 field = header_bytes(headers)
             set_headers(&record, field)

@@ -35,7 +35,7 @@ LARGEST_RECORDS_BYTES: Final = 256 * 1024 * 1024
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp is: the time that the producer gave, or the time of the append."""
+    """Which time a record's timestamp is: the one that the producer gave, or that of the append."""
 
     create_time = 0
     log_append_time = 1

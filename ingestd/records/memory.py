@@ -1,4 +1,4 @@
-"""Memory for decompressed batches: each thread's large buffers, used again once no view of them is left.
+"""Memory for decompressed and decoded batches: each thread's large buffers, used again once no view of them is left.
 
 Fresh memory costs more than the work that is done in it, because the kernel clears it page by page.
 """

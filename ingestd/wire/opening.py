@@ -24,7 +24,7 @@ _MOST_SUSPECTS: Final = 256
 
 
 def suspect_sasl(host: str, port: int) -> None:
-    """Let the next connection to this listener without credentials ask whether the listener needs some.
+    """Let connections to this listener without credentials ask, until it is known, whether it needs some.
 
     A listener for SASL tells its versions to every client, and closes the connection at the first request of a client
     that has not authenticated. The client only sees a lost connection. To ask every listener before would cost every
