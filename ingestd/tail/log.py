@@ -556,6 +556,8 @@ class Log:
         match end.kind:
             case "truncated" | "gone":
                 generation.phase = Phase.SOUGHT
+                if size > end.position:
+                    yield Keep(generation)  # what is missing may be said by the next run only
                 yield Seek(generation)
             case "deleted" if self._waiting or self._copies:  # one of them may be what it was moved to
                 generation.phase = Phase.SOUGHT

@@ -549,6 +549,7 @@ class World:
         if self.machine.up:
             self.clean = False
             self.machine.crash_worker()
+            self._forget_what_was_not_told()
 
     def _settle(self, _amount: int, _random: Random) -> None:
         machine = self.machine
@@ -596,6 +597,13 @@ class World:
         sizes = {(row["inode"], row["handle"]): row.get("size", 0) for row in rows}
         for file, inode in self.machine.files.inodes.items():
             inode.seen = min(inode.seen, sizes.get((file.inode, file.handle), 0))
+
+    def _forget_what_was_not_told(self) -> None:
+        """What only a worker knew of sizes is not known any more."""
+        logs = [log for each in self.machine.finders for log in each.finder._logs.values()]
+        for file, inode in self.machine.files.inodes.items():
+            held = [each for log in logs for each in log.generations if each.known.file.same(file)]
+            inode.seen = min(inode.seen, max((max(each.size, each.known.size) for each in held), default=0))
 
     def finish(self) -> None:
         """Everything comes to rest."""
