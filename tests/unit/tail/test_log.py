@@ -6,16 +6,22 @@ from ingestd.daemon.source import End
 from ingestd.tail.facts import (
     CONCLUDED,
     NOTHING,
+    TRUNCATED,
+    Copy,
     Empty,
     Ended,
     Examine,
     Examined,
+    Forget,
+    Gone,
+    Keep,
     Listed,
     Missed,
     Phase,
     Place,
     Plain,
     Read,
+    Repeated,
     Seek,
     Seen,
     Sought,
@@ -145,3 +151,63 @@ def test_nothing_waits_for_an_older_generation_once_the_newest_one_is_nowhere() 
 def test_where_a_link_led_in_the_last_run_is_remembered() -> None:
     log = log_with(known(7, 5, "/t/0.log"), known(8, 5, "/t/0.log.1"), known(9, 5))
     assert log.written_at == ["/t/0.log", PATH]
+
+
+def test_links_that_led_elsewhere_before_are_remembered_the_last_eight_of_them() -> None:
+    """A link leads to `1.log` now; a copy of `0.log` from a moment before is called `0.log.1`."""
+    log = log_with(known(7, 5, "/t/0.log"))
+    for number in (*range(10), 3):
+        log.leads_elsewhere(f"/t/{number}.log")
+    assert log.written_at == [f"/t/{number}.log" for number in (2, 4, 5, 6, 7, 8, 9, 3)]
+
+
+def test_what_came_after_a_generation_that_was_over_at_the_stop_is_sought() -> None:
+    """The daemon stops while it searches for what was rotated within moments; the last that it knew of was read."""
+    log = log_with(known(7, 5, f"{PATH}.1")._replace(done=True))
+    log.step(Seen(place(8, 3), here=True))
+    log.step(Seen(place(7, 5, f"{PATH}.2"), here=False))
+    (seek,) = (each for each in log.step(Listed()) if isinstance(each, Seek))
+    came = place(9, 4, f"{PATH}.1", 200)
+    commands = log.step(Sought(seek.generation.source, place(7, 5, f"{PATH}.2"), intact=True, between=(came,)))
+    assert seek.generation.source == "0"
+    assert Examine(came) in commands
+
+
+def repeated(log: Log, seen: Place, of: str) -> None:
+    copy = Copy(of, seen.size, Witness.of(Sample.of(seen.size, b"x" * seen.size)))
+    log.step(Repeated(seen, copy))
+
+
+def test_a_copy_that_was_truncated_is_an_empty_file() -> None:
+    """It was read from its start 10 s later, and said to be lost, though its original had been read."""
+    log = Log(PATH)
+    repeated(log, place(7, 4), "other")
+    commands = log.step(Examined(place(7, 0), Empty()))
+    (kept,) = (each.generation for each in commands if isinstance(each, Keep))
+    assert (kept.copy_of, kept.position, kept.known.size, kept.known.witness) == (NOTHING, 0, 0, None)
+
+
+def test_a_copy_repeats_what_its_original_goes_on_in() -> None:
+    """The original is truncated, and found compressed; the copy has nothing that is not read there."""
+    log = Log(PATH)
+    repeated(log, place(7, 4), "first")
+    log.step(Gone("first", "second"))
+    (copy,) = log.generations
+    assert (copy.copy_of, copy.known.copy_of) == ("second", "second")
+    log.step(Gone("second"))
+    assert copy.copy_of is None
+
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 2), here=True))
+    log.step(Ended("0", End(TRUNCATED, PATH, 5, 5), known(7, 5)))
+    commands = log.step(Sought("0", place(7, 2), rest=place(9, 20, f"{PATH}.1.gz")._replace(codec="gz")))
+    (read,) = (each for each in commands if isinstance(each, Read))
+    assert [each.after for each in commands if isinstance(each, Forget)] == [read.generation.source]
+
+
+def test_how_much_is_missing_is_stored_while_it_is_sought() -> None:
+    """The daemon stops before it is found, or not: the next run says what was lost."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 5), here=True))
+    commands = log.step(Ended("0", End(TRUNCATED, PATH, 5, 9), known(7, 5)))
+    assert [each.generation.known.size for each in commands if isinstance(each, Keep)] == [9]

@@ -34,3 +34,16 @@ def test_a_log_that_is_made_under_another_name_and_renamed_into_place_is_looked_
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
     made = f"{PATH}.tmp"
     assert names.heard([(made, CREATED, 0), (made, MOVED_FROM, 5), (PATH, MOVED_TO, 5)]).looks == {PATH: None}
+
+
+def test_a_deletion_from_before_a_look_says_nothing_of_a_copy_that_was_seen_then() -> None:
+    """`a.log.2` is compressed and deleted, `a.log.1` is renamed to it; the look comes before these events."""
+    names = Names(lambda _: None, lambda _: False)
+    names.looked(PATH, PATH, FILE)
+    names.judge(PATH, judged=True)
+    changes = names.heard([(PATH, DELETED, 0)])
+    assert (changes.deleted, changes.looks) == ([], {PATH: None})
+    names.looked(PATH, PATH, FILE)
+    names.judge(PATH, judged=True)
+    names.heard([])
+    assert names.heard([(PATH, DELETED, 0)]).deleted == [(FILE, PATH)]

@@ -1,0 +1,65 @@
+"""Kin: what a file is compared with, and what a search may take."""
+
+from __future__ import annotations
+
+from ingestd.tail.facts import Copy, Examined, Plain, Read, Repeated
+from ingestd.tail.file_id import FileId
+from ingestd.tail.files import Files
+from ingestd.tail.globs import Globs
+from ingestd.tail.kin import Kin
+from ingestd.tail.known import Sample, Witness
+from ingestd.tail.log import Log, Place
+
+PATH = "/d/app.log"
+ROTATED = f"{PATH}.1"
+
+
+def file(inode: int) -> FileId:
+    return FileId(1, inode, inode, f"{inode:x}", "1")
+
+
+def begin(log: Log, place: Place) -> str:
+    witness = Witness.of(Sample.of(place.size, b"x" * place.size))
+    (read,) = (each for each in log.step(Examined(place, Plain(0, witness))) if isinstance(each, Read))
+    return read.generation.source
+
+
+def kin_of(*logs: Log, files: Files | None = None) -> Kin:
+    kin = Kin({log.path: log for log in logs}, {}, files or Files(), lambda _: None, Globs([], []), once=False)
+    for log in logs:
+        kin.name(log.path, log.path)
+    return kin
+
+
+def test_what_stands_at_a_logs_path_is_compared_with_what_is_younger_alone() -> None:
+    """That one may be a copy, to truncate the log next. What is older was renamed: the log's file is the next one."""
+    log = Log(PATH)
+    older, younger = begin(log, Place(ROTATED, file(6), 4, 100)), begin(log, Place(f"{PATH}.2", file(8), 4, 100))
+    log.step(Examined(Place(PATH, file(7), 4, 100), Plain(0, None)))
+    log._here = file(7)
+    compared = [each.source for each in kin_of(log).originals(Place(PATH, file(7), 4, 100))]
+    assert older not in compared
+    assert compared == [younger]
+
+
+def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:
+    """Its copy, in the making, was met first: it counts as akin, and is waited for."""
+    rotated = Log(ROTATED)
+    begin(rotated, Place(ROTATED, file(8), 4, 100))
+    kin = kin_of(rotated, Log(PATH))
+    assert [each.akin for each in kin.originals(Place(PATH, file(7), 4, 100))] == [True]
+    assert [each.akin for each in kin.originals(Place("/d/app-5.log", file(7), 4, 100))] == [False]
+
+
+def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None:
+    """As far as it went it was a copy of another log, with the same header."""
+    log, rotated, files = Log(PATH), Log(ROTATED), Files()
+    begin(log, Place(PATH, file(7), 4, 100))
+    (generation,) = log.generations
+    making = Place(ROTATED, file(8), 2, 100)
+    rotated.step(Repeated(making, Copy("other", 2, Witness.of(Sample.of(2, b"xx")))))
+    files.note(None, rotated, rotated.generations[0])  # type: ignore[arg-type]
+    search = kin_of(log, rotated, files=files).search(log, generation)
+    assert search.taken(making.file)
+    log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
+    assert not search.taken(making.file)
