@@ -554,13 +554,11 @@ class Log:
             yield Look(generation.known.path)  # either may be the newer one
         generation.known = known._replace(log=self.path, size=size)
         match end.kind:
-            case "truncated" | "gone":
+            case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._waiting or self._copies:
+                # One of those that wait may be what a deleted one was moved to.
                 generation.phase = Phase.SOUGHT
                 if size > end.position:
                     yield Keep(generation)  # what is missing may be said by the next run only
-                yield Seek(generation)
-            case "deleted" if self._waiting or self._copies:  # one of them may be what it was moved to
-                generation.phase = Phase.SOUGHT
                 yield Seek(generation)
             case "deleted":
                 if end.size > end.position:
