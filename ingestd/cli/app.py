@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,14 @@ from click.exceptions import Exit
 
 from ingestd import __version__
 from ingestd.cli.group_verbs import groups
-from ingestd.cli.options import configuration_file, of_cluster
+from ingestd.cli.options import configuration_file, of_cluster, show, shown_as
 from ingestd.cli.topic_verbs import topics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.cli.configured import ClusterAccess
+    from ingestd.cli.options import Shape
 
 __all__ = ["ingestd"]
 
@@ -92,6 +94,9 @@ def broker(data: Path, listen: str, partitions: int, create_topics: bool) -> Non
 @of_cluster
 @click.option("--partition", "-p", type=int, help="Send to this partition only.")
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Each line is key, TEXT, value.")
+@click.option("--key", "-k", metavar="TEXT", help="The key of every record; of lines with a key of their own, theirs.")
+@click.option("--header", "-H", multiple=True, metavar="NAME=VALUE", help="A header for every record.")
+@click.option("--empty-as-null", "-Z", is_flag=True, help="Send empty values as null; empty keys are none.")
 @click.option("--delimiter", "-D", metavar="TEXT", default=r"\n", help="What ends a line.")
 @click.option("--compression", "-z", metavar="CODEC[:LEVEL]", default="none", help="none, gzip, snappy, lz4 or zstd.")
 @click.option(
@@ -107,6 +112,9 @@ def produce(
     access: ClusterAccess,
     partition: int | None,
     key_delimiter: str | None,
+    key: str | None,
+    header: Sequence[str],
+    empty_as_null: bool,
     delimiter: str,
     compression: str,
     acks: str,
@@ -117,13 +125,21 @@ def produce(
     FILE has the lines to send; standard input if none.
     """
     from ingestd.cli.event_loop import run_async
-    from ingestd.cli.produce import Production, open_input, producer_settings
+    from ingestd.cli.produce import Production, open_input, parse_headers, producer_settings
     from ingestd.cli.produce import produce as produce_lines
     from ingestd.cli.rendering import unescape
 
     separator = None if key_delimiter is None else unescape(key_delimiter)
-    production = Production(topic, partition, unescape(delimiter), separator)
-    settings = producer_settings(compression, -1 if acks == "all" else int(acks), linger)
+    production = Production(
+        topic,
+        partition,
+        unescape(delimiter),
+        separator,
+        None if key is None else os.fsencode(key),
+        parse_headers(header),
+        empty_as_null,
+    )
+    settings = access.properties.producer(producer_settings(compression, -1 if acks == "all" else int(acks), linger))
     with open_input(file) as source:
         produced = run_async(produce_lines(access, production, source, settings))
     if produced.error is not None:
@@ -144,8 +160,18 @@ def produce(
 @click.option("--count", "-n", type=click.IntRange(min=0), help="Exit after so many records.")
 @click.option("--exit-at-end", "-e", is_flag=True, help="Exit at the present end.")
 @click.option("--output", type=click.Choice(["raw", "json"]), default="raw", help="Values, or a JSON object a record.")
-@click.option("--format", "-f", "form", help=r"As kcat's: %t %p %o %T %k %s %h %K %S, and \n: '%p %o %k: %s\n'.")
+@click.option("-J", "as_json", is_flag=True, help="The same as --output json.")
+@click.option("--format", "-f", "form", help=r"As kcat's: %t %p %o %T %k %s %h %K %S %R, and \n: '%p %o %k: %s\n'.")
 @click.option("--delimiter", "-D", default=r"\n", help="What follows each raw value.")
+@click.option("--key-delimiter", "-K", metavar="TEXT", help="Write keys too, with TEXT between key and value.")
+@click.option("--show-null", "-Z", is_flag=True, help="Write NULL, not nothing, for a key or value that is null.")
+@click.option(
+    "--unpack",
+    "-s",
+    multiple=True,
+    metavar="[key=|value=]FORMAT",
+    help="Binary numbers as text, by kcat's format characters: b h i q, capitals unsigned; < > c s $.",
+)
 @click.option("--committed", is_flag=True, help="Without records of open or aborted transactions.")
 def consume(
     topic: str,
@@ -155,25 +181,44 @@ def consume(
     count: int | None,
     exit_at_end: bool,
     output: str,
+    as_json: bool,
     form: str | None,
     delimiter: str,
+    key_delimiter: str | None,
+    show_null: bool,
+    unpack: Sequence[str],
     committed: bool,
 ) -> None:
     """Write a topic's records to standard output."""
     from ingestd.cli.consume import Consumption, consumer_settings
     from ingestd.cli.consume import consume as consume_topic
     from ingestd.cli.event_loop import run_async
-    from ingestd.cli.rendering import FormattedRecords, JsonRecords, RawValues, unescape
+    from ingestd.cli.rendering import Layout, rendering_of
     from ingestd.cli.starts import parse_partitions, parse_start
+    from ingestd.cli.unpacking import parse_unpackings
 
-    rendering: RawValues | JsonRecords | FormattedRecords = RawValues(unescape(delimiter))
-    if form is not None:
-        rendering = FormattedRecords(form)
-    elif output == "json":
-        rendering = JsonRecords()
+    layout = Layout(form, delimiter, key_delimiter, show_null, *parse_unpackings(unpack))
+    rendering = rendering_of(layout, as_json=as_json or output == "json")
     consumption = Consumption(topic, parse_partitions(partition), parse_start(offset), count, exit_at_end)
-    settings = consumer_settings(committed=committed)
+    settings = access.properties.consumer(consumer_settings(committed=committed))
     run_async(consume_topic(access, consumption, sys.stdout.buffer, rendering, settings))
+
+
+@ingestd.command()
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@of_cluster
+@click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
+@shown_as
+def metadata(names: Sequence[str], access: ClusterAccess, internal: bool, output: Shape | None) -> None:
+    """Show the cluster's brokers, and which of them have the partitions of topics.
+
+    TOPIC is a topic to show; all of them if none is named.
+    """
+    from ingestd.cli.event_loop import run_async
+    from ingestd.cli.metadata import list_metadata
+
+    found = run_async(list_metadata(access, names, internal=internal))
+    show(found, found.lines(), output)
 
 
 @ingestd.group()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.cli.properties import Properties
 from ingestd.cli.reaching import saying_who_is_not_reached
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
@@ -20,21 +21,35 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.source import Route
 
-__all__ = ["ClusterAccess", "cluster_access", "load_configuration", "route_kinds"]
+__all__ = ["FIRST_ANSWER_TIMEOUT", "ClusterAccess", "cluster_access", "load_configuration", "route_kinds"]
+
+FIRST_ANSWER_TIMEOUT: Final = 30.0
+"""Seconds that a tool waits for a first answer unless it is told otherwise."""
+
+_PORT: Final = 9092
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """How a tool reaches its cluster: whom to ask first, and how connections are made and secured."""
+    """How a tool reaches its cluster: whom to ask first, how connections are made and secured, how long to wait."""
 
     bootstrap: tuple[str, ...]
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    timeout: float = FIRST_ANSWER_TIMEOUT
+    """Seconds that the cluster has for a first answer."""
+    properties: Properties = field(default_factory=Properties)
+    """What else a tool was told of how to produce and consume."""
 
     @contextlib.asynccontextmanager
     async def client(self, *, allow_auto_topic_creation: bool = False) -> AsyncIterator[Client]:
-        """A client of the cluster, closed at the end; brokers that it can not reach are said on standard error."""
+        """A client of the cluster, which has answered; closed at the end.
+
+        Brokers that it can not reach are said on standard error. Raises `DeadlineExceeded` when none answered in time,
+        `AuthenticationFailed`.
+        """
         settings = ClientSettings(self.connection, allow_auto_topic_creation=allow_auto_topic_creation)
         async with Client(self.bootstrap, settings) as client, saying_who_is_not_reached(client, self.bootstrap):
+            await client.metadata.refresh((), self.timeout)
             yield client
 
 
@@ -51,17 +66,29 @@ def load_configuration(path: Path) -> Configuration:
     return load(path, route_kinds())
 
 
-def cluster_access(brokers: Sequence[str], configuration: Path | None, cluster: str | None) -> ClusterAccess:
-    """The cluster that a tool was told: `HOST:PORT[,HOST:PORT…]`, or a cluster of a configuration file.
+def cluster_access(
+    brokers: Sequence[str],
+    configuration: Path | None,
+    cluster: str | None,
+    timeout: float = FIRST_ANSWER_TIMEOUT,
+    properties: Properties | None = None,
+) -> ClusterAccess:
+    """The cluster that a tool was told: `HOST[:PORT][,HOST[:PORT]…]`, or a cluster of a configuration file.
 
     `cluster` may be None where the file has one cluster only. Raises `ConfigurationError` for anything else.
     """
+    if not timeout > 0:
+        raise ConfigurationError(f"--timeout: {timeout:g}; expected seconds, more than 0")
+    properties = Properties() if properties is None else properties
     if configuration is None:
         if cluster is not None:
             raise ConfigurationError("--cluster NAME: expected --config FILE as well")
-        return ClusterAccess(_addresses(brokers))
-    if brokers:
-        raise ConfigurationError("--brokers and --config: expected one of them")
+        if brokers and properties.brokers:
+            raise ConfigurationError("--brokers and -X bootstrap.servers: expected one of them")
+        return ClusterAccess(_addresses(brokers or properties.brokers), properties.connection(), timeout, properties)
+    foreign = ["--brokers"] if brokers else [f"-X {name}" for name in properties.about_connections]
+    if foreign:
+        raise ConfigurationError(f"{foreign[0]} and --config: expected one of them")
     loaded = load_configuration(configuration)
     if cluster is None:
         if len(loaded.clusters) != 1:
@@ -69,16 +96,22 @@ def cluster_access(brokers: Sequence[str], configuration: Path | None, cluster: 
             raise ConfigurationError(f"{configuration}: expected --cluster NAME, one of its clusters: {known}")
         (cluster,) = loaded.clusters
     loaded.check_security(cluster)
-    return ClusterAccess(loaded.bootstrap(cluster), loaded.cluster(cluster).connection("ingestd"))
+    connection = loaded.cluster(cluster).connection("ingestd")
+    return ClusterAccess(loaded.bootstrap(cluster), connection, timeout, properties)
 
 
 def _addresses(brokers: Sequence[str]) -> tuple[str, ...]:
-    addresses = tuple(address for text in brokers for address in text.split(",") if address)
+    addresses = tuple(_with_port(address) for text in brokers for address in text.split(",") if address)
     if not addresses:
-        raise ConfigurationError("no brokers: expected --brokers HOST:PORT, or --config FILE")
+        raise ConfigurationError("no brokers: expected --brokers HOST[:PORT], or --config FILE")
     for address in addresses:
         try:
             parse_address(address)
         except ValueError as error:
             raise ConfigurationError(f"--brokers: {error}") from None
     return addresses
+
+
+def _with_port(address: str) -> str:
+    """`localhost` and `[::1]` get Kafka's own port; what has a colon elsewhere stays as it is."""
+    return address if ":" in address.rpartition("]")[2] else f"{address}:{_PORT}"

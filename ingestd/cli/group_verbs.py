@@ -110,10 +110,11 @@ def reset_offsets(
     """Set where a group without members goes on. Shows what it would do, unless told to --execute."""
     from ingestd.cli import groups as verbs
     from ingestd.cli.event_loop import run_async
+    from ingestd.cli.scope import parse_scope
     from ingestd.cli.tables import table
 
     to = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
-    scope = verbs.parse_scope(topic) if topic else None
+    scope = parse_scope(topic, "--topic") if topic else None
     resets = run_async(verbs.plan_resets(access, group, to, scope))
     if execute:
         resets = run_async(verbs.apply_resets(access, group, resets))

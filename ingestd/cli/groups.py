@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ingestd.cli.scope import offsets_at, partitions_in
 from ingestd.cli.starts import moment_ms
-from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin, OffsetAt
-from ingestd.client.metadata import TopicPartition
+from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
-    from ingestd.client.admin import GroupDescription, GroupListing, ListedOffset
+    from ingestd.client.admin import GroupDescription, GroupListing
 
 __all__ = [
     "OffsetReset",
@@ -27,7 +27,6 @@ __all__ = [
     "describe_groups",
     "group_lag",
     "list_groups",
-    "parse_scope",
     "parse_time",
     "plan_resets",
 ]
@@ -117,7 +116,7 @@ async def group_lag(access: ClusterAccess, names: Sequence[str]) -> list[Partiti
                 raise offsets.error
             readers = {partition: member for member in group.members for partition in member.assignment}
             partitions = sorted({*offsets.offsets, *readers})
-            ends = await _edges(admin, partitions, LATEST)
+            ends = await offsets_at(admin, partitions, LATEST)
             for partition in partitions:
                 known = offsets.offsets.get(partition)
                 end = None if ends[partition].error is not None else ends[partition].offset
@@ -145,11 +144,11 @@ async def plan_resets(
         (committed,) = await admin.list_group_offsets({group: None})
         if committed.error is not None:
             raise committed.error
-        partitions = sorted(committed.offsets) if scope is None else await _in_scope(admin, scope)
+        partitions = sorted(committed.offsets) if scope is None else await partitions_in(admin, scope)
         if not partitions:
             raise KafkaError(ErrorCode.group_id_not_found, f"{group}: it has committed nothing; name topics")
-        first, end = await _edges(admin, partitions, EARLIEST), await _edges(admin, partitions, LATEST)
-        at_time = await _edges(admin, partitions, to.value) if to.target is Target.time else end
+        first, end = await offsets_at(admin, partitions, EARLIEST), await offsets_at(admin, partitions, LATEST)
+        at_time = await offsets_at(admin, partitions, to.value) if to.target is Target.time else end
     resets = []
     for partition in partitions:
         known = committed.offsets.get(partition)
@@ -200,19 +199,6 @@ async def delete_groups(access: ClusterAccess, names: Sequence[str]) -> None:
         raise ExceptionGroup("groups not deleted", errors)
 
 
-def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
-    """Topics, each `TOPIC` or `TOPIC:0,2,5`, with the partitions meant; None: all. Raises `ConfigurationError`."""
-    scope: dict[str, list[int] | None] = {}
-    for text in texts:
-        topic, colon, numbers = text.partition(":")
-        parts = numbers.split(",") if colon else []
-        if not topic or not all(part.isascii() and part.isdigit() for part in parts):
-            raise ConfigurationError(f"--topic {text!r}: expected TOPIC or TOPIC:0,2,5")
-        before = scope.get(topic, [])
-        scope[topic] = sorted({*before, *map(int, parts)}) if colon and before is not None else None
-    return scope
-
-
 def parse_time(text: str) -> int:
     """Milliseconds since 1970 from ISO 8601, local time if it names no zone. Raises `ConfigurationError`."""
     try:
@@ -239,24 +225,3 @@ async def _described(admin: ClusterAdmin, names: Sequence[str]) -> list[GroupDes
         if group.error is not None:
             raise group.error
     return described
-
-
-async def _in_scope(admin: ClusterAdmin, scope: Mapping[str, Collection[int] | None]) -> list[TopicPartition]:
-    described = await admin.describe_topics(scope)
-    partitions = []
-    for topic, numbers in scope.items():
-        found = described.get(topic)
-        if found is None or found.error is not ErrorCode.none:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition if found is None else found.error, topic)
-        for number in range(len(found.partitions)) if numbers is None else numbers:
-            if number >= len(found.partitions):
-                raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{number}")
-            partitions.append(TopicPartition(topic, number))
-    return partitions
-
-
-async def _edges(
-    admin: ClusterAdmin, partitions: Sequence[TopicPartition], at: int
-) -> dict[TopicPartition, ListedOffset]:
-    listed = await admin.list_offsets([OffsetAt(*partition, at) for partition in partitions])
-    return {TopicPartition(one.topic, one.partition): one for one in listed}

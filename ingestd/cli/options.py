@@ -31,10 +31,10 @@ def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         "--brokers",
         "-b",
         multiple=True,
-        metavar="HOST:PORT[,…]",
+        metavar="HOST[:PORT][,…]",
         envvar="INGESTD_BROKERS",
         show_envvar=True,
-        help="Brokers to ask first.",
+        help="Brokers to ask first; port 9092 unless given.",
     )
     @click.option(
         "--config",
@@ -44,13 +44,48 @@ def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         help="Take brokers and security from a configuration.",
     )
     @click.option("--cluster", metavar="NAME", help="Which [clusters.NAME] of --config; needed if several.")
+    @click.option(
+        "--timeout", "-m", metavar="SECONDS", default=30.0, help="How long to wait for a first answer of the cluster."
+    )
+    @click.option(
+        "--setting",
+        "-X",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        callback=_list_settings,
+        help="By librdkafka's name for it; or @FILE, with one a line. `-X list` lists them.",
+    )
     @functools.wraps(verb)
-    def with_access(*, brokers: Sequence[str], config: Path | None, cluster: str | None, **others: object) -> None:
+    def with_access(
+        *,
+        brokers: Sequence[str],
+        config: Path | None,
+        cluster: str | None,
+        timeout: float,
+        settings: Sequence[str],
+        **others: object,
+    ) -> None:
         from ingestd.cli.configured import cluster_access
+        from ingestd.cli.properties import parse_properties
 
-        verb(access=cluster_access(brokers, config, cluster), **others)
+        access = cluster_access(brokers, config, cluster, timeout, parse_properties(settings))
+        verb(access=access, **others)
 
     return with_access
+
+
+def _list_settings(context: click.Context, _: click.Parameter, given: Sequence[str]) -> Sequence[str]:
+    """`-X list`, which asks for nothing else."""
+    if "list" in given:
+        from ingestd.cli.properties import known_properties
+        from ingestd.cli.tables import table
+
+        for line in table(("NAME", "VALUE"), known_properties()):
+            print(line)
+        context.exit()
+    return given
 
 
 def show(found: object, lines: Iterable[str], shape: Shape | None) -> None:

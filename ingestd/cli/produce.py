@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, BinaryIO
 
 from ingestd.errors import BufferFull, ConfigurationError, IngestdError, UnsupportedCodec
@@ -15,14 +17,14 @@ from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Compression
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.client.client import Client
     from ingestd.producer.delivery import Delivery
 
-__all__ = ["Produced", "Production", "open_input", "produce", "producer_settings", "read_lines"]
+__all__ = ["Produced", "Production", "open_input", "parse_headers", "produce", "producer_settings", "read_lines"]
 
 _READ_BYTES = 1024 * 1024
 _METADATA_TIMEOUT = 20.0
@@ -38,13 +40,42 @@ class Production:
     """None: by the key's hash, as Kafka's own clients do; without a key, wherever the producer likes."""
     delimiter: bytes = b"\n"
     key_delimiter: bytes | None = None
-    """What stands between a line's key and its value; None: a line is all value. A line without it has no key."""
+    """What stands between a line's key and its value; None: a line is all value. A line without it has `key`."""
+    key: bytes | None = None
+    """The key of lines that have none of their own."""
+    headers: Sequence[tuple[str, bytes]] = ()
+    """Names and values that every record gets."""
+    empty_is_null: bool = False
+    """Whether an empty value is sent as null, which deletes its key from a compacted topic; an empty key is none."""
 
     def __post_init__(self) -> None:
         if not self.delimiter:
             raise ConfigurationError("delimiter: empty; expected at least one byte")
         if self.key_delimiter == b"":
             raise ConfigurationError("key delimiter: empty; expected at least one byte")
+
+    def records(self, lines: Iterable[bytes]) -> Iterable[tuple[bytes | None, bytes | None]]:
+        """Each line's key and value."""
+        # A step for each line: no call that is not needed.
+        records: Iterable[tuple[bytes | None, bytes | None]]
+        if self.key_delimiter is None:
+            records = zip(repeat(self.key), lines)
+        else:
+            records = _cut(lines, self.key_delimiter, self.key)
+        return _without_empty(records, self.key) if self.empty_is_null else records
+
+
+def _cut(lines: Iterable[bytes], delimiter: bytes, fixed: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
+    for line in lines:
+        key, found, value = line.partition(delimiter)
+        yield (key, value) if found else (fixed, line)
+
+
+def _without_empty(
+    records: Iterable[tuple[bytes | None, bytes | None]], fixed: bytes | None
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    for key, value in records:
+        yield key or fixed, value or None
 
 
 @dataclass(slots=True)
@@ -74,6 +105,17 @@ def producer_settings(compression: str, acks: int, linger: float) -> ProducerSet
     except UnsupportedCodec as error:
         raise ConfigurationError(str(error)) from None
     return ProducerSettings(acks=acks, linger=linger, compression=parsed, metadata_timeout=_METADATA_TIMEOUT)
+
+
+def parse_headers(texts: Iterable[str]) -> list[tuple[str, bytes]]:
+    """Headers from `NAME=VALUE`, in order. Raises `ConfigurationError`."""
+    headers = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or not name.isprintable():
+            raise ConfigurationError(f"--header {text!r}: expected NAME=VALUE, as in source=shop")
+        headers.append((name, os.fsencode(value)))
+    return headers
 
 
 def open_input(path: Path | None) -> BinaryIO:
@@ -115,17 +157,11 @@ async def _check_target(client: Client, topic: str, partition: int | None) -> No
 
 
 async def _send(producer: AsyncProducer, production: Production, lines: list[bytes], produced: Produced) -> None:
-    topic, partition, separator, done = production.topic, production.partition, production.key_delimiter, produced.done
-    for line in lines:
-        key: bytes | None = None
-        value = line
-        if separator is not None:
-            before, found, after = line.partition(separator)
-            if found:
-                key, value = before, after
+    topic, partition, headers, done = production.topic, production.partition, production.headers, produced.done
+    for key, value in production.records(lines):
         while True:
             try:
-                producer.send(topic, value, key=key, partition=partition, done=done)
+                producer.send(topic, value, key=key, partition=partition, headers=headers, done=done)
             except BufferFull:
                 await producer.room()
             else:

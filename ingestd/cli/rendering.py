@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import base64
 import re
+import struct
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ingestd.cli.unpacking import Unpacking
     from ingestd.records.columns import BinaryColumn, Columns
 
-__all__ = ["FormattedRecords", "JsonRecords", "RawValues", "Rendering", "unescape", "values_of"]
+    Record = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+    Field = Callable[[bytes, bytes, Record, bytes], bytes]
+
+__all__ = [
+    "FormattedRecords",
+    "JsonRecords",
+    "Layout",
+    "RawValues",
+    "Rendering",
+    "rendering_of",
+    "unescape",
+    "values_of",
+]
 
 
 class Rendering(Protocol):
@@ -48,6 +63,34 @@ def _numbers(buffer: Any, count: int) -> list[int]:
     return memoryview(buffer).cast("B").cast("q")[:count].tolist()
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a person said of how records are to be shown. Of `form` and the delimiters, `form` counts."""
+
+    form: str | None = None
+    delimiter: str = r"\n"
+    key_delimiter: str | None = None
+    show_null: bool = False
+    key: Unpacking | None = None
+    value: Unpacking | None = None
+
+
+def rendering_of(layout: Layout, *, as_json: bool) -> Rendering:
+    """The rendering that does it. Raises `ConfigurationError`."""
+    if as_json:
+        return JsonRecords(layout.key, layout.value)
+    delimiter = unescape(layout.delimiter)
+    if layout.form is not None:
+        pieces = list(_pieces(layout.form))
+    elif layout.key_delimiter is not None:
+        pieces = [_FIELDS["k"], unescape(layout.key_delimiter), _FIELDS["s"], delimiter]
+    elif layout.show_null or layout.value is not None:
+        pieces = [_FIELDS["s"], delimiter]
+    else:
+        return RawValues(delimiter)
+    return FormattedRecords(pieces, layout.key, layout.value, null=b"NULL" if layout.show_null else b"")
+
+
 class RawValues:
     """Values only, each followed by a delimiter; null is empty. The whole batch becomes one block of bytes."""
 
@@ -65,10 +108,13 @@ class RawValues:
 class JsonRecords:
     """One JSON object a line. Bytes that are no UTF-8 stand in base64 under `key_base64`, `value_base64`."""
 
+    def __init__(self, key: Unpacking | None = None, value: Unpacking | None = None) -> None:
+        self._unpackings = key, value
+
     def render(self, topic: str, partition: int, columns: Columns, count: int) -> bytes:
         """See `Rendering`."""
         lines = []
-        for offset, timestamp, key, value, headers in _records(columns, count):
+        for offset, timestamp, key, value, headers in _unpacked(topic, partition, columns, count, *self._unpackings):
             record: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp}
             record |= _text("key", key) | _text("value", value)
             if headers:
@@ -80,28 +126,56 @@ class JsonRecords:
 
 
 class FormattedRecords:
-    r"""Records by a format with kcat's tokens.
+    """Records as pieces of text and fields in between; a null key or value is `null`."""
 
-    %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S their lengths (-1: null),
-    %h headers (a=b,c=d), %% a per cent sign; \n, \r, \t, \0, \\ and \xHH as in C. Raises `ConfigurationError`.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._pieces = list(_pieces(text))
+    def __init__(
+        self, pieces: list[bytes | Field], key: Unpacking | None = None, value: Unpacking | None = None, *, null: bytes
+    ) -> None:
+        self._pieces = pieces
+        self._unpackings = key, value
+        self._null = null
 
     def render(self, topic: str, partition: int, columns: Columns, count: int) -> bytes:
         """See `Rendering`."""
-        name, number = topic.encode(), b"%d" % partition
+        name, number, null = topic.encode(), b"%d" % partition, self._null
         out: list[bytes] = []
-        for record in _records(columns, count):
-            out += [piece if isinstance(piece, bytes) else piece(name, number, record) for piece in self._pieces]
+        for record in _unpacked(topic, partition, columns, count, *self._unpackings):
+            out += [piece if isinstance(piece, bytes) else piece(name, number, record, null) for piece in self._pieces]
         return b"".join(out)
 
 
-def _records(columns: Columns, count: int) -> Iterator[tuple[int, int, bytes | None, bytes | None, list[Any]]]:
+def _unpacked(
+    topic: str, partition: int, columns: Columns, count: int, key: Unpacking | None, value: Unpacking | None
+) -> Iterator[Record]:
+    """The records with their keys and values as text; as they are where nothing is said of them."""
+    records = _records(columns, count)
+    if key is None and value is None:
+        yield from records
+        return
+    for offset, timestamp, held_key, held_value, headers in records:
+        place = f"{topic}-{partition}, offset {offset}"
+        yield (
+            offset,
+            timestamp,
+            _as_text(f"{place}: its key", held_key, key),
+            _as_text(f"{place}: its value", held_value, value),
+            headers,
+        )
+
+
+def _as_text(place: str, held: bytes | None, unpacking: Unpacking | None) -> bytes | None:
+    if held is None or unpacking is None:
+        return held
+    try:
+        return unpacking.unpack(held)
+    except ValueError as error:
+        raise IngestdError(f"{place} does not fit --unpack: {error}") from None
+
+
+def _records(columns: Columns, count: int) -> Iterator[Record]:
     headers = columns.headers
     ends = memoryview(headers.offsets).cast("B").cast("i")[: count + 1].tolist()
-    names = values_of(headers.keys, headers.count)
+    names = [name or b"" for name in values_of(headers.keys, headers.count)]
     held = values_of(headers.values, headers.count)
     for index, (offset, timestamp, key, value) in enumerate(
         zip(
@@ -127,20 +201,31 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
 
 _TOKEN: Final = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
-_FIELDS: Final[dict[str, Callable[[bytes, bytes, Any], bytes]]] = {
-    "t": lambda topic, _partition, _record: topic,
-    "p": lambda _topic, partition, _record: partition,
-    "o": lambda _topic, _partition, record: b"%d" % record[0],
-    "T": lambda _topic, _partition, record: b"%d" % record[1],
-    "k": lambda _topic, _partition, record: record[2] or b"",
-    "s": lambda _topic, _partition, record: record[3] or b"",
-    "K": lambda _topic, _partition, record: b"%d" % (-1 if record[2] is None else len(record[2])),
-    "S": lambda _topic, _partition, record: b"%d" % (-1 if record[3] is None else len(record[3])),
-    "h": lambda _topic, _partition, record: b",".join(name + b"=" + (held or b"") for name, held in record[4]),
+_FIELDS: Final[dict[str, Field]] = {
+    "t": lambda topic, _partition, _record, _null: topic,
+    "p": lambda _topic, partition, _record, _null: partition,
+    "o": lambda _topic, _partition, record, _null: b"%d" % record[0],
+    "T": lambda _topic, _partition, record, _null: b"%d" % record[1],
+    "k": lambda _topic, _partition, record, null: null if record[2] is None else record[2],
+    "s": lambda _topic, _partition, record, null: null if record[3] is None else record[3],
+    "K": lambda _topic, _partition, record, _null: b"%d" % _length(record[2]),
+    "S": lambda _topic, _partition, record, _null: b"%d" % _length(record[3]),
+    "R": lambda _topic, _partition, record, _null: struct.pack(">i", _length(record[3])),
+    "h": lambda _topic, _partition, record, _null: b",".join(name + b"=" + (held or b"") for name, held in record[4]),
 }
+"""%t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S their lengths in bytes (-1: null),
+%R the value's length as four bytes, the highest first, %h headers (a=b,c=d): kcat's tokens."""
 
 
-def _pieces(text: str) -> Iterator[bytes | Callable[[bytes, bytes, Any], bytes]]:
+def _length(held: bytes | None) -> int:
+    return -1 if held is None else len(held)
+
+
+def _pieces(text: str) -> Iterator[bytes | Field]:
+    r"""A format of tokens, of %% for a per cent sign, and \n, \r, \t, \0, \\ and \xHH as in C.
+
+    Raises `ConfigurationError`.
+    """
     at = 0
     for token in _TOKEN.finditer(text):
         yield text[at : token.start()].encode(errors="surrogateescape")

@@ -55,6 +55,26 @@ def describe_topics(names: Sequence[str], access: ClusterAccess, output: Shape |
     show(described, (line for topic in described for line in topic.lines()), output)
 
 
+@topics.command("offsets")
+@click.argument("names", metavar="TOPIC[:0,2]...", nargs=-1, required=True)
+@of_cluster
+@click.option("--at", default="end", help="beginning, end, or @TIME (ISO 8601, or milliseconds since 1970).")
+@shown_as
+def list_offsets(names: Sequence[str], access: ClusterAccess, at: str, output: Shape | None) -> None:
+    """Name the offset of the first record at or after a time, in each partition.
+
+    TOPIC:0,2 is about these partitions of TOPIC alone. No offset: no record is as late as that.
+    """
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.event_loop import run_async
+    from ingestd.cli.scope import parse_scope
+    from ingestd.cli.tables import table
+
+    found = run_async(verbs.list_offsets(access, parse_scope(names, "topic"), verbs.parse_at(at)))
+    rows = ((one.topic, one.partition, one.offset, one.timestamp_ms) for one in found)
+    show(found, table(("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP"), rows), output)
+
+
 @topics.command("create")
 @of_topic
 @of_cluster

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingestd.cli.scope import offsets_at, partitions_in
+from ingestd.cli.starts import parse_start
 from ingestd.client.admin import (
     EARLIEST,
     LATEST,
@@ -18,23 +20,27 @@ from ingestd.client.admin import (
     OffsetAt,
     ResourceType,
 )
+from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.client.metadata import PartitionMetadata
 
 __all__ = [
     "PartitionDescription",
+    "PartitionOffset",
     "TopicDescription",
     "add_partitions",
     "alter_topic",
     "create_topic",
     "delete_topics",
     "describe_topics",
+    "list_offsets",
     "list_topics",
+    "parse_at",
     "parse_configs",
 ]
 
@@ -76,6 +82,19 @@ class TopicDescription:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """Where a partition was at a point in time; None where no record is as late as that.
+
+    The timestamp, in milliseconds since 1970, is that of the record at the offset, if a time was asked for.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_ms: int | None = None
+
+
 async def list_topics(access: ClusterAccess, *, internal: bool = False) -> dict[str, int]:
     """Each topic's number of partitions, by name."""
     async with access.client() as client:
@@ -97,6 +116,27 @@ async def describe_topics(access: ClusterAccess, names: Sequence[str]) -> list[T
     return [
         TopicDescription(name, [_partition(name, one, edges) for one in topics[name].partitions], *configs[name])
         for name in names
+    ]
+
+
+async def list_offsets(
+    access: ClusterAccess, scope: Mapping[str, Collection[int] | None], at: int
+) -> list[PartitionOffset]:
+    """The offset of each partition in `scope` (of a topic's partitions None: all) at a time, `EARLIEST` or `LATEST`.
+
+    Raises `KafkaError` for a topic or partition that is not there, or whose leader refuses.
+    """
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        found = (await offsets_at(admin, await partitions_in(admin, scope), at)).values()
+    for one in found:
+        if one.error is not None:
+            raise one.error
+    return [
+        PartitionOffset(
+            one.topic, one.partition, *(None if value < 0 else value for value in (one.offset, one.timestamp_ms))
+        )
+        for one in found
     ]
 
 
@@ -147,6 +187,16 @@ async def add_partitions(access: ClusterAccess, name: str, total: int) -> None:
         for outcome in await ClusterAdmin(client).create_partitions([NewPartitions(name, total)]):
             if outcome.error is not None:
                 raise outcome.error
+
+
+def parse_at(text: str) -> int:
+    """`EARLIEST`, `LATEST` or milliseconds since 1970 from `beginning`, `end`, `@TIME`. Raises `ConfigurationError`."""
+    start = parse_start(text)
+    if isinstance(start, AtTime):
+        return start.timestamp_ms
+    if not isinstance(start, Edge):
+        raise ConfigurationError(f"--at {text}: expected `beginning`, `end` or @TIME")
+    return EARLIEST if start is Edge.oldest else LATEST
 
 
 def parse_configs(entries: Iterable[str]) -> dict[str, str]:

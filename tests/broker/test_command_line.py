@@ -70,6 +70,70 @@ def test_json_names_where_each_record_is(ingestd: Callable[..., str], new_topic:
     assert second["timestamp"] > 1_600_000_000_000
 
 
+def test_headers_a_key_for_all_and_nulls_arrive(ingestd: Callable[..., str], new_topic: str) -> None:
+    told = ["-H", "source=shop", "-H", "empty=", "-k", "all", "-K", ":", "-Z", "-p", "0", "-z", "lz4"]
+    ingestd("produce", "-t", new_topic, *told, given="a\nk:\nk:v\n")
+    written = ingestd("consume", "-t", new_topic, "-e", "-Z", "-f", r"%k=%s(%S) %h\n").splitlines()
+    assert written == [f"{record} source=shop,empty=" for record in ("all=a(1)", "k=NULL(-1)", "k=v(1)")]
+    assert ingestd("consume", "-t", new_topic, "-e", "-K", "|", "-n", "1") == "all|a\n"
+    assert json.loads(ingestd("consume", "-t", new_topic, "-e", "-J", "-o", "2", "-p", "0"))["value"] == "v"
+
+
+def test_binary_keys_are_read_by_a_format(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "0", "-k", "\1\2", given="a\nb\n")
+    assert ingestd("consume", "-t", new_topic, "-e", "-s", "key=h", "-f", "%k%s ") == "258a 258b "
+    said = ingestd("consume", "-t", new_topic, "-e", "-s", "key=i", "-f", "%k", code=1)
+    assert (
+        said == f"ingestd: {new_topic}-0, offset 0: its key does not fit --unpack: expected 4 bytes at byte 0, of 2\n"
+    )
+
+
+def test_settings_by_librdkafkas_names_count(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    told = ["-X", "acks=1", "-X", "linger.ms=0", "-X", "message.timeout.ms=0", "-X", "client.id=told-by-x"]
+    ingestd("produce", "-t", new_topic, *told, given="a\n")
+    assert ingestd("consume", "-t", new_topic, "-e", "-X", "isolation.level=read_committed") == "a\n"
+    assert "told-by-x" in {request["client_id"] for request in embedded.requests()}
+    said = ingestd("topics", "list", "-X", "security.protocol=ssl", "-m", "10", code=1)
+    assert said == f"ingestd: {embedded.servers}: this is a listener without TLS\n"
+
+
+def test_the_brokers_and_the_partitions_of_topics_are_listed(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("topics", "create", new_topic, "-p", "2")
+    found = json.loads(ingestd("metadata", new_topic))
+    host, _, port = embedded.servers.rpartition(":")
+    assert found["brokers"] == [{"id": 1, "host": host, "port": int(port), "rack": None}]
+    assert found["controller"] == 1
+    assert [one["topic"] for one in found["topics"]] == [new_topic]
+    first, *_ = found["topics"][0]["partitions"]
+    assert first == {"partition": 0, "leader": 1, "replicas": [1], "in_sync_replicas": [1], "error": None}
+    lines = ingestd("metadata", "--output", "table").splitlines()
+    assert lines[0].endswith(": 1 broker")
+    assert lines[1] == f"  1: {embedded.servers}, controller"
+    assert lines[lines.index(f"{new_topic}: 2 partitions") + 2] == "  1: leader 1, replicas 1, in sync 1"
+    assert ingestd("metadata", "absent", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): absent\n"
+
+
+def test_offsets_are_asked_for_by_time(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "1", given="a\nb\n")
+    ends = ingestd("topics", "offsets", new_topic, "--output", "table").splitlines()[1:]
+    assert [line.split() for line in ends] == [[new_topic, "0", "0", "-"], [new_topic, "1", "2", "-"]]
+    (at,) = json.loads(ingestd("topics", "offsets", f"{new_topic}:1", "--at", "@2000-01-01"))
+    assert (at["topic"], at["partition"], at["offset"]) == (new_topic, 1, 0)
+    assert at["timestamp_ms"] > 1_600_000_000_000
+    (none,) = json.loads(ingestd("topics", "offsets", f"{new_topic}:1", "--at", "@9999-01-01"))
+    assert (none["offset"], none["timestamp_ms"]) == (None, None)
+    (first,) = json.loads(ingestd("topics", "offsets", f"{new_topic}:1", "--at", "beginning"))
+    assert first["offset"] == 0
+    said = ingestd("topics", "offsets", new_topic, "--at", "5", code=2)
+    assert said == "ingestd: --at 5: expected `beginning`, `end` or @TIME\n"
+    absent = f"{new_topic}:7"
+    assert ingestd("topics", "offsets", absent, code=1) == f"ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): {new_topic}-7\n"
+
+
 def test_reading_starts_and_ends_where_told(ingestd: Callable[..., str], new_topic: str) -> None:
     ingestd("produce", "-t", new_topic, "-p", "0", given="a\nb\nc\nd\n")
     assert ingestd("consume", "-t", new_topic, "-p", "0", "-o", "2", "-e") == "c\nd\n"

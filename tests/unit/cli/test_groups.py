@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ingestd.cli import groups as cli_groups
-from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_scope, parse_time, plan_resets
+from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_time, plan_resets
 from ingestd.cli.main import main
 from ingestd.cli.options import show
+from ingestd.cli.scope import parse_scope
 from ingestd.cli.tables import table
 from ingestd.client.admin import EARLIEST, LATEST, ListedOffset, OffsetAt
 from ingestd.client.admin.group_offsets import GroupOffsets
@@ -79,19 +80,19 @@ async def test_a_partition_whose_offset_at_a_time_is_not_known_is_not_reset(monk
 
 
 def test_a_scope_is_topics_with_or_without_partitions() -> None:
-    assert parse_scope(["a", "b:0,2", "c.d:5"]) == {"a": None, "b": [0, 2], "c.d": [5]}
+    assert parse_scope(["a", "b:0,2", "c.d:5"], "--topic") == {"a": None, "b": [0, 2], "c.d": [5]}
 
 
 def test_a_topic_named_twice_means_all_that_was_named_of_it() -> None:
-    assert parse_scope(["a:0", "a:2,1"]) == {"a": [0, 1, 2]}
-    assert parse_scope(["a:0", "a"]) == {"a": None}
-    assert parse_scope(["a", "a:0"]) == {"a": None}
+    assert parse_scope(["a:0", "a:2,1"], "--topic") == {"a": [0, 1, 2]}
+    assert parse_scope(["a:0", "a"], "--topic") == {"a": None}
+    assert parse_scope(["a", "a:0"], "--topic") == {"a": None}
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:", "a:x", "a:1,,2", "a:-1"])
 def test_a_scope_that_names_no_partition_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected TOPIC"):
-        parse_scope([text])
+        parse_scope([text], "--topic")
 
 
 def test_times_are_iso_8601() -> None:

@@ -50,7 +50,7 @@ def test_the_module_is_the_command() -> None:
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for verb in ("run", "check", "broker", "topics", "groups", "produce", "consume", "pipeline"):
+    for verb in ("run", "check", "broker", "topics", "groups", "metadata", "produce", "consume", "pipeline"):
         assert verb in shown
 
 
@@ -124,11 +124,16 @@ def test_misuse_names_option_value_and_what_was_expected(
 def test_brokers_come_from_the_environment_unless_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("INGESTD_BROKERS", "a:1,b:1 nowhere")
+    monkeypatch.setenv("INGESTD_BROKERS", "a:1,b:1 a:b")
     assert main(["topics", "list"]) == 2
-    assert "--brokers: 'nowhere' is not HOST:PORT" in capsys.readouterr().err
-    assert main(["topics", "list", "-b", "a:1", "--brokers", "elsewhere"]) == 2
-    assert "--brokers: 'elsewhere' is not HOST:PORT" in capsys.readouterr().err
+    assert "--brokers: 'a:b' is not HOST:PORT" in capsys.readouterr().err
+    assert main(["topics", "list", "-b", "a:1", "--brokers", "a:c"]) == 2
+    assert "--brokers: 'a:c' is not HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_broker_without_a_port_has_kafkas() -> None:
+    bootstrap = configured.cluster_access(["kafka-1,kafka-2:9093", "[::1]", "[::1]:1"], None, None).bootstrap
+    assert bootstrap == ("kafka-1:9092", "kafka-2:9093", "[::1]:9092", "[::1]:1")
 
 
 def test_an_interrupted_verb_says_nothing(
@@ -185,8 +190,12 @@ def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no brokers: expected --brokers HOST:PORT, or --config FILE"),
-        (["-b", "nowhere"], "--brokers: 'nowhere' is not HOST:PORT"),
+        ([], "no brokers: expected --brokers HOST[:PORT], or --config FILE"),
+        (["-b", "a:b"], "--brokers: 'a:b' is not HOST:PORT"),
+        (["-b", "::1"], "--brokers: '::1' is not HOST:PORT; an IPv6 address stands in brackets, [HOST]:PORT"),
+        (["-b", "a:1", "-m", "0"], "--timeout: 0; expected seconds, more than 0"),
+        (["-b", "a:1", "-X", "linger"], "-X: expected NAME=VALUE"),
+        (["-b", "a:1", "-s", "x"], "--unpack 'x': expected"),
         (["--cluster", "x"], "--cluster NAME: expected --config FILE as well"),
         (["-b", "a:1", "-c", "x.toml"], "--brokers and --config: expected one of them"),
         (["-b", "a:1", "-o", "soon"], "offset 'soon': expected `beginning`, `end`"),

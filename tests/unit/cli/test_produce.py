@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 import pytest
 
 from ingestd.cli import produce
-from ingestd.cli.produce import Production, read_lines
+from ingestd.cli.produce import Production, parse_headers, read_lines
 from ingestd.errors import ConfigurationError, IngestdError
 
 
@@ -58,3 +58,39 @@ def test_a_delimiter_has_at_least_a_byte() -> None:
         Production("t", delimiter=b"")
     with pytest.raises(ConfigurationError, match=r"^key delimiter: empty"):
         Production("t", key_delimiter=b"")
+
+
+LINES = [b"a", b"", b"k:", b":v", b"k:v"]
+
+
+@pytest.mark.parametrize(
+    ("production", "records"),
+    [
+        (Production("t"), [(None, line) for line in LINES]),
+        (Production("t", key=b"all"), [(b"all", line) for line in LINES]),
+        (Production("t", empty_is_null=True), [(None, line or None) for line in LINES]),
+        (
+            Production("t", key_delimiter=b":"),
+            [(None, b"a"), (None, b""), (b"k", b""), (b"", b"v"), (b"k", b"v")],
+        ),
+        (
+            Production("t", key_delimiter=b":", key=b"all", empty_is_null=True),
+            [(b"all", b"a"), (b"all", None), (b"k", None), (b"all", b"v"), (b"k", b"v")],
+        ),
+    ],
+    ids=["values", "a key for all", "null", "keys", "all of it"],
+)
+def test_what_of_a_line_is_key_and_value(
+    production: Production, records: list[tuple[bytes | None, bytes | None]]
+) -> None:
+    assert list(production.records(LINES)) == records
+
+
+def test_headers_are_names_and_bytes() -> None:
+    assert parse_headers(["a=1", "b=", "a=x=y", "c=\udcff"]) == [("a", b"1"), ("b", b""), ("a", b"x=y"), ("c", b"\xff")]
+
+
+@pytest.mark.parametrize("text", ["", "a", "=1", "\udcff=1"])
+def test_a_header_without_a_name_or_a_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--header .*: expected NAME=VALUE, as in source=shop"):
+        parse_headers([text])

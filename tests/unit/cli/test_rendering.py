@@ -8,8 +8,9 @@ import os
 
 import pytest
 
-from ingestd.cli.rendering import FormattedRecords, JsonRecords, RawValues, unescape, values_of
-from ingestd.errors import ConfigurationError
+from ingestd.cli.rendering import JsonRecords, Layout, RawValues, rendering_of, unescape, values_of
+from ingestd.cli.unpacking import Unpacking
+from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 
 
@@ -62,17 +63,45 @@ def test_json_is_one_object_a_line_and_bytes_that_are_no_text_in_base64() -> Non
 
 
 def test_a_format_has_every_token() -> None:
-    rendering = FormattedRecords(r"%t[%p]@%o %T %k(%K)=%s(%S) {%h} 100%%\t\x41\n")
+    rendering = rendering_of(Layout(r"%t[%p]@%o %T %k(%K)=%s(%S) {%h} 100%%\t\x41\n"), as_json=False)
     first, second, third, _ = rendering.render("topic", 2, COLUMNS, 3).split(b"\n")
     assert first == b"topic[2]@7 1000 k(1)=first(5) {a=1,b=} 100%\tA"
     assert second == b"topic[2]@8 1001 (-1)=(-1) {} 100%\tA"
     assert third == b"topic[2]@9 1002 (0)=\xff%(2) {} 100%\tA"
 
 
+def rendered(layout: Layout) -> bytes:
+    return rendering_of(layout, as_json=False).render("t", 0, COLUMNS, 3)
+
+
+def test_a_length_in_binary_is_minus_one_for_null() -> None:
+    assert rendered(Layout("%R")) == b"\0\0\0\x05" + b"\xff\xff\xff\xff" + b"\0\0\0\x02"
+
+
+def test_keys_are_written_before_values_where_told_and_nulls_by_name() -> None:
+    assert rendered(Layout(key_delimiter=r"\t%")) == b"k\t%first\n\t%\n\t%\xff%\n"
+    assert rendered(Layout(key_delimiter="|", delimiter=";", show_null=True)) == b"k|first;NULL|NULL;|\xff%;"
+    assert rendered(Layout(show_null=True)) == b"first\nNULL\n\xff%\n"
+    assert rendered(Layout("%k=%s,", show_null=True)) == b"k=first,NULL=NULL,=\xff%,"
+
+
+def test_the_format_counts_before_delimiters() -> None:
+    assert rendered(Layout("%o ", delimiter=";", key_delimiter="|")) == b"7 8 9 "
+
+
+def test_binary_keys_and_values_are_unpacked_and_null_stays_null() -> None:
+    length = Unpacking("b")
+    assert rendered(Layout(value=length)) == b"102\n\n-1\n"
+    with pytest.raises(IngestdError, match=r"^t-0, offset 9: its key does not fit --unpack: expected 1 bytes"):
+        rendered(Layout("%k", key=length))
+    first, *_ = JsonRecords(None, length).render("t", 0, COLUMNS, 1).splitlines()
+    assert json.loads(first)["value"] == "102"
+
+
 @pytest.mark.parametrize("text", ["%x", "%", "\\q", "\\"])
 def test_an_unknown_token_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is unknown; expected %t, %p"):
-        FormattedRecords(text)
+        rendering_of(Layout(text), as_json=False)
 
 
 def test_a_delimiter_is_typed_with_escapes() -> None:
