@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ErrorCode, KafkaError, ProtocolError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import BodyReader, error_code, string
-from ingestd.wire.versions import ApiVersions
+from ingestd.wire.versions import EMBEDDED_FEATURE, ApiVersions
 
 if TYPE_CHECKING:
     from ingestd.retry import Deadline
@@ -22,8 +22,9 @@ __all__ = ["negotiate"]
 
 _HIGHEST: Final = 4
 _FIRST_WITH_SOFTWARE_NAME: Final = 3
+_SUPPORTED_FEATURES: Final = 0
 _FINALIZED_FEATURES: Final = 2
-"""The tagged field's number."""
+"""The tagged fields' numbers."""
 _RANGE: Final = struct.Struct(">hhh")
 _LEVELS: Final = struct.Struct(">hh")
 
@@ -74,15 +75,18 @@ def _read(version: int, body: memoryview) -> ApiVersions:
         reader.skip_tagged_fields()
     if version >= 1:
         reader.int32()  # the throttle time
-    features = {}
+    features: dict[str, int] = {}
+    embedded = False
     for tag, content in reader.tagged_fields():
         if tag == _FINALIZED_FEATURES:
             features = _read_features(content)
-    return ApiVersions(ranges, features)
+        elif tag == _SUPPORTED_FEATURES:
+            embedded = EMBEDDED_FEATURE in _read_features(content)
+    return ApiVersions(ranges, features, embedded)
 
 
 def _read_features(content: BodyReader) -> dict[str, int]:
-    """The finalized features' highest levels."""
+    """Features with the first of their two levels: of finalized ones that is the highest."""
     features = {}
     for _ in range(content.array_length(_LEVELS.size + 2)):
         name = content.string()

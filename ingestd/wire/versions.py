@@ -3,29 +3,68 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import UnsupportedVersion
-from ingestd.wire.apis import api_name
+from ingestd.wire.apis import Api, api_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ApiVersions"]
+__all__ = ["EMBEDDED_FEATURE", "ApiVersions"]
+
+EMBEDDED_FEATURE: Final = "ingestd.embedded"
+"""The feature by which the embedded broker tells its clients which broker it is."""
+
+_NOT_EMBEDDED: Final[Mapping[str, frozenset[Api]]] = {
+    "groups": frozenset(
+        {
+            Api.offset_commit,
+            Api.offset_fetch,
+            Api.join_group,
+            Api.heartbeat,
+            Api.leave_group,
+            Api.sync_group,
+            Api.describe_groups,
+            Api.list_groups,
+            Api.delete_groups,
+            Api.offset_delete,
+            Api.consumer_group_heartbeat,
+            Api.consumer_group_describe,
+        }
+    ),
+    "transactions": frozenset(
+        {
+            Api.add_partitions_to_txn,
+            Api.add_offsets_to_txn,
+            Api.end_txn,
+            Api.txn_offset_commit,
+            Api.describe_producers,
+            Api.describe_transactions,
+            Api.list_transactions,
+        }
+    ),
+    "change of configurations": frozenset({Api.alter_configs, Api.incremental_alter_configs}),
+}
+"""What the embedded broker does not do yet, in words, and the APIs that it lacks for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """The inclusive version range of each API that the broker has, and the level of each finalized feature."""
+    """The inclusive version range of every API the broker has, and the level of every finalized feature.
+
+    embedded: whether it is ingestd's own broker.
+    """
 
     ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
+    embedded: bool = False
 
     def pick(self, api: int, lowest: int, highest: int) -> int:
         """The highest version that both sides speak. Raises `UnsupportedVersion`, naming the API and both ranges."""
         offered = self.ranges.get(api)
         if offered is None:
-            raise UnsupportedVersion(f"{api_name(api)}: this broker does not have it")
+            raise UnsupportedVersion(f"{api_name(api)}: {self._why_not(api)}")
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):
             raise UnsupportedVersion(
@@ -37,3 +76,9 @@ class ApiVersions:
     def feature(self, name: str) -> int:
         """The finalized level of a feature (`transaction.version`, `group.version`); 0 if the cluster has none."""
         return self.features.get(name, 0)
+
+    def _why_not(self, api: int) -> str:
+        if not self.embedded:
+            return "this broker does not have it"
+        lacking = next((words for words, apis in _NOT_EMBEDDED.items() if api in apis), "such request")
+        return f"the embedded broker has no {lacking} yet"

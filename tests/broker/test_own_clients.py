@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ingestd import ConsumerGroup
+from ingestd.client.admin import ClusterAdmin, ConfigChange, ConfigResource, ResourceType
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import Edge
-from ingestd.errors import BufferFull
+from ingestd.errors import BufferFull, UnsupportedVersion
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Codec, Compression
@@ -47,6 +49,23 @@ async def test_what_our_producer_sends_our_consumer_reads(
         for partition in (0, 1):
             expected = [b"value %d" % number for number in range(partition, 5000, 2)]
             assert await read_all(client, new_topic, partition) == list(enumerate(expected))
+
+
+async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> None:
+    """`join_group: this broker does not have it` told nobody that it is the embedded one that has no groups."""
+    async with Client([embedded.servers]) as client:
+        with pytest.raises(UnsupportedVersion, match=r"^end_txn: the embedded broker has no transactions yet$"):
+            async with AsyncProducer(client, ProducerSettings(transactional_id="shop")) as producer:
+                await producer.init_transactions(SECONDS)
+        with pytest.raises(UnsupportedVersion, match=r"^join_group: the embedded broker has no groups yet$"):
+            async with ConsumerGroup(client, "billing").subscribe(["orders"]) as records:
+                await anext(aiter(records))
+        admin = ClusterAdmin(client)
+        with pytest.raises(UnsupportedVersion, match=r"^list_groups: the embedded broker has no groups yet$"):
+            raise next(iter((await admin.list_groups()).errors.values()))
+        topic = ConfigResource(ResourceType.topic, "orders")
+        with pytest.raises(UnsupportedVersion, match=r": the embedded broker has no change of configurations yet$"):
+            await admin.incremental_alter_configs({topic: [ConfigChange("retention.ms", "1")]})
 
 
 async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed(

@@ -17,4 +17,6 @@ def main(bootstrap: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

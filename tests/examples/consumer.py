@@ -26,4 +26,6 @@ async def main(bootstrap: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -43,4 +43,6 @@ async def main(bootstrap: str, topic: str, group_id: str, count: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -71,4 +71,6 @@ async def main(bootstrap: str, topic: str, group_id: str, count: str, weight: st
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -66,4 +66,6 @@ async def main(bootstrap: str, source: str, target: str, count: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -24,4 +24,6 @@ async def main(bootstrap: str, ca_file: str, user: str, password_file: str) -> N
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
+from ingestd.wire.versions import EMBEDDED_FEATURE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,9 @@ class ApiVersionsHandler:
         error = ErrorCode.none if known else ErrorCode.unsupported_version
         if known:
             schema.decode(request.body)
+        features: tuple[Any, ...] = ()
+        if schema.has("SupportedFeatureKey"):
+            features = (schema.make("SupportedFeatureKey", name=EMBEDDED_FEATURE, min_version=1, max_version=1),)
         body = schema.encode(
             error_code=error,
             api_keys=tuple(
@@ -48,5 +52,6 @@ class ApiVersionsHandler:
                 for key, versions in sorted(self._ranges.items())
             ),
             throttle_time=NO_THROTTLE,
+            supported_features=features,
         )
         return Answer([body], error, old_header=True)

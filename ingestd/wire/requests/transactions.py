@@ -45,6 +45,9 @@ def init_producer_id(
     """A producer id and epoch. With the ones held before, the same id with the next epoch (version 3, KIP-360)."""
 
     def build(versions: ApiVersions) -> RequestPayload:
+        if transactional_id is not None and versions.embedded:
+            # It gives producer ids, but has none of the rest yet.
+            versions.pick(Api.end_txn, 0, 5)
         version = versions.pick(Api.init_producer_id, 3 if producer_id >= 0 else 0, 5)
         module = request_module("init_producer_id", version)
         fields: dict[str, Any] = {

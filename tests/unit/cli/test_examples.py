@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ ROOT = Path(__file__).parents[3]
 def test_an_example_configuration_is_good(example: Path) -> None:
     configuration = load_configuration(example)
     assert configuration.routes or configuration.pipelines
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "tests/examples").glob("*.py")), ids=lambda path: path.stem)
+def test_a_program_without_arguments_says_what_it_takes(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main() missing 2 required positional arguments` was all that a newcomer saw."""
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(example), run_name="__main__")
+    assert f"`python {example.name} BOOTSTRAP " in str(ended.value)
 
 
 @pytest.mark.peers

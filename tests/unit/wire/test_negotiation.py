@@ -11,17 +11,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.static.primitive import i16, i32Timedelta
 
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, KafkaError, ProtocolError
+from ingestd.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    KafkaError,
+    ProtocolError,
+    UnsupportedVersion,
+)
 from ingestd.retry import Deadline
+from ingestd.wire.apis import Api
 from ingestd.wire.codec import encode_entity
 from ingestd.wire.negotiation import negotiate
 from ingestd.wire.versions import ApiVersions
 
 
-def listing(version: int, error: ErrorCode = ErrorCode.none, **ranges: tuple[int, int]) -> bytes:
+def listing(
+    version: int, error: ErrorCode = ErrorCode.none, *, supported: tuple[Any, ...] = (), **ranges: tuple[int, int]
+) -> bytes:
     schema = import_module(f"kio.schema.api_versions.v{version}.response")
-    from kio.static.primitive import i16, i32Timedelta
 
     fields: dict[str, Any] = {
         "error_code": error,
@@ -35,6 +45,7 @@ def listing(version: int, error: ErrorCode = ErrorCode.none, **ranges: tuple[int
 
         fields["throttle_time"] = i32Timedelta.parse(dt.timedelta(0))
     if version >= 3:
+        fields["supported_features"] = supported
         fields["finalized_features"] = (
             schema.FinalizedFeatureKey(name="transaction.version", max_version_level=i16(2), min_version_level=i16(1)),
         )
@@ -60,6 +71,23 @@ async def test_a_present_day_broker_answers_at_once(wire: Any, framed: Any) -> N
     assert (versions.ranges, versions.feature("transaction.version")) == ({3: (0, 13), 18: (0, 4)}, 2)
     assert versions_asked(wired) == [4]
     assert b"ingestd" in wired.requests()[0]
+
+
+async def test_the_embedded_broker_names_what_it_has_not_yet(wire: Any, framed: Any) -> None:
+    schema = import_module("kio.schema.api_versions.v4.response")
+    feature = schema.SupportedFeatureKey(name="ingestd.embedded", min_version=i16(1), max_version=i16(1))
+    answer = listing(4, k3=(0, 13), k18=(0, 4))
+    assert not (await exchange(wire(), framed, answer)).embedded
+    versions = await exchange(wire(), framed, listing(4, supported=(feature,), k3=(0, 13), k18=(0, 4)))
+    assert versions.embedded
+    for api, lacking in (
+        (Api.join_group, "no groups"),
+        (Api.end_txn, "no transactions"),
+        (Api.incremental_alter_configs, "no change of configurations"),
+        (Api.create_acls, "no such request"),
+    ):
+        with pytest.raises(UnsupportedVersion, match=rf"^{api.name}: the embedded broker has {lacking} yet$"):
+            versions.pick(api, 0, 1)
 
 
 async def test_a_broker_without_our_version_is_asked_in_the_highest_it_lists(wire: Any, framed: Any) -> None:
