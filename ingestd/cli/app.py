@@ -57,20 +57,29 @@ def run(config: Path, once: bool) -> None:
 @ingestd.command()
 @configuration_file
 def check(config: Path) -> None:
-    """Validate a configuration without starting anything.
+    """Say what is wrong with a configuration, without starting anything.
 
-    CONFIG is the configuration file (TOML).
+    CONFIG is the configuration file (TOML). What this user can not read or write now, and files that a tail does not
+    take, are warnings.
     """
+    from ingestd.cli.check import check_directories, warnings
     from ingestd.cli.configured import load_configuration
+    from ingestd.cli.figures import in_count
 
     configuration = load_configuration(config)
+    check_directories(configuration)
+    warned = 0
+    for warning in warnings(configuration):
+        warned += 1
+        print(f"ingestd: warning: {config}: {warning}", file=sys.stderr)
     parts = {
         "cluster": configuration.clusters,
         "tail": configuration.routes,
         "pipeline": configuration.pipelines,
     }
-    found = ", ".join(f"{len(items)} {name}{'' if len(items) == 1 else 's'}" for name, items in parts.items())
-    print(f"{config}: good ({found})")
+    found = ", ".join(in_count(len(items), name) for name, items in parts.items())
+    but = f", with {in_count(warned, 'warning')}" if warned else ""
+    print(f"{config}: good{but} ({found})")
 
 
 @ingestd.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -43,6 +44,7 @@ def read_configuration(path: Path, kinds: Mapping[str, type[Route]]) -> Configur
     pipelines = _pipelines(document)
     _check_unique(document, kinds)
     _check_room(document, daemon, kinds)
+    _check_data(document, daemon, clusters)
     _check_something(document, kinds)
     if document.faults:
         raise FaultyConfiguration(document.faults)
@@ -85,11 +87,15 @@ def _daemon(document: Document) -> DaemonSettings:
         document.fault(("daemon",), "expected a table [daemon]")
         return DaemonSettings()
     settings = document.construct(DaemonSettings, table, ("daemon",)) or DaemonSettings()
+    return dataclasses.replace(settings, state=_absolute(document, ("daemon", "state"), settings.state))
+
+
+def _absolute(document: Document, key: Key, path: Path) -> Path:
     try:
-        return dataclasses.replace(settings, state=settings.state.expanduser().absolute())
+        return path.expanduser().absolute()
     except RuntimeError:
-        document.fault(("daemon", "state"), "expected a path; its ~ stands for no user that has a home directory")
-        return settings
+        document.fault(key, "expected a path; its ~ stands for no user that has a home directory")
+        return path
 
 
 def _clusters(document: Document) -> dict[str, ClusterSettings]:
@@ -100,6 +106,8 @@ def _clusters(document: Document) -> dict[str, ClusterSettings]:
         given = {each: value for each, value in table.items() if each not in foreign}
         settings = document.construct(ClusterSettings, given, key, name)
         if settings is not None:
+            if settings.data is not None:
+                settings = dataclasses.replace(settings, data=_absolute(document, (*key, "data"), settings.data))
             clusters[name] = settings
             if any(secret.value is not None for secret in settings.secrets().values()):
                 warn_if_others_can_read(Path(document.file))
@@ -179,6 +187,18 @@ def _check_unique(document: Document, kinds: Mapping[str, type[Route]]) -> None:
                 if other != (section, name):
                     problem = f"[{dotted(other)}] takes {claim[0]} too; a file belongs to one route"
                     document.fault((section, name, "paths"), problem)
+
+
+def _check_data(document: Document, daemon: DaemonSettings, clusters: Mapping[str, ClusterSettings]) -> None:
+    """No two embedded brokers in one directory: the second would find it locked, whenever it starts."""
+    owners: dict[str, str] = {}
+    for name, settings in clusters.items():
+        if settings.embedded:
+            directory = os.path.normpath(settings.data_directory(daemon.state))
+            owner = owners.setdefault(directory, name)
+            if owner != name:
+                problem = f"[clusters.{owner}] has the same directory, {directory}; expected one of its own"
+                document.fault(("clusters", name, "data"), problem, show=False)
 
 
 def _check_something(document: Document, kinds: Mapping[str, type[Route]]) -> None:

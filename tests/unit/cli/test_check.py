@@ -1,12 +1,17 @@
-"""`ingestd check` finds in one round what is wrong: no fault hides another that is independent of it."""
+"""`ingestd check` finds in one round what is wrong: no fault hides another that is independent of it.
+
+And what of the files and directories named will not do, as far as this user sees.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ingestd.cli import check as cli_check
 from ingestd.cli.main import main
 from ingestd.daemon.configuration import (
     ClusterSettings,
@@ -22,7 +27,6 @@ from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     Check = Callable[[Mapping[str, Mapping[str, str]]], set[str]]
 
@@ -91,7 +95,7 @@ def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
         )
         file.write_text("".join(lines))
         code = main(["check", str(file)])
-        said = capsys.readouterr().err.splitlines()
+        said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("ingestd: warning: ")]
         assert code == (2 if said else 0)
         return {line.removeprefix(f"ingestd: {file}: ") for line in said}
 
@@ -186,3 +190,104 @@ def test_how_much_room_a_batch_has_is_known_beside_other_faults_of_the_daemon(ch
     assert {fault.split(" = ")[0] for fault in check(with_faults({**batch, "daemon": room}))} == {"daemon.workers"}
     room = {"arena_bytes": "'256 MiB'"}
     assert {fault.split(" = ")[0] for fault in check(with_faults({**batch, "daemon": room}))} == {"daemon.arena_bytes"}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    for name in ("a.log", "b.log", "c.txt"):
+        (directory / name).write_text("line\n")
+    return directory
+
+
+@pytest.fixture
+def warned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """The warnings about a good configuration, `state` of which is a directory to come."""
+
+    def warned(text: str, state: Path | None = None) -> list[str]:
+        file = tmp_path / "ingestd.toml"
+        file.write_text(f"[daemon]\nstate = '{state or tmp_path / 'state'}'\n[clusters.c]\nembedded = true\n{text}")
+        assert main(["check", str(file)]) == 0
+        written = capsys.readouterr()
+        said = [line.removeprefix(f"ingestd: warning: {file}: ") for line in written.err.splitlines()]
+        plural = "" if len(said) == 1 else "s"
+        assert written.out.startswith(f"{file}: good{f', with {len(said)} warning{plural}' if said else ''} (")
+        return said
+
+    return warned
+
+
+def tail(name: str, *paths: object) -> str:
+    return f"[tails.{name}]\ncluster = 'c'\ntopic = 't'\npaths = {[str(path) for path in paths]}\n"
+
+
+def test_files_that_are_there_and_no_others_tails_are_good(warned: Callable[[str], list[str]], logs: Path) -> None:
+    assert warned(tail("one", logs / "*.log") + tail("two", logs / "*.txt")) == []
+
+
+def test_a_directory_a_socket_and_what_is_not_there_are_no_files_of_a_tail(
+    warned: Callable[[str], list[str]], logs: Path
+) -> None:
+    (logs / "dangling").symlink_to("nowhere")
+    said = warned(tail("one", logs, logs / "none.log", logs / "*.gone", "/dev/null", logs / "dangling"))
+    assert said == [
+        f'tails.one.paths: {logs} is a directory; expected files, as in "{logs}/*"',
+        "tails.one.paths: /dev/null is no regular file",
+        f"tails.one.paths: {logs}/dangling: No such file or directory",
+        f"tails.one.paths: {logs}/none.log: no such file",
+        f"tails.one.paths: {logs}/*.gone: no file matches it yet",
+    ]
+
+
+def test_a_file_of_two_tails_is_said_with_who_takes_it(warned: Callable[[str], list[str]], logs: Path) -> None:
+    (logs / "link").symlink_to("b.log")
+    said = warned(tail("one", logs / "*.log", logs / "a*") + tail("two", logs / "a.log", logs / "link"))
+    assert said == [
+        f"tails.two.paths: {logs}/a.log is [tails.one]'s too, which takes it",
+        f"tails.two.paths: {logs}/link is [tails.one]'s too, which takes it",
+    ]
+
+
+def test_what_this_user_may_not_read_or_write_is_said(
+    warned: Callable[..., list[str]], logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """root may read and write everything: what is asked of the kernel is answered here."""
+    monkeypatch.setattr(cli_check.os, "access", lambda path, _: Path(path).name in ("b.log", "ingestd.toml"))
+    assert warned(tail("one", logs / "*.log"), logs) == [
+        f"daemon.state: {logs} can not be written by this user",
+        f"tails.one.paths: {logs}/a.log can not be read by this user",
+    ]
+    assert warned("", logs / "state" / "of") == [f"daemon.state: {logs}/state/of can not be created by this user"]
+
+
+def test_many_files_of_one_fault_are_few_lines(warned: Callable[[str], list[str]], logs: Path) -> None:
+    for number in range(30):
+        (logs / f"{number:02}.log").mkdir()
+    said = warned(tail("one", *sorted(logs.glob("[0-9]*"))))
+    assert len(said) == 11
+    assert said[-1] == "tails.one.paths: 20 more like these"
+
+
+def test_secrets_and_certificates_that_can_not_be_read_are_said(warned: Callable[[str], list[str]]) -> None:
+    assert warned("[clusters.far]\nbootstrap = ['k:1']\ntls = {ca_file = '/nowhere/ca.pem'}\n") == [
+        "clusters.far.tls: /nowhere/ca.pem: can not be read: No such file or directory"
+    ]
+
+
+@pytest.mark.parametrize("below", ["", "/state"])
+def test_a_state_that_is_a_file_is_refused(tmp_path: Path, below: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    file = tmp_path / "ingestd.toml"
+    file.write_text(f"[daemon]\nstate = '{tmp_path}/file{below}'\n[clusters.c]\nembedded = true\n")
+    assert main(["check", str(file)]) == 2
+    said = f"ingestd: {file}: daemon.state: {tmp_path}/file is not a directory; expected one\n"
+    assert capsys.readouterr().err == said
+
+
+def test_two_embedded_clusters_have_two_directories(check: Check) -> None:
+    one = {"embedded": "true", "data": "'/srv/broker'"}
+    said = check({**GOOD, "clusters.one": one, "clusters.two": {**one, "data": "'/srv/../srv/broker'"}})
+    assert said == {"clusters.two.data: [clusters.one] has the same directory, /srv/broker; expected one of its own"}
+    said = check({**GOOD, "clusters.one": {**one, "data": "'/tmp/state/broker/near'"}})
+    assert len(said) == 1

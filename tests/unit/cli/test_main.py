@@ -31,6 +31,8 @@ topic = "access"
 def config(tmp_path: Path):
     def config(text: str = GOOD) -> str:
         file = tmp_path / "ingestd.toml"
+        (tmp_path / "access.log").touch()
+        text = text.replace("/var/log/", f"{tmp_path}/")
         file.write_text(f'[daemon]\nstate = "{tmp_path}/state"\n{text}')
         return str(file)
 
