@@ -7,6 +7,7 @@ about as keywords.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
@@ -43,8 +44,9 @@ def configure_logs(
 ) -> None:
     """Send this process's logs to `stream` (None: standard error); called once, as the process starts.
 
-    `process` ("worker-2") stands in every event. `form` "auto": text when the stream is a terminal. What libraries
-    log through `logging` takes the same way, from `warning` on (from `level` on when that is `debug`).
+    `process` ("worker-2") stands in every event. `form` "auto": text when the stream is a terminal. Text has colors on
+    a terminal, and elsewhere if the environment variable FORCE_COLOR is set. What libraries log through `logging` takes
+    the same way, from `warning` on (from `level` on when that is `debug`).
     """
     stream = sys.stderr if stream is None else stream
     as_text = form == "text" or (form == "auto" and stream.isatty())
@@ -89,7 +91,8 @@ def configure_logs(
 def _rendering(stream: TextIO, *, as_text: bool) -> list[structlog.typing.Processor]:
     if as_text:
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0, exception_formatter=plain)]
+        colors = stream.isatty() or bool(os.environ.get("FORCE_COLOR"))
+        return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, _to_json]
 
 

@@ -2,38 +2,139 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import os
+import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
 from ingestd.logs import configure_logs
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.status import DaemonStatus
     from ingestd.daemon.summary import Summary
 
-__all__ = ["Progress", "run_showing_progress"]
+__all__ = ["Progress", "StandardError", "run_showing_progress"]
+
+_STANDARD_ERROR: Final = 2
+_READ_BYTES: Final = 64 * 1024
+_COLORS: Final = "FORCE_COLOR"
+"""The environment variable that has children write in colors, though not to a terminal."""
 
 
 def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary:
-    """Run the daemon with the table on standard error, a terminal, and the log above it."""
-    settings = configuration.daemon
+    """Run the daemon with the table on standard error, a terminal, and the log of all its processes above it."""
+    settings = replace(configuration.daemon, log_format="text")  # what its children see is no terminal any more
+    configuration = replace(configuration, daemon=settings)
     progress = Progress()
-    with Live(progress.table, console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        # Only now: Live puts something in the place of standard error that keeps log lines above the table.
-        configure_logs(settings.log_level, settings.log_format, process="supervisor")
+    with (
+        StandardError() as errors,
+        Live(progress.table, console=errors.console, auto_refresh=False, transient=True) as live,
+    ):
+        log = partial(configure_logs, settings.log_level, settings.log_format, process="supervisor")
+        log(stream=cast("TextIO", errors.lines))
 
         def show(status: DaemonStatus) -> None:
+            errors.relay()
             progress.take(status)
             live.update(progress.table, refresh=True)
 
-        return run(configuration, once=once, progress=show, fork=True)
+        try:
+            return run(configuration, once=once, progress=show, fork=True)
+        finally:
+            errors.relay_rest()
+            log(stream=sys.__stderr__)
+
+
+class StandardError:
+    """Standard error, for a while, is a pipe: what children write there is printed above a live table.
+
+    Each writes when it likes, and would write into the table. No thread reads the pipe: a process that has one does not
+    fork. So this process itself writes to `lines`, and not into a pipe that nobody but itself would empty.
+    """
+
+    def __init__(self) -> None:
+        terminal = os.dup(_STANDARD_ERROR)
+        self._file = os.fdopen(terminal, "w", encoding="utf-8", errors="backslashreplace")
+        self.console = Console(file=self._file)
+        """The terminal."""
+        self.lines = _Lines(self.console)
+        """What this process writes its log to."""
+        self._childrens = _Lines(self.console)
+        self._reading, writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.dup2(writing, _STANDARD_ERROR)
+        os.close(writing)
+        self._relaying = False
+        self._forced = os.environ.get(_COLORS)
+
+    def __enter__(self) -> Self:
+        os.environ[_COLORS] = "1"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.flush()
+        os.dup2(self._file.fileno(), _STANDARD_ERROR)
+        self._file.close()
+        os.close(self._reading)
+        if self._forced is None:
+            del os.environ[_COLORS]
+        else:
+            os.environ[_COLORS] = self._forced
+
+    def relay(self) -> None:
+        """Print what children write, as it comes, on the event loop that runs."""
+        if not self._relaying:
+            asyncio.get_running_loop().add_reader(self._reading, self._print)
+            self._relaying = True
+
+    def relay_rest(self) -> None:
+        """Print what has been written and was not printed yet."""
+        sys.stderr.flush()
+        self._print()
+        self._childrens.end()
+
+    def _print(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._childrens.write(os.read(self._reading, _READ_BYTES).decode(errors="backslashreplace"))
+
+
+class _Lines(io.TextIOBase):
+    """A stream that prints whole lines on a console, none of them broken where the terminal ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rest = ""
+
+    def write(self, text: str, /) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    def end(self) -> None:
+        """Print what has no end of line."""
+        if self._rest:
+            self.write("\n")
 
 
 class Progress:

@@ -85,8 +85,8 @@ def run(
 ) -> Summary:
     """Run the daemon until a signal ends it or, with `once`, until every source is at the end it had at the start.
 
-    `progress` is given the status about twice a second. Raises `ConfigurationError` (state directory, HTTP address) and
-    `IngestdError` (positions, embedded broker) when it can not start.
+    `progress` is given the status twice a second, on the event loop. Raises `ConfigurationError` (state directory, HTTP
+    address) and `IngestdError` (positions, embedded broker) when it can not start.
 
     With `fork` the first workers are forks of this process, if it has one thread. That saves their imports. The process
     must hold nothing that it would not share with them. Workers that start later are always fresh interpreters.
@@ -214,6 +214,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        if self._progress is not None:
+            self._tasks.start(self._show_progress(self._progress), "progress")
         for name in self._clusters:
             self._configuration.check_security(name)
         import kio.serial  # noqa: F401, PLC0415 - requests need it; imported later, it would block HTTP
@@ -231,8 +233,6 @@ class Supervisor:
             raise failed.exceptions[0] from failed
         self._tasks.start(self._notifier.feed_watchdog(), "watchdog")
         self._tasks.start(self._watch_delivery(), "watch delivery")
-        if self._progress is not None:
-            self._tasks.start(self._show_progress(self._progress), "progress")
 
     async def _start_workers(self) -> None:
         await asyncio.gather(*(session.start() for session in self._clusters.values()))
