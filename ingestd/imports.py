@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["without"]
+__all__ = ["own_process", "without"]
+
+own_process = False
+"""Whether this process is the `ingestd` command's, which says what is to be said of imports once its log is set up."""
 
 
 @contextmanager

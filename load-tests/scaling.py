@@ -93,7 +93,7 @@ def run_once(log: Path, lines: int, workers: int, codec: str, directory: Path, *
 
 def _helped(log: str) -> float:
     """The part of the bytes that helpers encoded, as the daemon's summary says; nothing is said of none."""
-    found = re.search(r"(\d+)% encoded by helpers", log)
+    found = re.search(r"(\d+)% encoded by idle workers", log)
     return int(found[1]) / 100 if found else 0.0
 
 

@@ -12,6 +12,7 @@ from ingestd.cli.event_loop import run_async
 from ingestd.daemon.configuration import parse_address
 from ingestd.errors import ConfigurationError
 from ingestd.logs import configure_logs
+from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ def broker_settings(data: Path, listen: str, *, partitions: int, create_topics: 
 def run_broker(settings: BrokerSettings, ready: Callable[[str, int], None]) -> None:
     """Run a broker until SIGTERM or SIGINT; `ready` is told where. Raises `ConfigurationError`, `OSError`."""
     configure_logs(process="broker")
+    say_if_plain()
     run_async(_run(settings, ready))
 
 

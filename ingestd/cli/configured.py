@@ -12,6 +12,7 @@ from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.configuration import load, parse_address
 from ingestd.errors import ConfigurationError
+from ingestd.records.loops import say_if_plain
 from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class ClusterAccess:
         Brokers that it can not reach are said on standard error. Raises `DeadlineExceeded` when none answered in time,
         `AuthenticationFailed`.
         """
+        say_if_plain()
         settings = ClientSettings(self.connection, allow_auto_topic_creation=allow_auto_topic_creation)
         async with Client(self.bootstrap, settings) as client, saying_who_is_not_reached(client, self.bootstrap):
             await client.metadata.refresh((), self.timeout)

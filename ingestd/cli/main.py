@@ -10,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from ingestd import imports
 from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (None: this process's); the exit code."""
     # Importing makes some 100,000 objects that stay: looking through them again and again is a tenth of a verb's start.
     gc.set_threshold(100_000)
+    imports.own_process = True
     # A process that only imports this module does without the verbs and click.
     from click.exceptions import ClickException, Exit  # noqa: PLC0415
 

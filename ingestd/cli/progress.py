@@ -20,6 +20,7 @@ from rich.text import Text
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
 from ingestd.logs import configure_logs
+from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,6 +48,7 @@ def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary
     ):
         log = partial(configure_logs, settings.log_level, settings.log_format, process="supervisor")
         log(stream=cast("TextIO", errors.lines))
+        say_if_plain()
 
         def show(status: DaemonStatus) -> None:
             errors.relay()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
 from ingestd.logs import configure_logs
+from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
 
         return run_showing_progress(configuration, once=once)
     configure_logs(settings.log_level, settings.log_format, process="supervisor")
+    say_if_plain()
     return run(configuration, once=once, fork=True)
 
 
@@ -47,7 +49,9 @@ def summary_lines(summary: Summary) -> Sequence[str]:
     for route in summary.routes:
         ratio = f", {in_bytes(route.compressed_bytes)} sent" if route.compressed_bytes else ""
         helped = (
-            f", {route.helped_bytes / route.bytes:.0%} encoded by helpers" if route.helped_bytes and route.bytes else ""
+            f", {route.helped_bytes / route.bytes:.0%} encoded by idle workers"
+            if route.helped_bytes and route.bytes
+            else ""
         )
         lines.append(
             f"{route.name:<{width}}  {in_count(route.sources, 'file')}, {in_count(route.records, 'line')}, "
@@ -61,7 +65,7 @@ def summary_lines(summary: Summary) -> Sequence[str]:
     size = sum(route.bytes for route in summary.routes)
     lines.append(
         f"{summary.seconds:.2f} s ({in_rate(size, summary.seconds)}), {summary.cpu_seconds:.2f} CPU seconds"
-        + (f" ({summary.cpu_seconds / size * 1e9:.2f} per GB)" if size else "")
+        + (f", {summary.cpu_seconds / size * 1e9:.2f} for each GB" if size >= 1e9 else "")
     )
     if summary.unacknowledged:
         lines.append(f"files with lines not acknowledged, which are read again next time: {summary.unacknowledged}")

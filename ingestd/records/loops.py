@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Final
+
+from ingestd import imports
+
+_missing = ""
 
 if TYPE_CHECKING:
     from ingestd.records import _decode_plain as _decode
@@ -19,11 +24,7 @@ else:
         from ingestd.records import _encode_plain as _encode
         from ingestd.records import _intake_plain as _intake
 
-        logging.getLogger(__name__).warning(
-            "ingestd.records works in plain Python, some fifty times slower: a compiled module of it is missing (%s); "
-            "install ingestd with a C compiler at hand",
-            error,
-        )
+        _missing = str(error)
 
 __all__ = [
     "BUDGET_SPENT",
@@ -44,6 +45,7 @@ __all__ = [
     "murmur2",
     "parse_records",
     "partition_keys",
+    "say_if_plain",
     "scatter_lines",
     "tell_places",
 ]
@@ -71,3 +73,21 @@ make_records = _decode.make_records
 parse_records = _decode.parse_records
 partition_keys = _encode.partition_keys
 scatter_lines = _encode.scatter_lines
+
+_SAID: Final = "INGESTD_SAID_THAT_IT_IS_NOT_COMPILED"
+"""The environment variable that tells children that their parent has said so."""
+
+
+def say_if_plain() -> None:
+    """Log that the loops in use are not compiled, if they are not; once, of a process and its children."""
+    if not COMPILED and _SAID not in os.environ:
+        os.environ[_SAID] = "1"
+        logging.getLogger(__name__).warning(
+            "ingestd.records works in plain Python, some fifty times slower: a compiled module of it is missing (%s); "
+            "install ingestd with a C compiler at hand",
+            _missing,
+        )
+
+
+if not imports.own_process:
+    say_if_plain()

@@ -43,9 +43,18 @@ def test_a_summary_has_a_line_a_route_and_the_cost() -> None:
     summary = Summary((RouteSummary("access", 3, 1000, 2 * 10**9, 10**9),), 4.0, 1.5, 0)
     assert summary_lines(summary) == [
         "access  3 files, 1,000 lines, 2.0 GB, 1.0 GB sent",
-        "4.00 s (500 MB/s), 1.50 CPU seconds (0.75 per GB)",
+        "4.00 s (500 MB/s), 1.50 CPU seconds, 0.75 for each GB",
     ]
     assert ran_well(summary, once=True)
+
+
+def test_a_small_run_has_no_cost_for_a_gigabyte_that_it_did_not_move() -> None:
+    """`10.07 s (4.96 MB/s), 0.61 CPU seconds (12.18 per GB)`: most of that was the start."""
+    summary = Summary((RouteSummary("access", 1, 1000, 50_000_000, 0, helped_bytes=31_000_000),), 10.0, 0.61, 0)
+    assert summary_lines(summary) == [
+        "access  1 file, 1,000 lines, 50.0 MB, 62% encoded by idle workers",
+        "10.00 s (5.0 MB/s), 0.61 CPU seconds",
+    ]
 
 
 def test_what_failed_is_said_and_is_no_success() -> None:
