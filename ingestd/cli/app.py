@@ -83,6 +83,25 @@ def check(config: Path) -> None:
 
 
 @ingestd.command()
+@click.argument("name", required=False)
+def example(name: str | None) -> None:
+    """Write an example of a configuration, as in `ingestd example tails > ingestd.toml`.
+
+    NAME is one of the examples; without it, they are listed.
+    """
+    from ingestd.cli import examples as verbs
+    from ingestd.cli.tables import table
+
+    if name is not None:
+        print(verbs.example(name), end="")
+        return
+    print("ingestd example NAME writes one of:")
+    for line in table(("NAME", "FOR"), verbs.examples()):
+        print(line)
+    print(f"Every key is explained in {verbs.REFERENCE}")
+
+
+@ingestd.command()
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Directory of the broker's logs."
 )

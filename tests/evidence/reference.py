@@ -46,7 +46,8 @@ OPENING = """\
 # Configuration
 
 One TOML file. Every key is checked before anything starts, and what is wrong is named: `ingestd check FILE`. A key
-that is not here is refused. Times are in seconds, sizes in bytes. Examples, one for each use, are in `config/`.
+that is not here is refused. Times are in seconds, sizes in bytes. `ingestd example NAME` writes an example,
+one for each use.
 
 This page is made from the settings classes (`make reference`); a test holds it to them.
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingestd.cli.configured import load_configuration
+from ingestd.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,6 +20,17 @@ ROOT = Path(__file__).parents[3]
 def test_an_example_configuration_is_good(example: Path) -> None:
     configuration = load_configuration(example)
     assert configuration.routes or configuration.pipelines
+
+
+def test_examples_are_listed_and_written_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["example"]) == 0
+    listed = capsys.readouterr().out
+    for file in (ROOT / "config").glob("*.toml"):
+        assert f"\n{file.stem} " in listed
+        assert main(["example", file.stem]) == 0
+        assert capsys.readouterr().out == file.read_text()
+    assert main(["example", "tials"]) == 2
+    assert "example 'tials': expected one of embedded, keyed, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "tests/examples").glob("*.py")), ids=lambda path: path.stem)
