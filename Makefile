@@ -1,4 +1,4 @@
-# demo   a log is written, rotated, tailed, read back and compared. Needs Python >= 3.11, gcc and make.
+# demo   a log is written, rotated, tailed, a worker is killed; all is read back and compared, in 15 s. Needs Python >= 3.11, gcc and make.
 # test   everything but the foreign peers. Needs Java 17 and Maven as well.
 # Every verb works in a fresh clone; VENV=… and PYTHON=… choose others.
 
@@ -77,7 +77,8 @@ $(VENV)-user/.installed: $(BIN)/python $(SOURCES) $(shell find ingestd -name '*.
 	touch $@
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "Installing ingestd and what it needs into $(VENV): a minute or two, once."
+	$(BIN)/python -m pip install --editable .
 	touch $@
 
 $(VENV)/.developing: $(BIN)/python $(SOURCES)

@@ -16,3 +16,4 @@ def test_the_demo_finds_every_line() -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "0 missing, 0 damaged, 0 out of order" in answer.stdout
     assert answer.stdout.count("rotated: ") == 3
+    assert answer.stdout.count("killed: worker ") == 1

@@ -44,6 +44,15 @@ def test_a_line_twice_is_told_and_is_good(log: RotatedLog, lines: list[bytes]) -
     assert (verdict.twice, verdict.good) == (1, True)
 
 
+def test_a_line_that_was_sent_again_to_another_partition_says_nothing_of_order(
+    log: RotatedLog, lines: list[bytes]
+) -> None:
+    """Partition 0 had the third line, when the worker died; of the second, nobody knows which one came first."""
+    again = lines[1]
+    verdict = verdict_of(log, [lines[0], lines[2], again, *lines[3:]], [again])
+    assert (verdict.out_of_order, verdict.twice, verdict.missing, verdict.good) == (0, 1, 0, True)
+
+
 def test_a_missing_line_is_not_good(log: RotatedLog, lines: list[bytes]) -> None:
     verdict = verdict_of(log, lines[1:])
     assert (verdict.missing, verdict.good) == (1, False)
