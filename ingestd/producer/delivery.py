@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ingestd.errors import IngestdError
 
-__all__ = ["Delivered", "Delivery", "RecordEnds", "deliver"]
+__all__ = ["Delivered", "Delivery", "RecordEnds", "deliver", "untold"]
 
 
 class Delivery(NamedTuple):
@@ -61,9 +61,21 @@ class RecordEnds:
                 except Exception as damage:  # noqa: BLE001 - as in `deliver`
                     _report(whole, damage)
 
+    @property
+    def told(self) -> int:
+        """How many records have a callback."""
+        return len(self._dones) - self._dones.count(None)
+
     def split(self, at: int) -> tuple[RecordEnds, RecordEnds]:
         """Those of the first `at` records, and those of the rest."""
         return RecordEnds(self._dones[:at]), RecordEnds(self._dones[at:])
+
+
+def untold(done: Delivered | None, records: int) -> int:
+    """How many of a batch's records have nobody who is told of their end."""
+    if done is None:
+        return records
+    return records - done.told if isinstance(done, RecordEnds) else 0
 
 
 def deliver(done: Delivered, delivery: Delivery) -> None:

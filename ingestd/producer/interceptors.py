@@ -47,11 +47,13 @@ class Interceptors:
         Every record seen has exactly one `on_acknowledgement` from each, whatever `send` and the brokers say.
     """
 
-    def __init__(self, interceptors: Sequence[Interceptor]) -> None:
+    def __init__(self, interceptors: Sequence[Interceptor], untold: Callable[[str, int, IngestdError], None]) -> None:
+        """`untold` hears of failures of records that have no `done`: topic, records, error."""
         self.failures = 0
         """How often one raised."""
         self._interceptors = tuple(interceptors)
         silent = Interceptor.on_acknowledgement
+        self._untold = untold
         self._listeners = tuple(each for each in interceptors if type(each).on_acknowledgement is not silent)
 
     def send(
@@ -74,6 +76,8 @@ class Interceptors:
             self._tell(message, delivery)
             if done is not None:
                 deliver(done, delivery)
+            elif delivery.error is not None:
+                self._untold(delivery.topic, 1, delivery.error)
 
         try:
             accept(message, ended)

@@ -1,4 +1,4 @@
-"""The ledger: what the producer has accepted and not yet ended. Bounds memory, and tells flushes when they are done."""
+"""The ledger: what the producer has accepted and not yet ended. Bounds memory, tells flushes when they are done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from ingestd.producer.failures import Failures
 from ingestd.records.loops import Allowance
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Ledger:
     def __init__(self, limit: int) -> None:
         self.allowance = Allowance(limit)
         """The bytes. Records that go the short way are reserved for there, without this class."""
+        self.failures = Failures()
+        """What ended badly, and nobody was told."""
         self._oldest = self._generation = 0
         self._entries: dict[int, int] = {0: 0}
         self._rooms: deque[asyncio.Future[None]] = deque()

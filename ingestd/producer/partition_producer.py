@@ -17,7 +17,7 @@ from ingestd.errors import (
     is_retriable,
 )
 from ingestd.producer.batch import surely_refused
-from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.delivery import Delivery, deliver, untold
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
 from ingestd.producer.returned import sort_returned
 from ingestd.producer.split import split
@@ -491,6 +491,8 @@ class PartitionProducer:
                 self._transaction.hole = True
             if self._events is not None:
                 self._events.failed(self.topic, self.partition, batch.records, error)
+            if self._transaction is None:
+                self._ledger.failures.note(self.topic, untold(batch.done, batch.records), error)
             self._finish(batch, Delivery(self.topic, self.partition, batch.records, error=error))
 
     def _finish(self, batch: Batch, delivery: Delivery) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -20,6 +19,7 @@ from ingestd.errors import (
 )
 from ingestd.producer.batch import Batch
 from ingestd.producer.dispatcher import Dispatcher
+from ingestd.producer.failures import SendFailed
 from ingestd.producer.identity import FetchedIdentities
 from ingestd.producer.interceptors import Interceptors
 from ingestd.producer.ledger import Ledger
@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _DEFAULTS: Final = ProducerSettings()
 
+_FLUSH_SECONDS: Final = 30.0
+"""What a flush, and a close, may take where the caller does not say."""
 _TRANSACTION_SECONDS: Final = 60.0
 """What a call about a transaction may take where the caller does not say."""
 
@@ -92,8 +94,8 @@ class AsyncProducer(RecordIntake):
         self._tasks = TaskOwner()
         self._closing = False
         self._closed = False
-        self._interceptors = Interceptors(settings.interceptors) if settings.interceptors else None
         self._transactions: Transactions | None = None
+        self._interceptors = Interceptors(settings.interceptors, self._untold) if settings.interceptors else None
         if settings.transactional_id is not None:
             # Imported here: no other producer pays for them.
             from ingestd.producer.transaction_coordinator import RequestedTransactions  # noqa: PLC0415
@@ -125,7 +127,13 @@ class AsyncProducer(RecordIntake):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        """Close. Raises what `close` raises, unless the block ended with an exception: that goes on, with a note."""
+        try:
+            await self.close()
+        except SendFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))
 
     @property
     def outstanding(self) -> int:
@@ -258,13 +266,22 @@ class AsyncProducer(RecordIntake):
         if self._transactions is not None:
             self._transactions.require_open(doing)
 
-    async def flush(self, timeout: float) -> None:
+    async def flush(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Send at once what is being collected, and wait until all that was accepted before this call is done.
 
-        Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent.
+        Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent. Raises `SendFailed` where records
+        without `done` failed since the last flush: each is raised once, and is a warning in the log as well. In a
+        transaction it is `commit` that says so.
         """
         self._check_place()
         await self._dispatcher.flush(Deadline.after(timeout), "flushing the producer")
+        failed = self._ledger.failures.take()
+        if failed is not None:
+            raise failed from failed.error
+
+    def _untold(self, topic: str, records: int, error: IngestdError) -> None:
+        if self._transactions is None:
+            self._ledger.failures.note(topic, records, error)
 
     def forked(self) -> None:
         """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
@@ -369,28 +386,36 @@ class AsyncProducer(RecordIntake):
         else:
             self._ledger.shut()
 
-    async def close(self, timeout: float = 30.0) -> None:
+    async def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Accept nothing more, drain for up to `timeout` seconds, fail the rest with `Closed`. Safe to call twice.
 
-        An open transaction is aborted; where that does not succeed in time, the broker does it at the transaction's
-        timeout.
+        Raises `SendFailed` where records without `done` failed since the last flush, those of the rest among them; the
+        producer is closed all the same. An open transaction is aborted; where that does not succeed in time, the broker
+        does it at the transaction's timeout.
         """
         if self._closed:
             return
         self._closing = True
+        undone = f"not drained within {timeout:g} s"
         self._ledger.shut()
         self._ledger.wake_all()
         try:
             if self._transactions is not None:
                 await self._close_transaction(self._transactions, timeout)
             else:
-                with contextlib.suppress(DeadlineExceeded):
-                    await self.flush(timeout)
+                self._check_place()
+                await self._dispatcher.flush(Deadline.after(timeout), "draining the producer")
+        except DeadlineExceeded as late:
+            undone = str(late)
         finally:
             self._closed = True
             self._stop_status()
-            self._dispatcher.end(Closed(f"the producer was closed and not drained within {timeout:g} s"))
+            self._dispatcher.end(Closed(f"the producer was closed: {undone}"))
+            self._ledger.failures.say()
             await self._tasks.close()
+        failed = self._ledger.failures.take()
+        if failed is not None:
+            raise failed from failed.error
 
     async def _close_transaction(self, transactions: Transactions, timeout: float) -> None:
         try:

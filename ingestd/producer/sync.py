@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from operator import eq, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overload
 
 from ingestd.client.client import Client
 from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
+from ingestd.producer.failures import NotSent, SendFailed
 from ingestd.producer.message import OutgoingMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
@@ -86,23 +87,6 @@ class SentMessages(Sequence[SentMessage]):
 
     def __repr__(self) -> str:
         return repr(list(self))
-
-
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """A record that failed: its place in what was given to `send_many`, and why."""
-
-    index: int
-    message: OutgoingMessage
-    error: IngestdError
-
-
-class SendFailed(IngestdError):
-    """Some records of a `send_many` failed. `failures` says which; the others are in the log."""
-
-    def __init__(self, failures: Sequence[NotSent], total: int) -> None:
-        super().__init__(f"{len(failures)} of {total} records failed, the first with: {failures[0].error}")
-        self.failures = tuple(failures)
 
 
 class SyncProducer:
@@ -193,8 +177,11 @@ class SyncProducer:
             return SentMessages((), ())
         return self._call(_send_many(self._producer, given), None, "sending")
 
-    def flush(self, timeout: float) -> None:
-        """Send at once what other threads have under way, and wait for it. Raises `DeadlineExceeded`, `Closed`."""
+    def flush(self, timeout: float = 30.0) -> None:
+        """Send at once what other threads have under way, and wait for it, for up to `timeout` seconds.
+
+        What fails is raised where it was sent. Raises `DeadlineExceeded`, `Closed`.
+        """
         self._call(self._producer.flush(timeout), timeout + _CLOSE_MARGIN, "flushing")
 
     # Transactions; each call raises what `AsyncProducer`'s does
@@ -337,8 +324,10 @@ async def _build(make_client: Callable[[], Client], settings: ProducerSettings) 
 
 
 async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
-    await producer.close(timeout)
-    await client.close()
+    try:
+        await producer.close(timeout)
+    finally:
+        await client.close()
 
 
 async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -> SentMessages:
@@ -360,10 +349,10 @@ async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -
             raise
     await all_ended
     if places.failures:
-        raise SendFailed(
-            [NotSent(index, messages[index], error) for index, error in sorted(places.failures, key=itemgetter(0))],
-            len(messages),
-        )
+        in_order = sorted(places.failures, key=itemgetter(0))
+        failures = [NotSent(index, messages[index], error) for index, error in in_order]
+        records = Counter(failure.message.topic for failure in failures)
+        raise SendFailed(failures[0].error, records, failures, given=len(messages))
     return SentMessages(places.partitions, places.offsets)
 
 

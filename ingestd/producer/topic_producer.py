@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.producer.batch import Batch
 from ingestd.producer.breaker import CircuitBreaker
-from ingestd.producer.delivery import Delivery, deliver
+from ingestd.producer.delivery import Delivery, deliver, untold
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
 from ingestd.producer.partitioners import Hashed, Keyed, Sticky, murmur2_partition
@@ -354,6 +354,8 @@ class TopicProducer:
     def _fail(self, item: OutgoingRecord | Batch, error: IngestdError) -> None:
         if self._events is not None:
             self._events.failed(self._topic, UNKNOWN_PARTITION, item.records, error)
+        if self._routes.transaction is None:
+            self._ledger.failures.note(self._topic, untold(item.done, item.records), error)
         if item.done is not None:
             deliver(item.done, Delivery(self._topic, UNKNOWN_PARTITION, item.records, error=error))
         self._ledger.release(item.reserved)

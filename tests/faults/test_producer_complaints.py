@@ -17,6 +17,7 @@ from harness.cluster import KafkaCluster
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.errors import BufferFull, IngestdError
+from ingestd.producer.failures import SendFailed
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.producer.sync import SyncProducer
@@ -137,7 +138,8 @@ def test_an_idle_producer_neither_turns_its_loop_nor_asks_its_brokers(alone: Kaf
             await idle("brokers down, nothing to send")
             producer.send(name, b"kept")
             await idle("brokers down, a record to send")
-            await producer.close(0.5)
+            with pytest.raises(SendFailed, match="the producer was closed: draining the producer"):
+                await producer.close(0.5)
 
     try:
         loop.run_until_complete(work())

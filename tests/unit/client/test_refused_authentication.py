@@ -109,7 +109,7 @@ async def test_what_is_sent_later_is_refused_for_the_same_reason(refuse: Any, se
 
         async def send_on() -> None:
             for _ in range(20):
-                producer.send("t", b"x")
+                producer.send("t", b"x", done=lambda _: None)
                 await producer.flush(30)
 
         with pytest.raises(AuthenticationFailed, match="wrong password"):

@@ -11,6 +11,7 @@ from simulated_clock import simulate
 from simulated_cluster import Fault, SimulatedCluster
 
 from ingestd.errors import Closed, ErrorCode, KafkaError
+from ingestd.producer.failures import SendFailed
 from ingestd.producer.interceptors import Interceptor
 from ingestd.producer.partitioners import custom, murmur2_partition
 from ingestd.producer.producer import AsyncProducer
@@ -136,7 +137,8 @@ async def test_failures_and_refusals_are_acknowledged_too_once_each() -> None:
     cluster.faults.script.append(Fault(ErrorCode.invalid_record, appended=False))
     async with producing(cluster, witness, partitioner=nowhere) as producer:
         producer.send("events", b"refused by the broker", partition=0)
-        await producer.flush(10.0)
+        with pytest.raises(SendFailed):
+            await producer.flush(10.0)
         with pytest.raises(KafkaError, match="invalid partition"):
             producer.send("events", b"refused by send")
     with pytest.raises(Closed):

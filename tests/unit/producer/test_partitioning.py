@@ -100,7 +100,7 @@ async def test_consistency_is_asked_for_record_by_record_and_decides_what_is_off
     cluster.leaders[0] = (-1, 5)
     async with producing(cluster, partitioner=lambda topic: Picky(), delivery_timeout=2.0) as producer:
         for key in (b"consistent", b"any", None, b"consistent"):
-            producer.send("events", b"", key=key)
+            producer.send("events", b"", key=key, done=lambda _: None)
         with pytest.raises(TimeoutError):
             await producer.flush(0.5)
     assert offered == [(b"consistent", 3), (b"any", 2), (None, 2), (b"consistent", 3)]

@@ -162,7 +162,7 @@ def test_a_producer_that_ended_refuses_records_for_batches_that_are_still_open()
         cluster = SimulatedCluster(PARTITIONS)
         cluster.metadata.learn()
         async with AsyncProducer(cluster) as producer:  # type: ignore[arg-type]
-            producer.send("events", b"first", partition=0)
+            producer.send("events", b"first", partition=0, done=lambda _: None)
             fatal = KafkaError(ErrorCode.cluster_authorization_failed)
             producer._dispatcher.fatal(fatal)
             with pytest.raises(KafkaError) as raised:
