@@ -42,6 +42,11 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     @property
+    def shown(self) -> str:
+        """The seconds, for people: 2 where they are the 1.9998 that somebody else left."""
+        return f"{self.seconds:.3g}"
+
+    @property
     def expired(self) -> bool:
         """Whether the deadline has passed."""
         return time.monotonic() >= self.at
@@ -58,7 +63,7 @@ class Deadline:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise DeadlineExceeded(f"{doing}: not done within {self.seconds:g} s") from None
+            raise DeadlineExceeded(f"{doing}: not done within {self.shown} s") from None
 
 
 @dataclass(slots=True)

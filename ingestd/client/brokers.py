@@ -141,7 +141,7 @@ class Brokers:
 
     def all(self) -> list[tuple[str, Broker]]:
         """Every broker object there is, with its purpose."""
-        return [(purpose, broker) for (_, purpose), broker in self._brokers.items()]
+        return [(purpose, broker) for (_, purpose), broker in list(self._brokers.items())]
 
     @property
     def known(self) -> Mapping[int, Node]:

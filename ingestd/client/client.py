@@ -218,6 +218,14 @@ class Client:
 
     # For bug reports
 
+    @property
+    def trouble(self) -> str | None:
+        """Why brokers are not reached, for people; None where nothing is known to be wrong. For any thread."""
+        if (error := self.metadata.last_error) is not None:
+            return str(error)
+        lost = [broker.last_error for _, broker in self._brokers.all() if not broker.connected]
+        return "; ".join(dict.fromkeys(str(error) for error in lost if error is not None)) or None
+
     def status(self) -> ClientStatus:
         """What this client knows and does now: values that JSON can hold, none of them a secret."""
         age = None if self._metadata_at is None else time.monotonic() - self._metadata_at

@@ -83,6 +83,9 @@ class Coordinators:
             left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
             if not left or attempt + 1 == attempts:
                 break
+        for key, error in found.items():
+            if isinstance(error, (ConnectionLost, DeadlineExceeded)):
+                found[key] = type(error)(f"coordinator of {kind.name} {key}: {error}")
         return found
 
     def _remember(self, kind: CoordinatorKind, key: str, node: Node) -> None:

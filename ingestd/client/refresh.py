@@ -81,6 +81,8 @@ class RefreshedMetadata:
         self._pause = 0.0
         self._failure: AuthenticationFailed | None = None
         self._last_error: IngestdError | None = None
+        self._asked: dict[asyncio.Task[Any], Broker] = {}
+        """Whom the request in flight went to, without those that failed."""
         self._tasks = TaskOwner()
         self._closed = False
 
@@ -97,6 +99,8 @@ class RefreshedMetadata:
     @property
     def last_error(self) -> IngestdError | None:
         """What the newest attempt to refresh failed with; None if it was answered, or if there was none yet."""
+        if self._last_error is None and not self.snapshot.version and self._asked:
+            return ConnectionLost(self._unanswered())
         return self._last_error
 
     def listen(
@@ -145,6 +149,7 @@ class RefreshedMetadata:
         if topics is not None:
             self._track(topics)
         open_topics = topics
+        doing = f"metadata of {', '.join(sorted(topics)[:5])}" if topics else "metadata of the cluster"
         # Topics that were unknown all along are not worth the attempts, where somebody just wants everything fresh.
         given_up = (
             set() if topics is not None else {name for name, was in self.snapshot.topics.items() if is_unknown(was)}
@@ -152,7 +157,7 @@ class RefreshedMetadata:
         backoff = self._settings.retry_backoff()
         attempts = 0
         while True:
-            await self._refresh_once(open_topics, deadline)
+            await self._refresh_once(open_topics, deadline, doing)
             attempts += 1
             asked = self._tracked if topics is None else topics
             now = self.snapshot.topics
@@ -172,7 +177,7 @@ class RefreshedMetadata:
         if self._next is not None and not self._next.done.done():
             self._next.done.set_exception(Closed("the client is closed"))
 
-    async def _refresh_once(self, topics: Collection[str] | None, deadline: Deadline) -> None:
+    async def _refresh_once(self, topics: Collection[str] | None, deadline: Deadline, doing: str) -> None:
         """Share rounds until one succeeded. A failed one is followed by another, after the runner's backoff."""
         error: IngestdError | None = None
         while True:
@@ -182,13 +187,19 @@ class RefreshedMetadata:
             waiting.waited_for = True
             self._hurry.set()
             try:
-                await deadline.wait_for(asyncio.shield(waiting.done), "refreshing metadata")
+                await deadline.wait_for(asyncio.shield(waiting.done), doing)
             except DeadlineExceeded as late:
-                raise (late if error is None else DeadlineExceeded(f"{late}; {error}")) from error
+                raise DeadlineExceeded(f"{late}; {self._unanswered() if error is None else error}") from error
             except ConnectionLost as failed:
                 error = failed
                 continue
             return
+
+    def _unanswered(self) -> str:
+        brokers = list(self._asked.values())
+        asked = ", ".join(f"{broker.node.host}:{broker.node.port}" for broker in brokers)
+        reasons = "; ".join(str(broker.last_error) for broker in brokers if broker.last_error is not None)
+        return f"no answer from {asked or 'any broker'} yet{f' ({reasons})' if reasons else ''}"
 
     def _wish(self, topics: Collection[str] | None) -> None:
         self._ask(topics).wished = True
@@ -276,7 +287,7 @@ class RefreshedMetadata:
         build = requests.metadata(names, allow_auto_topic_creation=self._settings.allow_auto_topic_creation)
         candidates = self._brokers.candidates()
         patience = self._settings.metadata_hedge
-        asked: dict[asyncio.Task[Any], Broker] = {}
+        asked = self._asked = {}
         try:
             while True:
                 broker = next(candidates, None)
@@ -300,6 +311,7 @@ class RefreshedMetadata:
         finally:
             for task in asked:
                 task.cancel()
+            self._asked = {}
 
     async def _outcome(self, broker: Broker, build: Build) -> Any:
         """What became of asking one broker: its answer, or the error."""

@@ -45,7 +45,7 @@ _CLOSE_TIMEOUT = 10.0
 class _Call(Protocol):
     """Runs a coroutine on the consumer's loop and waits for it."""
 
-    def __call__(self, work: Coroutine[Any, Any, T], doing: str) -> T: ...
+    def __call__(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T: ...
 
 
 class BlockingPartition:
@@ -161,7 +161,7 @@ class BlockingPartition:
         while not self._batches:
             position = self._consumer.position
             try:
-                more = self._call(self._take(), f"reading {self._consumer.key}")
+                more = self._call(self._take(), f"reading {self._consumer.key}", lambda: self._consumer.awaits)
             except DeadlineExceeded:
                 if self._batches or self._consumer.error is not None or self._consumer.position == position:
                     raise
@@ -209,14 +209,14 @@ class BlockingConsumer:
         self._settings = require_settings(settings, ConsumerSettings)
         self._client_settings = require_settings(client_settings, ClientSettings)
         self._patience = patience
-        self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Consumer]]
+        self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Client, Consumer]]
         self._ready = concurrent.futures.Future()
         self._closed = False
         self._forked = False
         self._running: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name="ingestd consumer", daemon=True)
         self._thread.start()
-        self._loop, self._stop, self._consumer = self._ready.result(_CLOSE_TIMEOUT)
+        self._loop, self._stop, self._client, self._consumer = self._ready.result(_CLOSE_TIMEOUT)
         tell_of_fork(self)
 
     def topics(self) -> list[str]:
@@ -313,10 +313,14 @@ class BlockingConsumer:
             Client(self._bootstrap, self._client_settings) as client,
             Consumer(client, self._settings) as consumer,
         ):
-            self._ready.set_result((asyncio.get_running_loop(), stop, consumer))
+            self._ready.set_result((asyncio.get_running_loop(), stop, client, consumer))
             await stop.wait()
 
-    def _call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+    def _why(self) -> str:
+        """Why a question is not answered, as far as is known."""
+        return self._client.trouble or "no broker has answered it yet"
+
+    def _call(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T:
         if self._forked:
             work.close()
             raise UsedAfterFork("the consumer was made before this process was forked; make one here")
@@ -336,7 +340,8 @@ class BlockingConsumer:
             return running.result(self._patience)
         except concurrent.futures.TimeoutError as error:
             if running.cancel():
-                raise DeadlineExceeded(f"{doing}: nothing came for {self._patience:g} s") from error
+                waited = f"{doing}: nothing came for {self._patience:g} s"
+                raise DeadlineExceeded(f"{waited}; {(why or self._why)()}") from error
             return running.result()  # it came at the last moment, or failed with such an error of its own
         except concurrent.futures.CancelledError as error:
             raise Closed("the consumer was closed meanwhile") from error

@@ -69,7 +69,7 @@ class Consumer:
                 last = error
                 continue
             return sorted(topic.name for topic in answer.topics if not topic.is_internal)
-        raise DeadlineExceeded(f"topics: no broker answered within {deadline.seconds:g} s") from last
+        raise DeadlineExceeded(f"topics: no broker answered within {deadline.shown} s ({last})") from last
 
     async def partitions(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `KafkaError` when there is no such topic, `DeadlineExceeded`."""

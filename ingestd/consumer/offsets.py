@@ -59,7 +59,7 @@ async def resolve_offsets(
         if not missing:
             return found
     names = ", ".join(map(str, list(missing)[:5]))
-    raise DeadlineExceeded(f"offsets of {names}: not found within {timeout:g} s ({last})") from last
+    raise DeadlineExceeded(f"offsets of {names}: not found within {deadline.shown} s ({last})") from last
 
 
 async def _attempt_all(

@@ -85,6 +85,7 @@ class PartitionConsumer:
         self._paused = False
         self._closed = False
         self._error: IngestdError | None = None
+        self._trouble: IngestdError | None = None
         self._reader: asyncio.Future[None] | None = None
 
     # What a reader sees
@@ -160,6 +161,17 @@ class PartitionConsumer:
     def error(self) -> IngestdError | None:
         """What ended fetching; iteration raises it after what was fetched before."""
         return self._error
+
+    @property
+    def awaits(self) -> str:
+        """What it waits for while there is nothing to hand out, for people."""
+        if self._trouble is not None:
+            return str(self._trouble)
+        if self._paused:
+            return "it is paused"
+        if 0 <= self.log_end <= self.position:
+            return f"there is no record at offset {self.position} yet"
+        return "its broker has not answered yet"
 
     def pause(self) -> None:
         """Fetch no more until `resume`. What is already fetched can still be read."""
@@ -407,6 +419,7 @@ class PartitionConsumer:
 
     def learned(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
         """Take over what an answer says of the log."""
+        self._trouble = None
         self._high_watermark = high_watermark
         self._last_stable_offset = last_stable_offset
         self._log_start_offset = log_start_offset
@@ -431,6 +444,7 @@ class PartitionConsumer:
 
     def report(self, error: IngestdError) -> None:
         """An error was met; fetching is tried again."""
+        self._trouble = error
         self.errors.put(error)
 
     def fail(self, error: IngestdError) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ingestd.client.metadata import require_topic_name
+from ingestd.errors import DeadlineExceeded
 from ingestd.producer.broker_producer import BrokerProducer
 from ingestd.producer.identity import IdentityDesk
 from ingestd.producer.topic_producer import TopicProducer
@@ -98,7 +99,11 @@ class Dispatcher:
     async def flush(self, deadline: Deadline, doing: str) -> None:
         """Send at once what is being collected, and wait until everything accepted is done. `DeadlineExceeded`."""
         self.close_batches()
-        await self._ledger.drained(deadline, doing)
+        try:
+            await self._ledger.drained(deadline, doing)
+        except DeadlineExceeded as late:
+            trouble = next((why for topic in self._topics.values() if (why := topic.trouble)), None)
+            raise (late if trouble is None else DeadlineExceeded(f"{late}; {trouble}")) from None
 
     def give_up(self, error: IngestdError) -> None:
         """Fail with `error` what is not in flight, and do not try again what is: the transaction is aborted."""

@@ -85,6 +85,8 @@ class IdentityDesk:
         self._tasks = tasks
         self._failed = failed
         self._first: ProducerIdentity | None = None
+        self.trouble: IngestdError | None = None
+        """What the last question failed with, while it is asked again."""
         self._waiting: dict[ProducerIdentity | None, list[Callable[[ProducerIdentity], None]]] = {}
 
     @property
@@ -108,10 +110,12 @@ class IdentityDesk:
                 identity = await self._source.acquire(previous)
                 break
             except Exception as error:  # noqa: BLE001 - whatever a source raises, who waits is told
+                self.trouble = error if isinstance(error, IngestdError) else IngestdError(repr(error))
                 if not is_retriable(error):
-                    self._failed(error if isinstance(error, IngestdError) else IngestdError(repr(error)))
+                    self._failed(self.trouble)
                     return
                 await asyncio.sleep(backoff.next_delay())
+        self.trouble = None
         if previous is None:
             self._first = identity
         for then in self._waiting.pop(previous):

@@ -19,6 +19,7 @@ from ingestd.errors import (
 from ingestd.producer.batch import surely_refused
 from ingestd.producer.delivery import Delivery, deliver, untold
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
+from ingestd.producer.missing import why_unknown
 from ingestd.producer.returned import sort_returned
 from ingestd.producer.split import split
 from ingestd.records.batch import patch_producer
@@ -123,6 +124,24 @@ class PartitionProducer:
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
+
+    @property
+    def trouble(self) -> str | None:
+        """What its batches wait for, for people; None where there are none."""
+        if not self._queue:
+            return None
+        return f"{self}: {self._why()}"
+
+    def _why(self) -> str:
+        """What keeps the first batch, as far as is known."""
+        refused = self._routes.metadata.last_error
+        if self._state is _State.IDENTIFYING and self._desk is not None:
+            return f"no producer id yet: {self._desk.trouble or refused or 'no broker has answered'}"
+        if self._state is _State.WAITING and refused is not None and self._known_leader() is None:
+            return str(refused)
+        if self._trouble is not None:
+            return f"the last trouble: {self._trouble}"
+        return "it was not sent yet" if self._leader is None else f"no answer from node {self._leader[0]}"
 
     # What the topic producer calls
 
@@ -435,11 +454,13 @@ class PartitionProducer:
             error, limit = self._unknown(metadata.snapshot.topics.get(self.topic))
             now = time.monotonic()
             # What is known may be old: only news can be final.
-            final = self._unknown_since is not None and not error.retriable
+            final = self._unknown_since is not None and not is_retriable(error)
             if self._unknown_since is None:
                 self._unknown_since = now
             left = self._unknown_since + limit - now
             if left <= 0 or final:
+                if not final and not isinstance(error, KafkaError):
+                    error = DeadlineExceeded(f"{self}: it was not known within {limit:g} s; {error}")
                 self._rest(error)
                 return
             delay = min(delay, left)
@@ -449,17 +470,15 @@ class PartitionProducer:
         self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
         metadata.wanted((self.topic,), f"{self} has no known leader")
 
-    def _unknown(self, topic: TopicMetadata | None) -> tuple[KafkaError, float]:
+    def _unknown(self, topic: TopicMetadata | None) -> tuple[IngestdError, float]:
         """Why the partition is not known, and for how many seconds that may be so."""
         patience = self._settings.metadata_timeout
-        if topic is None:
-            return KafkaError(ErrorCode.unknown_topic_or_partition, str(self)), patience
+        if topic is None or not topic.partitions:
+            return why_unknown(self._routes.metadata, self.topic), patience
         if topic.error is not ErrorCode.none:
             return KafkaError(topic.error, str(self)), patience
-        if topic.partitions:
-            patience = min(patience, _BEYOND)
-        had = f"the topic has {len(topic.partitions)} partitions"
-        return KafkaError(ErrorCode.unknown_topic_or_partition, f"{self}: {had}"), patience
+        had = f"{self}: the topic has {len(topic.partitions)} partitions"
+        return KafkaError(ErrorCode.unknown_topic_or_partition, had), min(patience, _BEYOND)
 
     def _back_off(self, error: IngestdError) -> None:
         self._trouble = error
@@ -540,8 +559,7 @@ class PartitionProducer:
             del self._queue[first]
             self._suspects = []
             tried = f"not acknowledged within {now - batch.accepted_at:.1f} s, {batch.attempts} attempts"
-            reason = "" if self._trouble is None else f"; the last trouble: {self._trouble}"
-            ended.append((batch, DeadlineExceeded(f"{self}: {tried}{reason}")))
+            ended.append((batch, DeadlineExceeded(f"{self}: {tried}; {self._why()}")))
         if self._expiry is None and self._queue and self._queue[0].deadline > now:
             self._arm_expiry()
         self._end_batches(ended)

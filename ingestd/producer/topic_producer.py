@@ -8,10 +8,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.producer.batch import Batch
 from ingestd.producer.breaker import CircuitBreaker
 from ingestd.producer.delivery import Delivery, deliver, untold
+from ingestd.producer.missing import why_unknown
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
 from ingestd.producer.partitioners import Hashed, Keyed, Sticky, murmur2_partition
@@ -140,6 +141,13 @@ class TopicProducer:
             open_batch.close()
         if self._undecided is not None:
             self._undecided.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """What its records wait for, for people; None where none wait."""
+        if self._waiting or self._undecided is not None:
+            return f"{self._topic}: {self._missing()}"
+        return next((trouble for producer in self._producers.values() if (trouble := producer.trouble)), None)
 
     def metadata_changed(self, known: TopicMetadata | None) -> None:
         """The snapshot was replaced; `known` is this topic's part."""
@@ -291,23 +299,20 @@ class TopicProducer:
             self._undecided = None
 
     def _missing(self) -> IngestdError:
-        """Why the topic's partitions are not known: brokers refuse this client, or what they said of the topic."""
-        if (failure := self._routes.metadata.failure) is not None:
-            return type(failure)(*failure.args)
-        known = self._known
-        code = ErrorCode.leader_not_available if known is not None else ErrorCode.unknown_topic_or_partition
-        if known is not None and known.error is not ErrorCode.none:
-            code = known.error
-        return KafkaError(code, self._topic)
+        """Why the topic's partitions are not known."""
+        return why_unknown(self._routes.metadata, self._topic)
 
     def _await_metadata(self) -> None:
         """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
         error = self._missing()
-        left = self._waiting_since + self._settings.metadata_timeout - time.monotonic()
+        limit = min(self._settings.metadata_timeout, self._settings.delivery_timeout)
+        left = self._waiting_since + limit - time.monotonic()
         # What is known may be old: only news can be final.
         final = self._backoff.attempts > 0 and not is_retriable(error)
         if left <= 0 or final:
             self._breaker.failed()
+            if not final and not isinstance(error, KafkaError):
+                error = DeadlineExceeded(f"{self._topic}: its partitions were not known within {limit:g} s; {error}")
             self._fail_waiting(error)
             return
         self._timer = asyncio.get_running_loop().call_later(min(left, self._backoff.next_delay()), self._await_metadata)

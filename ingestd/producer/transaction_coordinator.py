@@ -282,7 +282,7 @@ class _Asking:
                 trouble = error
             delay = backoff.next_delay()
             if delay >= deadline.remaining:
-                raise DeadlineExceeded(f"{doing}: not done within {deadline.seconds:g} s; the last trouble: {trouble}")
+                raise DeadlineExceeded(f"{doing}: not done within {deadline.shown} s; the last trouble: {trouble}")
             await asyncio.sleep(delay)
 
     async def _attempt(

@@ -49,7 +49,7 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int, d
         except OSError as error:  # DeadlineExceeded is one
             failures.append(error)
     if failures and all(isinstance(error, DeadlineExceeded) for error in failures):
-        raise DeadlineExceeded(f"{host}:{port}: not connected within {deadline.seconds:g} s") from failures[-1]
+        raise DeadlineExceeded(f"{host}:{port}: not connected within {deadline.shown} s") from failures[-1]
     reasons = "; ".join(dict.fromkeys(_reason(error) for error in failures))
     raise ConnectionLost(f"{host}:{port}: {reasons or 'no address'}") from (failures[-1] if failures else None)
 

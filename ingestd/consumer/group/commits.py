@@ -186,7 +186,7 @@ class Commits:
                 return found
             missing = [key for key in missing if key not in found]
             self._events.retried(self._coordinator.group_id, "fetch committed offsets", last)
-        raise DeadlineExceeded(f"committed offsets: not found within {deadline.seconds:g} s ({last})") from last
+        raise DeadlineExceeded(f"committed offsets: not found within {deadline.shown} s ({last})") from last
 
     async def _fetch(
         self,
@@ -269,7 +269,7 @@ class Commits:
                 self._events.committed(self._coordinator.group_id, len(offsets), time.monotonic() - started)
                 return
             self._events.retried(self._coordinator.group_id, "commit", last)
-        raise DeadlineExceeded(f"commit: not done within {deadline.seconds:g} s ({last})") from last
+        raise DeadlineExceeded(f"commit: not done within {deadline.shown} s ({last})") from last
 
     async def _attempt(
         self, left: dict[TopicPartition, OffsetAndMetadata], attempt: int, deadline: Deadline

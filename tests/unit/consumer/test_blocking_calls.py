@@ -29,7 +29,7 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
         loop = asyncio.get_running_loop()
         too_late = iter([True])
 
-        def call(work: Coroutine[Any, Any, Any], doing: str) -> Any:
+        def call(work: Coroutine[Any, Any, Any], doing: str, why: Any = None) -> Any:
             outcome = asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
             if next(too_late, False):
                 raise DeadlineExceeded(doing)
@@ -40,6 +40,28 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
         with pytest.raises(DeadlineExceeded):
             await asyncio.to_thread(list, reading.records())
         assert [record.offset for record in await asyncio.to_thread(list, reading.records())] == [0, 1]
+
+
+def test_a_question_that_is_not_answered_in_time_says_why() -> None:
+    # "nothing came for 0.2 s" was all that it said of a broker that refuses.
+    with BlockingConsumer(NOBODY, patience=0.2) as consumer:
+        for ask in (consumer.topics, lambda: consumer.partitions("t"), lambda: consumer.consume_partition("t", 0, 0)):
+            with pytest.raises(DeadlineExceeded, match=r"nothing came for 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
+                ask()
+
+
+async def test_a_read_to_which_nothing_comes_says_what_it_waits_for() -> None:
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        reading = await consumer.consume_partition("t", 0, 5)
+        assert reading.awaits == "its broker has not answered yet"
+        (await cluster.asked()).answer(part(0, high_watermark=5))
+        await cluster.asked()
+        assert reading.awaits == "there is no record at offset 5 yet"
+        reading.pause()
+        assert reading.awaits == "it is paused"
+        reading.report(IngestdError("refused"))
+        assert reading.awaits == "refused"
 
 
 def test_an_interrupted_call_waits_no_more() -> None:

@@ -40,7 +40,7 @@ class Blocking:
 
         return self.loop.run_until_complete(opened())
 
-    def call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+    def call(self, work: Coroutine[Any, Any, T], doing: str, why: Any = None) -> T:
         try:
             return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE))
         except TimeoutError as error:

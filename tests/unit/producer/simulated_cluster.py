@@ -311,6 +311,7 @@ class SimulatedMetadata:
         self.wishes: list[tuple[str, ...]] = []
         self.taken = 0
         self.due: asyncio.TimerHandle | None = None
+        self.refused: IngestdError | None = None
 
     def listen(
         self, changed: Callable[[ClusterMetadata], None], uses: Callable[[], Collection[str]] | None = None
@@ -330,6 +331,11 @@ class SimulatedMetadata:
     @property
     def failure(self) -> None:
         return None
+
+    @property
+    def last_error(self) -> IngestdError | None:
+        """That no node is up, when it was to learn last."""
+        return self.refused
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Take one partition's leader at once."""
@@ -355,8 +361,11 @@ class SimulatedMetadata:
     def learn(self) -> None:
         """The answer to a metadata request."""
         self.due = None
+        self.refused = None
         if len(self.cluster.down) < len(self.cluster.nodes):
             self.replace()
+        else:
+            self.refused = ConnectionLost("no broker answered: every node is down")
 
     def replace(self, only: int | None = None) -> None:
         """A new snapshot of the truth, or of the old one but for one partition."""

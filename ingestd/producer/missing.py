@@ -1,0 +1,27 @@
+"""Why a topic's partitions are not known: what records that wait for them are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.errors import ConnectionLost, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ingestd.client.metadata import MetadataSource
+    from ingestd.errors import IngestdError
+
+__all__ = ["why_unknown"]
+
+
+def why_unknown(metadata: MetadataSource, topic: str) -> IngestdError:
+    """Brokers refuse this client, none of them answers, or what they say of the topic. A new error, to be raised."""
+    for error in (metadata.failure, metadata.last_error):
+        if error is not None:
+            return type(error)(*error.args)
+    known = metadata.snapshot.topics.get(topic)
+    if known is None and not metadata.snapshot.nodes:
+        return ConnectionLost("no broker has answered yet")
+    code = ErrorCode.unknown_topic_or_partition if known is None else known.error
+    if code is ErrorCode.none:
+        code = ErrorCode.leader_not_available
+    return KafkaError(code, topic)
