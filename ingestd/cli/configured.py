@@ -42,14 +42,14 @@ class ClusterAccess:
     """What else a tool was told of how to produce and consume."""
 
     @contextlib.asynccontextmanager
-    async def client(self, *, allow_auto_topic_creation: bool = False) -> AsyncIterator[Client]:
+    async def client(self) -> AsyncIterator[Client]:
         """A client of the cluster, which has answered; closed at the end.
 
         Brokers that it can not reach are said on standard error. Raises `DeadlineExceeded` when none answered in time,
         `AuthenticationFailed`.
         """
         say_if_plain()
-        settings = ClientSettings(self.connection, allow_auto_topic_creation=allow_auto_topic_creation)
+        settings = ClientSettings(self.connection)
         async with Client(self.bootstrap, settings) as client, saying_who_is_not_reached(client, self.bootstrap):
             await client.metadata.refresh((), self.timeout)
             yield client

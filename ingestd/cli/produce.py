@@ -136,7 +136,7 @@ async def produce(
     there, `DeadlineExceeded` when no broker answers; what becomes of a line is in the value returned.
     """
     produced = Produced()
-    async with access.client(allow_auto_topic_creation=True) as client:
+    async with access.client() as client:
         await _check_target(client, production.topic, production.partition)
         producer = AsyncProducer(client) if settings is None else AsyncProducer(client, settings)
         async with producer:
@@ -151,6 +151,7 @@ async def produce(
 
 async def _check_target(client: Client, topic: str, partition: int | None) -> None:
     """What is wrong with topic or brokers is said before anything is read."""
+    await client.metadata.refresh((topic,), _METADATA_TIMEOUT, create=True)
     known = await client.partitions(topic, _METADATA_TIMEOUT)
     if partition is not None and partition not in known:
         raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")

@@ -156,8 +156,11 @@ class MetadataSource(Protocol):
         """
         ...
 
-    def wanted(self, topics: Collection[str], reason: str) -> None:
-        """Say, without waiting, that these topics' metadata is missing or out of date; coalesced and rate-limited."""
+    def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:
+        """Say, without waiting, that these topics' metadata is missing or out of date; coalesced and rate-limited.
+
+        `create`: a topic that is missing may be created, where the broker does that (`auto.create.topics.enable`).
+        """
         ...
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
@@ -171,8 +174,8 @@ class MetadataSource(Protocol):
         """Apply all the leaders that an answer named, as `hint` does, in one replacement of the snapshot."""
         ...
 
-    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
-        """Refresh (None: every topic known) and return the new snapshot.
+    async def refresh(self, topics: Collection[str] | None, timeout: float, *, create: bool = False) -> ClusterMetadata:
+        """Refresh (None: every topic known) and return the new snapshot; `create` as with `wanted`.
 
         Raises `DeadlineExceeded` when no broker answered.
         """

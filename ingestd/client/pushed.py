@@ -77,8 +77,8 @@ class PushedMetadata:
         if pushed is not None and not pushed.done():
             pushed.set_result(None)
 
-    def wanted(self, topics: Collection[str], reason: str) -> None:
-        """Pass the wish on, unless it was passed on lately."""
+    def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:  # noqa: ARG002 - see below
+        """Pass the wish on, unless it was passed on lately. Whether a topic is created is the supervisor's to say."""
         now = asyncio.get_running_loop().time()
         # "" stands for the nodes alone, which is what no topics at all ask for.
         fresh = [topic for topic in topics or ("",) if self._asked.get(topic, float("-inf")) + self._repeat <= now]
@@ -102,11 +102,11 @@ class PushedMetadata:
             if new.leader >= 0 and (known is None or new.leader_epoch > known.leader_epoch):
                 self._pass_on_hint(new.topic, new.partition, new.leader, new.leader_epoch)
 
-    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
+    async def refresh(self, topics: Collection[str] | None, timeout: float, *, create: bool = False) -> ClusterMetadata:
         """Pass the wish on and wait for the next push. Raises `DeadlineExceeded`, `Closed`."""
         if self._closed:
             raise Closed("the client is closed")
-        self.wanted(self.snapshot.topics if topics is None else topics, "refresh")
+        self.wanted(self.snapshot.topics if topics is None else topics, "refresh", create=create)
         if self._pushed is None:
             self._pushed = asyncio.get_running_loop().create_future()
         await Deadline.after(timeout).wait_for(asyncio.shield(self._pushed), "waiting for metadata from the supervisor")

@@ -40,10 +40,12 @@ class _Round:
     Who waits asks again if it fails, and may give up; what is `wished` for is asked for again until there is an answer.
     """
 
-    __slots__ = ("done", "everything", "topics", "waited_for", "wished")
+    __slots__ = ("created", "done", "everything", "topics", "waited_for", "wished")
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
+        self.created: set[str] = set()
+        """Those of the topics that may be created where they are missing."""
         self.everything = False
         self.waited_for = False
         self.wished = False
@@ -112,12 +114,12 @@ class RefreshedMetadata:
         """
         return self._snapshot.listen(changed, uses)
 
-    def wanted(self, topics: Collection[str], reason: str) -> None:  # noqa: ARG002 - the reason is for sources that report
-        """Have these topics refreshed soon, without waiting for it."""
+    def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:  # noqa: ARG002 - the reason is for sources that report
+        """Have these topics refreshed soon, without waiting for it. See `MetadataSource.wanted`."""
         if self._closed:
             return
         self._track(topics)
-        self._wish(topics)
+        self._wish(topics, create=create)
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Apply a leader that an answer named, if its epoch is newer.
@@ -138,8 +140,8 @@ class RefreshedMetadata:
         if strangers:
             self.wanted(strangers, "their new leader is not a known node")
 
-    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
-        """Refresh (None: every topic known) and return the new snapshot.
+    async def refresh(self, topics: Collection[str] | None, timeout: float, *, create: bool = False) -> ClusterMetadata:
+        """Refresh (None: every topic known) and return the new snapshot; `create` as with `MetadataSource.wanted`.
 
         Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
         the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time, `AuthenticationFailed`
@@ -157,7 +159,7 @@ class RefreshedMetadata:
         backoff = self._settings.retry_backoff()
         attempts = 0
         while True:
-            await self._refresh_once(open_topics, deadline, doing)
+            await self._refresh_once(open_topics, deadline, doing, create=create)
             attempts += 1
             asked = self._tracked if topics is None else topics
             now = self.snapshot.topics
@@ -177,13 +179,15 @@ class RefreshedMetadata:
         if self._next is not None and not self._next.done.done():
             self._next.done.set_exception(Closed("the client is closed"))
 
-    async def _refresh_once(self, topics: Collection[str] | None, deadline: Deadline, doing: str) -> None:
+    async def _refresh_once(
+        self, topics: Collection[str] | None, deadline: Deadline, doing: str, *, create: bool
+    ) -> None:
         """Share rounds until one succeeded. A failed one is followed by another, after the runner's backoff."""
         error: IngestdError | None = None
         while True:
             if self._closed:
                 raise Closed("the client is closed")
-            waiting = self._ask(topics)
+            waiting = self._ask(topics, create=create)
             waiting.waited_for = True
             self._hurry.set()
             try:
@@ -201,10 +205,10 @@ class RefreshedMetadata:
         reasons = "; ".join(str(broker.last_error) for broker in brokers if broker.last_error is not None)
         return f"no answer from {asked or 'any broker'} yet{f' ({reasons})' if reasons else ''}"
 
-    def _wish(self, topics: Collection[str] | None) -> None:
-        self._ask(topics).wished = True
+    def _wish(self, topics: Collection[str] | None, *, create: bool = False) -> None:
+        self._ask(topics, create=create).wished = True
 
-    def _ask(self, topics: Collection[str] | None) -> _Round:
+    def _ask(self, topics: Collection[str] | None, *, create: bool) -> _Round:
         self._brokers.check_place()
         if self._next is None:
             self._next = _Round()
@@ -212,6 +216,7 @@ class RefreshedMetadata:
             self._next.everything = True
         else:
             self._next.topics.update(topics)
+            self._next.created.update(topics if create else ())
         if self._runner is None:
             self._runner = self._tasks.start(self._run(), "refresh metadata")
         return self._next
@@ -244,15 +249,17 @@ class RefreshedMetadata:
 
     async def _send(self, current: _Round) -> None:
         try:
-            news = read_metadata(await self._answer(self._names(current)))
-            self._brokers.replace(news)
-            self._snapshot.replace(merge(self.snapshot, news))
+            for names, create in self._questions(current):
+                news = read_metadata(await self._answer(names, create=create))
+                self._brokers.replace(news)
+                self._snapshot.replace(merge(self.snapshot, news))
         except (ConnectionLost, AuthenticationFailed) as error:
             self._failure = error if isinstance(error, AuthenticationFailed) else None
             self._last_error = error
             self._pause = self._backoff.next_delay()
             if current.wished and not self._closed:
                 self._wish(None if current.everything else current.topics)
+                self._wish(current.created, create=True)
             current.done.set_exception(error)
             return
         except IngestdError as error:
@@ -275,16 +282,19 @@ class RefreshedMetadata:
             self._set_periodic()
         current.done.set_result(None)
 
-    def _names(self, current: _Round) -> list[str]:
-        return sorted(self._tracked.keys() | current.topics) if current.everything else sorted(current.topics)
+    def _questions(self, current: _Round) -> list[tuple[list[str], bool]]:
+        """The topics of each request to make, and whether it creates those that are missing: all of them, or none."""
+        names = self._tracked.keys() | current.topics if current.everything else current.topics
+        created, others = sorted(current.created), sorted(names - current.created)
+        return [(created, True), (others, False)] if created and others else [(created or others, bool(created))]
 
-    async def _answer(self, names: list[str]) -> Any:
+    async def _answer(self, names: list[str], *, create: bool) -> Any:
         """The answer of the first broker that gives one.
 
         When none does, raises `AuthenticationFailed` if that is why any of them did not, else `ConnectionLost`.
         """
         failures: dict[str, IngestdError] = {}
-        build = requests.metadata(names, allow_auto_topic_creation=self._settings.allow_auto_topic_creation)
+        build = requests.metadata(names, allow_auto_topic_creation=create)
         candidates = self._brokers.candidates()
         patience = self._settings.metadata_hedge
         asked = self._asked = {}

@@ -41,7 +41,6 @@ class ClientSettings:
     metadata_attempts: how often one refresh asks, where answers have partial errors (no leader yet, unknown topic).
     retry_initial, retry_maximum: backoff between attempts at metadata and roles.
     reconnect_initial, reconnect_maximum: backoff between attempts to connect to one broker.
-    allow_auto_topic_creation: whether asking for a missing topic's metadata may create it (the broker must agree).
     retry_authentication: whether brokers that refuse this client, and secrets that can not be read, count as lost
         connections and are tried again, for programs that run while an operator mends accounts and certificates.
         Otherwise whoever needs the connection gets `AuthenticationFailed` or `ConfigurationError` at once.
@@ -61,7 +60,6 @@ class ClientSettings:
     retry_maximum: float = 1.0
     reconnect_initial: float = 0.05
     reconnect_maximum: float = 1.0
-    allow_auto_topic_creation: bool = False
     retry_authentication: bool = False
 
     def __post_init__(self) -> None:

@@ -200,7 +200,6 @@ class ClusterSession:
         self._reach = Reach(bootstrap, self._log, time.monotonic())
         settings = ClientSettings(
             self.settings.connection("ingestd-supervisor"),
-            allow_auto_topic_creation=self.settings.create_topics,
             retry_authentication=True,
         )
         self.client = Client(bootstrap, settings)
@@ -260,7 +259,7 @@ class ClusterSession:
     async def _look(self, client: Client, topics: Collection[str]) -> bool:
         """Ask once. Returns whether there was an answer."""
         try:
-            await client.metadata.refresh(topics, REFRESH_TIMEOUT)
+            await client.metadata.refresh(topics, REFRESH_TIMEOUT, create=self.settings.create_topics)
         except (IngestdError, OSError) as error:
             known = client.metadata.last_error
             silent = f"no answer within {REFRESH_TIMEOUT:g} s" if isinstance(error, DeadlineExceeded) else str(error)
@@ -297,8 +296,8 @@ class ClusterSession:
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """A worker misses metadata."""
         if self.client is not None:
-            self._owed = 2  # an older request may be under way, whose answer comes first
-            self.client.metadata.wanted(topics, reason)
+            self._owed = 2  # another request may be under way, which answers before the one that this asks for
+            self.client.metadata.wanted(topics, reason, create=self.settings.create_topics)
 
     def hint(self, hinted: LeaderHinted) -> None:
         """A worker heard of a new leader."""

@@ -9,11 +9,12 @@ from ingestd.errors import ConnectionLost, ErrorCode, KafkaError
 if TYPE_CHECKING:
     from ingestd.client.metadata import MetadataSource
     from ingestd.errors import IngestdError
+    from ingestd.producer.settings import ProducerSettings
 
 __all__ = ["why_unknown"]
 
 
-def why_unknown(metadata: MetadataSource, topic: str) -> IngestdError:
+def why_unknown(metadata: MetadataSource, topic: str, settings: ProducerSettings) -> IngestdError:
     """Brokers refuse this client, none of them answers, or what they say of the topic. A new error, to be raised."""
     for error in (metadata.failure, metadata.last_error):
         if error is not None:
@@ -24,4 +25,7 @@ def why_unknown(metadata: MetadataSource, topic: str) -> IngestdError:
     code = ErrorCode.unknown_topic_or_partition if known is None else known.error
     if code is ErrorCode.none:
         code = ErrorCode.leader_not_available
+    if code is ErrorCode.unknown_topic_or_partition:
+        made = "the brokers do not create it" if settings.create_topics else "create_topics is off"
+        return KafkaError(code, f"there is no topic {topic}, and {made}")
     return KafkaError(code, topic)

@@ -468,13 +468,13 @@ class PartitionProducer:
             self._unknown_since = None
         # A source of metadata may answer at once, and so route this partition before `wanted` returns.
         self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
-        metadata.wanted((self.topic,), f"{self} has no known leader")
+        metadata.wanted((self.topic,), f"{self} has no known leader", create=self._settings.create_topics)
 
     def _unknown(self, topic: TopicMetadata | None) -> tuple[IngestdError, float]:
         """Why the partition is not known, and for how many seconds that may be so."""
         patience = self._settings.metadata_timeout
         if topic is None or not topic.partitions:
-            return why_unknown(self._routes.metadata, self.topic), patience
+            return why_unknown(self._routes.metadata, self.topic, self._settings), patience
         if topic.error is not ErrorCode.none:
             return KafkaError(topic.error, str(self)), patience
         had = f"{self}: the topic has {len(topic.partitions)} partitions"

@@ -81,6 +81,9 @@ class ProducerSettings:
     """For opening a connection to a leader."""
     metadata_timeout: float = 60.0
     """How long a topic that the cluster does not know is waited for; a partition that the topic does not have, 10 s."""
+    create_topics: bool = True
+    """Whether a topic that is missing is created with its first record, where the brokers do that
+    (`auto.create.topics.enable`); else its records fail after `metadata_timeout`."""
     retry_initial: float = 0.05
     """The first backoff of a partition."""
     retry_maximum: float = 1.0

@@ -300,7 +300,7 @@ class TopicProducer:
 
     def _missing(self) -> IngestdError:
         """Why the topic's partitions are not known."""
-        return why_unknown(self._routes.metadata, self._topic)
+        return why_unknown(self._routes.metadata, self._topic, self._settings)
 
     def _await_metadata(self) -> None:
         """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
@@ -316,7 +316,8 @@ class TopicProducer:
             self._fail_waiting(error)
             return
         self._timer = asyncio.get_running_loop().call_later(min(left, self._backoff.next_delay()), self._await_metadata)
-        self._routes.metadata.wanted((self._topic,), f"records wait for the partitions of {self._topic}")
+        reason = f"records wait for the partitions of {self._topic}"
+        self._routes.metadata.wanted((self._topic,), reason, create=self._settings.create_topics)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

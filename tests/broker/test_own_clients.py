@@ -10,7 +10,6 @@ import pytest
 from ingestd import ConsumerGroup
 from ingestd.client.admin import ClusterAdmin, ConfigChange, ConfigResource, ResourceType
 from ingestd.client.client import Client
-from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import Edge
 from ingestd.errors import BufferFull, UnsupportedVersion
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from ingestd.producer.delivery import Delivery
 
 SECONDS = 60.0
-CREATING = ClientSettings(allow_auto_topic_creation=True)
 
 
 async def read_all(client: Client, topic: str, partition: int) -> list[tuple[int, bytes | None]]:
@@ -40,7 +38,7 @@ async def test_what_our_producer_sends_our_consumer_reads(
     embedded: BrokerProcess, new_topic: str, codec: Codec
 ) -> None:
     deliveries: list[Delivery] = []
-    async with Client([embedded.servers], CREATING) as client:
+    async with Client([embedded.servers]) as client:
         async with AsyncProducer(client, ProducerSettings(compression=Compression(codec))) as producer:
             for number in range(5000):
                 producer.send(new_topic, b"value %d" % number, partition=number % 2, done=deliveries.append)
@@ -84,7 +82,7 @@ async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed
 
         return done
 
-    async with Client([broker.servers], CREATING) as client:
+    async with Client([broker.servers]) as client:
         async with AsyncProducer(client) as producer:
             stop = False
 
@@ -123,7 +121,7 @@ async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed
 async def test_a_topic_that_is_deleted_and_made_again_begins_at_0(embedded: BrokerProcess, new_topic: str) -> None:
     from ingestd.client.admin import ClusterAdmin
 
-    async with Client([embedded.servers], CREATING) as client:
+    async with Client([embedded.servers]) as client:
         admin = ClusterAdmin(client)
         for _ in range(2):
             deliveries: list[Delivery] = []

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ingestd.client.client import Client
-from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import Edge
 from ingestd.errors import WrongLoop
@@ -22,7 +21,7 @@ def test_what_belongs_to_another_loop_is_refused_at_once_and_goes_on_there(
     embedded: BrokerProcess, new_topic: str
 ) -> None:
     async def on_its_own() -> tuple[Client, AsyncProducer, Consumer]:
-        client = Client([embedded.servers], ClientSettings(allow_auto_topic_creation=True))
+        client = Client([embedded.servers])
         producer, consumer = AsyncProducer(client), Consumer(client)
         await producer.send_and_wait(new_topic, b"first")
         await consumer.consume_partition(new_topic, 0, Edge.oldest)

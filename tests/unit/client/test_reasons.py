@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from ingestd.client.client import Client, CoordinatorKind
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge
-from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError
+from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 
@@ -94,6 +95,22 @@ async def test_a_topic_whose_brokers_went_away_is_not_called_unknown(cluster: An
             connection.abort(ConnectionLost("killed"))
         with pytest.raises(DeadlineExceeded, match="refused"):
             await producer.send_and_wait("other", b"x")
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+@pytest.mark.parametrize(("create", "why"), [(True, "the brokers do not create it"), (False, "create_topics is off")])
+async def test_a_topic_that_is_not_there_is_asked_for_so_that_it_is_created_and_fails_by_name(
+    cluster: Any, settings: Any, partition: int | None, create: bool, why: str
+) -> None:
+    made = ProducerSettings(create_topics=create, metadata_timeout=2.0)
+    cluster.scripts["InitProducerIdRequest"] = lambda module, *_: module.InitProducerIdResponse(
+        throttle_time=dt.timedelta(0), error_code=ErrorCode.none, producer_id=1, producer_epoch=0
+    )
+    async with Client(["one:1"], settings()) as client, AsyncProducer(client, made) as producer:
+        with pytest.raises(KafkaError, match=rf"UNKNOWN_TOPIC_OR_PARTITION .*there is no topic other, and {why}"):
+            await producer.send_and_wait("other", b"x", partition=partition)
+    asked = [request for request in cluster.asked_of("Metadata") if request.topics]
+    assert {request.allow_auto_topic_creation for request in asked} == {create}
 
 
 def brief(seconds: float) -> ProducerSettings:

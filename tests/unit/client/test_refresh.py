@@ -316,3 +316,32 @@ async def test_asking_for_the_brokers_alone_postpones_no_refresh_of_the_topics(c
             await client.metadata.refresh((), 5)
     asked = [topics for _, topics in cluster.metadata_requests() if topics]
     assert asked == [["t"]] * 3
+
+
+async def test_only_what_may_be_created_is_asked_for_so_that_it_is(cluster: Any, settings: Any) -> None:
+    """A request creates every topic in it that is missing: a consumer's goes by itself."""
+    cluster.gate = asyncio.Event()
+    async with Client(["one:1"], settings(metadata_attempts=1)) as client:
+        first = asyncio.create_task(client.metadata.refresh([], 5))
+        await asyncio.sleep(0.001)
+        client.metadata.wanted(["produced"], "records wait", create=True)
+        asking = asyncio.create_task(client.metadata.refresh(["consumed", "produced"], 5))
+        await asyncio.sleep(0.001)
+        cluster.gate.set()
+        await asyncio.gather(first, asking)
+    asked = [
+        ([topic.name for topic in request.topics], request.allow_auto_topic_creation)
+        for request in cluster.asked_of("Metadata")
+    ]
+    assert asked == [([], False), (["produced"], True), (["consumed"], False)]
+
+
+async def test_a_wish_to_create_outlives_an_attempt_that_fails(cluster: Any, settings: Any) -> None:
+    cluster.down = {"one:1"}
+    async with Client(["one:1"], settings()) as client:
+        client.metadata.wanted(["produced"], "records wait", create=True)
+        await asyncio.sleep(0.1)
+        cluster.down = set()
+        await asyncio.sleep(0.1)
+    requests = [request for request in cluster.asked_of("Metadata") if request.topics]
+    assert requests[0].allow_auto_topic_creation

@@ -24,14 +24,17 @@ class Metadata:
         self.last_error = None
         self.asked = []
         self.wishes = []
+        self.creating = []
 
-    async def refresh(self, topics, timeout):
+    async def refresh(self, topics, timeout, *, create=False):
         self.asked.append(list(topics))
+        self.creating.append(create)
         if self.error is not None:
             raise self.error
 
-    def wanted(self, topics, reason):
+    def wanted(self, topics, reason, *, create=False):
         self.wishes.append(topics)
+        self.creating.append(create)
 
 
 @pytest.fixture
@@ -99,6 +102,14 @@ async def test_a_topic_that_is_refused_is_not_called_missing(session, metadata):
     metadata.snapshot = ClusterMetadata(topics={"t": refused}, version=1)
     await session._look(session.client, ["t"])
     assert session.trouble == "cluster main: tails a, b: topic t can not be used: TOPIC_AUTHORIZATION_FAILED"
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_topics_are_created_where_the_cluster_is_set_up_so(session, metadata, create):
+    object.__setattr__(session.settings, "create_topics", create)
+    await session._look(session.client, ["t"])
+    session.wanted(["t"], "its leader is not known")
+    assert metadata.creating == [create, create]
 
 
 def test_workers_get_what_changed_and_the_answer_to_what_they_wished_for(session, metadata, heard):

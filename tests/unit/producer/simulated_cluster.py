@@ -321,9 +321,9 @@ class SimulatedMetadata:
         self.listeners.append(changed)
         return lambda: self.listeners.remove(changed) if changed in self.listeners else None
 
-    def wanted(self, topics: Collection[str], reason: str) -> None:
+    def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:
         """Refresh soon."""
-        del reason
+        del reason, create
         self.wishes.append(tuple(topics))
         if self.due is None:
             self.due = asyncio.get_running_loop().call_later(0.01, self.learn)
@@ -352,9 +352,9 @@ class SimulatedMetadata:
         for new in leaders:
             self.hint(*new)
 
-    async def refresh(self, topics: Collection[str] | None, timeout: float) -> ClusterMetadata:
+    async def refresh(self, topics: Collection[str] | None, timeout: float, *, create: bool = False) -> ClusterMetadata:
         """Refresh now."""
-        del topics, timeout
+        del topics, timeout, create
         self.learn()
         return self.snapshot
 
