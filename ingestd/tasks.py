@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
@@ -17,7 +18,13 @@ __all__ = ["Forkable", "TaskOwner", "end_task", "same_loop", "tell_of_fork"]
 
 def same_loop(known: asyncio.AbstractEventLoop | None, what: str) -> asyncio.AbstractEventLoop:
     """The running loop, which must be the `known` one if there is one: nothing comes on another. Raises `WrongLoop`."""
-    running = asyncio.get_running_loop()
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        where = f"in thread {threading.current_thread().name!r}, which runs no event loop"
+        raise WrongLoop(
+            f"{what} was called {where}; expected a call from a coroutine, or by `loop.call_soon_threadsafe`"
+        ) from None
     if known is not running and known is not None:
         raise WrongLoop(f"{what} belongs to another event loop; make one on each loop")
     return running

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -233,6 +234,7 @@ class AsyncProducer(RecordIntake):
 
     async def room(self) -> None:
         """Wait until `send` has room. Returns at once when the producer is closed: then `send` says so."""
+        self._check_place()
         if not self._closing:
             await self._ledger.room()
 
@@ -296,6 +298,7 @@ class AsyncProducer(RecordIntake):
     def _check_place(self) -> None:
         self._check_process()
         self._loop = same_loop(self._loop, "the producer")
+        self._thread = threading.get_ident()
 
     # Transactions
 

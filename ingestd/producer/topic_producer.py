@@ -16,7 +16,8 @@ from ingestd.producer.missing import why_unknown
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
 from ingestd.producer.partitioners import Hashed, Keyed, Sticky, murmur2_partition
-from ingestd.records.loops import TopicIntake
+from ingestd.records.loops import RecordBuffer, TopicIntake
+from ingestd.records.refusals import require_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +114,12 @@ class TopicProducer:
         timestamp_ms: int,
         done: Delivered | None,
     ) -> None:
-        """Accept a record. Raises `KafkaError` (invalid partition, or the topic's breaker is open), `ValueError`."""
+        """Accept a record. Raises `KafkaError` (invalid partition, or the topic's breaker is open), `ValueError`.
+
+        `TypeError` names the argument that is wrong.
+        """
+        require_bytes("value", value)
+        require_bytes("key", key)
         if partition is None:
             if not self._partitions or self._waiting:
                 self._hold(key, value, headers, timestamp_ms, done)
@@ -265,6 +271,7 @@ class TopicProducer:
         if key is None and self._sticky and not (self._waiting and isinstance(self._waiting[-1], OutgoingRecord)):
             self._collect(value, headers, timestamp_ms, done)
         else:
+            RecordBuffer(1).append(key, value, headers, timestamp_ms)  # what is wrong with it is said now
             self._close_undecided()
             size = len(key or b"") + len(value or b"") + _HOLDING_BYTES
             self._ledger.reserve(size)

@@ -6,17 +6,23 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, P
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
+from cpython.pythread cimport PyThread_get_thread_ident
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from ingestd.records.refusals import SENT as PLAIN_SENT, wrong_headers, wrong_timestamp
 
 from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
 
 __all__ = ["Allowance", "Places", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_places"]
 
 NAME = "compiled"
+
+cdef object SENT = PLAIN_SENT
 
 cdef extern from *:
     """
@@ -241,7 +247,13 @@ cdef inline void set_headers(Record *record, bytes field) noexcept:
 
 cdef bytes header_bytes(headers):
     """Headers as in a record: their number, then each key and value."""
-    cdef list pairs = list(headers)
+    try:
+        return encoded_headers(list(headers))
+    except (TypeError, ValueError):
+        raise wrong_headers(headers) from None
+
+
+cdef bytes encoded_headers(list pairs):
     cdef list fields = []
     cdef byte_t number[LONGEST_VARLONG]
     cdef byte_t *end = put_varint(number, zigzag(len(pairs)))
@@ -250,6 +262,13 @@ cdef bytes header_bytes(headers):
         fields.append(header_field(name.encode() if isinstance(name, str) else name))
         fields.append(b"\x01" if value is None else header_field(value))
     return b"".join(fields)
+
+
+cdef int64_t milliseconds(timestamp_ms) except? -1:
+    try:
+        return PyNumber_Index(timestamp_ms)
+    except TypeError:
+        raise wrong_timestamp(timestamp_ms) from None
 
 
 cdef bytes header_field(data):
@@ -393,21 +412,26 @@ cdef class RecordIntake:
 
     cdef readonly Allowance _allowance
     cdef readonly dict _intakes
+    cdef public unsigned long _thread
     cdef object last_topic
     cdef TopicIntake last_intake
 
     def __init__(self, Allowance allowance not None):
         self._allowance = allowance
+        self._thread = PyThread_get_thread_ident()
         self._intakes = {}
 
     def send(self, topic, value, *, key=None, partition=None, headers=(), timestamp_ms=None, done=None):
         """Accept one record; `partition` None has the partitioner choose, `timestamp_ms` None is now.
 
-        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
-        or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
-        64 bits, `TypeError` for what is not bytes. Then the record was not accepted, and `done` is not called.
+        A plain call, which gives None: `done` is called with the record's `Delivery`, on the event loop; what fails
+        without it is raised by `flush`. Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid
+        partition, a topic given up for now, or what ended the producer), `ValueError` for a record of 2 GiB and more,
+        `OverflowError` for a timestamp beyond 64 bits, `TypeError` for what is not bytes, `WrongLoop` in another
+        thread. Then the record was not accepted, and `done` is not called.
         """
         self.accept(topic, value, key, partition, headers, timestamp_ms, done)
+        return SENT
 
     def send_each(self, Places places not None):
         """Accept the messages of `places`. See `_intake_plain`."""
@@ -431,7 +455,7 @@ cdef class RecordIntake:
                 clock_gettime(CLOCK_REALTIME, &now)
                 record.timestamp = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
             else:
-                record.timestamp = timestamp_ms
+                record.timestamp = timestamp_ms if type(timestamp_ms) is int else milliseconds(timestamp_ms)
             buffer = self.open_batch(topic, key, partition, &record)
             if buffer is not None:
                 buffer.measure(&record)
@@ -448,6 +472,8 @@ cdef class RecordIntake:
         cdef list partitions
         cdef Py_ssize_t count, index = -1
         if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
+            return None
+        if self._thread != PyThread_get_thread_ident():
             return None
         if partition is None and key is None:
             buffer = intake.sticky

@@ -5,11 +5,13 @@ Same classes, same results. A record's fields are described in `_encode_plain`. 
 
 from __future__ import annotations
 
+import threading
 import time
 from operator import index
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ingestd.records._encode_plain import encode_record, murmur2, nullable, varint
+from ingestd.records.refusals import SENT, wrong_headers, wrong_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -213,11 +215,13 @@ class RecordIntake:
     A record goes the short way if its open batch is known, if that batch has records and stays open with this one, if
     key and value are bytes, and while the allowance has bytes left and is not shut. So the first record of a batch and
     the last go the long way. Between them no Python code runs for a record, except a hash of its key other than
-    murmur2. The long way must do the same with a record as the short way.
+    murmur2. The long way must do the same with a record as the short way. A call from another thread than `_thread`
+    goes the long way, which refuses it.
     """
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
+        self._thread = threading.get_ident()
         self._intakes: dict[str, TopicIntake] = {}
 
     def send(
@@ -233,23 +237,25 @@ class RecordIntake:
     ) -> None:
         """Accept one record. With `partition` None the partitioner chooses; `timestamp_ms` None is now.
 
-        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
-        or what ended the producer), `ValueError` for a record of 2 GiB or more, `OverflowError` for a timestamp beyond
-        64 bits, `TypeError` for a key or value that is not bytes. Then the record was not accepted, and `done` is not
-        called.
+        A plain call, which gives None: `done` is called with the record's `Delivery`, on the event loop; what fails
+        without it is raised by `flush`. Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid
+        partition, a topic given up for now, or what ended the producer), `ValueError` for a record of 2 GiB and more,
+        `OverflowError` for a timestamp beyond 64 bits, `TypeError` for what is not bytes, `WrongLoop` in another
+        thread. Then the record was not accepted, and `done` is not called.
         """
         if type(value) in _BYTES and type(key) in _BYTES:
             # First everything that may run a caller's code (headers, numbers of other classes), then the batch.
             field = _headers(headers)
-            now = time.time_ns() // 1_000_000 if timestamp_ms is None else index(timestamp_ms)
+            now = time.time_ns() // 1_000_000 if timestamp_ms is None else _milliseconds(timestamp_ms)
             buffer = self._open_batch(topic, key, partition)
             if buffer is not None:
                 record = buffer._encode(key, value, field, now)  # noqa: SLF001 - one class in two, as in the twin
                 if buffer.size + len(record) < buffer.limit and buffer.records + 1 < buffer.most:
                     buffer._put(record, now, done)  # noqa: SLF001
                     self._allowance.used += len(record)
-                    return
+                    return SENT
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
+        return SENT
 
     def send_each(self, places: Places) -> None:
         """Accept the messages of `places`, beginning with the first that was not accepted or refused before.
@@ -273,6 +279,8 @@ class RecordIntake:
     def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
         intake = self._intakes.get(topic)
         if intake is None or self._allowance.shut or self._allowance.used >= self._allowance.limit:
+            return None
+        if self._thread != threading.get_ident():
             return None
         if partition is None and key is None:
             buffer = intake.sticky
@@ -307,10 +315,23 @@ def _chosen(intake: TopicIntake, key: bytes | None) -> int | None:
     return None if intake.index is None else intake.index(key, len(intake.partitions))
 
 
+def _milliseconds(timestamp_ms: int) -> int:
+    try:
+        return index(timestamp_ms)
+    except TypeError:
+        raise wrong_timestamp(timestamp_ms) from None
+
+
 def _headers(headers: HeaderPairs) -> bytes:
     if not headers:
         return _NO_HEADERS
-    pairs = list(headers)
+    try:
+        return _encoded_headers(list(headers))
+    except (TypeError, ValueError):
+        raise wrong_headers(headers) from None
+
+
+def _encoded_headers(pairs: HeaderPairs) -> bytes:
     encoded = bytearray(varint(len(pairs)))
     for name, value in pairs:
         encoded += nullable(name.encode() if isinstance(name, str) else memoryview(name).tobytes())

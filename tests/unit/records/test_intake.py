@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import mmap
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -213,6 +215,43 @@ def test_a_record_that_cannot_be_encoded_is_refused_and_nothing_is_added(twin):
         with pytest.raises(error):
             producer.intake.send("a", b"value", **wrong)
     assert producer.state() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"headers": {"a": b"1"}}, r"headers: \{'a': b'1'\}; expected pairs, as in \[\("),
+        ({"headers": {"ab": b"1"}}, r"headers: \{'ab': b'1'\}; expected pairs"),
+        ({"headers": "text"}, "headers: 'text'; expected pairs"),
+        ({"headers": 5}, "headers: 5; expected pairs"),
+        ({"headers": [("a", b"1"), b"bc1"]}, r"headers\[1\]: b'bc1'; expected a pair"),
+        ({"headers": [("a", "1")]}, r"headers\[0\]: value of 'a': '1'; expected bytes, or None, as in '1'.encode\(\)"),
+        ({"headers": [(None, b"1")]}, r"memoryview|headers\[0\]"),
+        ({"headers": [(5, b"1")]}, r"headers\[0\]: name: 5; expected bytes"),
+        ({"timestamp_ms": 1.5}, "timestamp_ms: 1.5; expected milliseconds since 1970, a whole number"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_named(twin, wrong, said):
+    with pytest.raises(TypeError, match=said):
+        opened(twin).intake.send("a", b"value", **wrong)
+
+
+def test_a_call_from_another_thread_goes_the_long_way_where_it_is_refused(twin):
+    producer = opened(twin)
+    went = []
+    thread = threading.Thread(target=lambda: went.append(sent(producer)))
+    thread.start()
+    thread.join()
+    assert went == [False]
+    assert sent(producer)
+
+
+def test_a_send_that_is_awaited_says_what_to_await(twin):
+    async def wait():
+        await opened(twin).intake.send("a", b"value")
+
+    with pytest.raises(TypeError, match=r"send is a plain call.* send_and_wait; that of all records: flush"):
+        asyncio.run(wait())
 
 
 def test_a_record_without_timestamp_has_that_of_the_call(twin):
