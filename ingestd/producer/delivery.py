@@ -50,7 +50,7 @@ class RecordEnds:
     def __call__(self, whole: Delivery) -> None:
         """Tell each record."""
         topic, partition, _, base, appended_at, error = whole
-        if error is None and tell_places(self._dones, partition, base):
+        if error is None and tell_places(self._dones, partition, base, appended_at):
             return
         nowhere = Delivery(topic, partition, 1, -1, appended_at, error) if base < 0 else None
         make = partial(tuple.__new__, Delivery)  # twice as fast as the class

@@ -1,4 +1,4 @@
-"""A record on its way in: what `send` is given, as one value."""
+"""A record on its way in, as `send` is given it; and where it is in the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["OutgoingMessage"]
+__all__ = ["OutgoingMessage", "SentMessage"]
 
 
 class OutgoingMessage(NamedTuple):
@@ -22,3 +22,16 @@ class OutgoingMessage(NamedTuple):
     partition: int | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp_ms: int | None = None
+
+
+class SentMessage(NamedTuple):
+    """Where a record is now. The offset is -1 with acks=0, and where the broker did not say.
+
+    `timestamp_ms` is the one that it was sent with, or the log's own where the topic stamps records itself
+    (`message.timestamp.type=LogAppendTime`); milliseconds since 1970.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int

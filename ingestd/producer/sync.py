@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from functools import partial
 from operator import eq, itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from ingestd.client.client import Client
 from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
 from ingestd.producer.failures import NotSent, SendFailed
-from ingestd.producer.message import OutgoingMessage
+from ingestd.producer.message import OutgoingMessage, SentMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.loops import Places
@@ -45,29 +46,25 @@ _TRANSACTION_SECONDS: Final = 60.0
 """What a call about a transaction may take where the caller does not say."""
 
 
-class SentMessage(NamedTuple):
-    """Where a record is now. The offset is -1 with acks=0, and where the broker did not say."""
-
-    partition: int
-    offset: int
-
-
 class SentMessages(Sequence[SentMessage]):
     """Where many records are, in the order in which they were given. Each is made when it is looked at."""
 
-    __slots__ = ("offsets", "partitions")
+    __slots__ = ("offsets", "partitions", "timestamps_ms", "topics")
 
-    def __init__(self, partitions: Sequence[int], offsets: Sequence[int]) -> None:
+    def __init__(
+        self, topics: Sequence[str], partitions: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]
+    ) -> None:
+        """Each with the values of every record, as `SentMessage` has them."""
+        self.topics = topics
         self.partitions = partitions
-        """The partition of each."""
         self.offsets = offsets
-        """The offset of each, as `SentMessage.offset`."""
+        self.timestamps_ms = timestamps_ms
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __iter__(self) -> Iterator[SentMessage]:
-        return map(SentMessage, self.partitions, self.offsets)
+        return map(SentMessage, self.topics, self.partitions, self.offsets, self.timestamps_ms)
 
     @overload
     def __getitem__(self, index: int) -> SentMessage: ...
@@ -77,8 +74,10 @@ class SentMessages(Sequence[SentMessage]):
 
     def __getitem__(self, index: int | slice) -> SentMessage | SentMessages:
         if isinstance(index, slice):
-            return SentMessages(self.partitions[index], self.offsets[index])
-        return SentMessage(self.partitions[index], self.offsets[index])
+            return SentMessages(
+                self.topics[index], self.partitions[index], self.offsets[index], self.timestamps_ms[index]
+            )
+        return SentMessage(self.topics[index], self.partitions[index], self.offsets[index], self.timestamps_ms[index])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
@@ -160,11 +159,10 @@ class SyncProducer:
         timestamp_ms: int | None = None,
     ) -> SentMessage:
         """Send one record and wait. Raises what it failed with: `KafkaError`, `DeadlineExceeded`, `Closed`."""
-        try:
-            (sent,) = self.send_many([OutgoingMessage(topic, value, key, partition, headers, timestamp_ms)])
-        except SendFailed as failed:
-            raise failed.failures[0].error from None
-        return sent
+        work = self._producer.send_and_wait(
+            topic, value, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return self._call(work, None, "sending")
 
     def send_many(self, messages: Iterable[OutgoingMessage]) -> SentMessages:
         """Send records and wait until each has succeeded or failed; where they are, in the order given.
@@ -174,7 +172,7 @@ class SyncProducer:
         """
         given = list(messages)
         if not given:
-            return SentMessages((), ())
+            return SentMessages((), (), (), ())
         return self._call(_send_many(self._producer, given), None, "sending")
 
     def flush(self, timeout: float = 30.0) -> None:
@@ -333,7 +331,7 @@ async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
 async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -> SentMessages:
     """Hand over every message, waiting for room as needed; where they are, once all have ended."""
     all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    places = Places(messages, partial(_end_wait, all_ended))
+    places = Places(messages, partial(_end_wait, all_ended), time.time_ns() // 1_000_000)
     while places.given < len(messages):
         try:
             producer.send_each(places)
@@ -351,9 +349,9 @@ async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -
     if places.failures:
         in_order = sorted(places.failures, key=itemgetter(0))
         failures = [NotSent(index, messages[index], error) for index, error in in_order]
-        records = Counter(failure.message.topic for failure in failures)
+        records = Counter(failure.message[0] for failure in failures)
         raise SendFailed(failures[0].error, records, failures, given=len(messages))
-    return SentMessages(places.partitions, places.offsets)
+    return SentMessages([message[0] for message in messages], places.partitions, places.offsets, places.timestamps)
 
 
 def _end_wait(awaited: asyncio.Future[None]) -> None:

@@ -306,6 +306,7 @@ cdef class TopicIntake:
 cdef struct Where:
     int64_t partition
     int64_t offset
+    int64_t appended_at
 
 
 cdef class Places:
@@ -314,21 +315,23 @@ cdef class Places:
     cdef readonly list messages
     cdef readonly Py_ssize_t given
     cdef readonly list failures
+    cdef readonly object now
     cdef object ended
     cdef Where *found
     cdef Py_ssize_t left
 
-    def __cinit__(self, list messages not None, ended):
+    def __cinit__(self, list messages not None, ended, now):
         cdef Py_ssize_t index, count = PyList_GET_SIZE(messages)
         self.messages = messages
         self.ended = ended
+        self.now = now
         self.failures = []
         self.left = count
         self.found = <Where *> malloc(max(1, count) * sizeof(Where))
         if self.found == NULL:
             raise MemoryError
         for index in range(count):
-            self.found[index].partition = self.found[index].offset = -1
+            self.found[index].partition = self.found[index].offset = self.found[index].appended_at = -1
 
     def __dealloc__(self):
         free(self.found)
@@ -343,6 +346,16 @@ cdef class Places:
         """Each message's offset. See `_intake_plain`."""
         return [self.found[index].offset for index in range(PyList_GET_SIZE(self.messages))]
 
+    @property
+    def timestamps(self):
+        """Each message's timestamp. See `_intake_plain`."""
+        cdef Py_ssize_t index
+        cdef list stamps = []
+        for index in range(PyList_GET_SIZE(self.messages)):
+            stamp = self.found[index].appended_at if self.found[index].appended_at >= 0 else self.messages[index][5]
+            stamps.append(self.now if stamp is None else stamp)
+        return stamps
+
     def refuse(self, error):
         """The next message was not accepted. See `_intake_plain`."""
         if self.given >= PyList_GET_SIZE(self.messages):
@@ -354,9 +367,10 @@ cdef class Places:
         self.failures.append((index, error))
         return self.end_one()
 
-    cdef int put(self, Py_ssize_t index, int64_t partition, int64_t offset) except -1:
+    cdef int put(self, Py_ssize_t index, int64_t partition, int64_t offset, int64_t appended_at) except -1:
         self.found[index].partition = partition
         self.found[index].offset = offset
+        self.found[index].appended_at = appended_at
         return self.end_one()
 
     cdef int end_one(self) except -1:
@@ -377,7 +391,7 @@ cdef class Place:
 
     def __call__(self, delivery):
         if delivery.error is None:
-            self.places.put(self.index, delivery.partition, delivery.base_offset)
+            self.places.put(self.index, delivery.partition, delivery.base_offset, delivery.log_append_time_ms)
         else:
             self.places.fail(self.index, delivery.error)
 
@@ -389,7 +403,7 @@ cdef inline Place place_of(Places places):
     return place
 
 
-def tell_places(list dones not None, int64_t partition, int64_t base_offset):
+def tell_places(list dones not None, int64_t partition, int64_t base_offset, int64_t appended_at):
     """Tell a batch's records where they are, if all who are to be told are `Places`. See `_intake_plain`."""
     cdef Place place
     cdef Py_ssize_t number
@@ -402,7 +416,7 @@ def tell_places(list dones not None, int64_t partition, int64_t base_offset):
         done = <object> PyList_GET_ITEM(dones, number)
         if type(done) is Place:
             place = <Place> done
-            place.places.put(place.index, partition, base_offset + number if base_offset >= 0 else -1)
+            place.places.put(place.index, partition, base_offset + number if base_offset >= 0 else -1, appended_at)
         number += 1
     return True
 
@@ -438,6 +452,8 @@ cdef class RecordIntake:
         cdef list messages = places.messages
         while places.given < PyList_GET_SIZE(messages):
             topic, value, key, partition, headers, timestamp_ms = <object> PyList_GET_ITEM(messages, places.given)
+            if timestamp_ms is None:
+                timestamp_ms = places.now
             self.accept(topic, value, key, partition, headers, timestamp_ms, place_of(places))
             places.given += 1
 

@@ -141,11 +141,13 @@ class Places:
     """Messages that `RecordIntake.send_each` sends together, and the partition and offset of each once it has ended.
 
     A message has the arguments of `RecordIntake.send`: topic, value, key, partition, headers, timestamp in ms. `ended`
-    is called once, when every message has ended. It is never called if there are no messages.
+    is called once, when every message has ended. It is never called if there are no messages. `now`: the timestamp (ms)
+    of messages without one.
     """
 
-    def __init__(self, messages: list[Any], ended: Callable[[], object]) -> None:
+    def __init__(self, messages: list[Any], ended: Callable[[], object], now: int) -> None:
         self.messages = messages
+        self.now = now
         self.given = 0
         """How many were accepted or refused: the index of the next one."""
         self.failures: list[tuple[int, Any]] = []
@@ -154,8 +156,17 @@ class Places:
         """Each message's partition; -1 while it has not ended, and if it failed."""
         self.offsets = [-1] * len(messages)
         """Each message's offset; -1 also if the broker did not say."""
+        self._appended_at = [-1] * len(messages)
         self._ended = ended
         self._left = len(messages)
+
+    @property
+    def timestamps(self) -> list[int]:
+        """Each message's timestamp in ms: the log's where the topic stamps records itself, else its own."""
+        return [
+            appended_at if appended_at >= 0 else self.now if message[5] is None else message[5]
+            for message, appended_at in zip(self.messages, self._appended_at, strict=True)
+        ]
 
     def refuse(self, error: Any) -> None:
         """The next message was not accepted: it has failed with `error`. Raises `IndexError` if there is none."""
@@ -168,9 +179,10 @@ class Places:
         self.failures.append((index, error))
         self._end_one()
 
-    def _put(self, index: int, partition: int, offset: int) -> None:
+    def _put(self, index: int, partition: int, offset: int, appended_at: int) -> None:
         self.partitions[index] = partition
         self.offsets[index] = offset
+        self._appended_at[index] = appended_at
         self._end_one()
 
     def _end_one(self) -> None:
@@ -190,22 +202,24 @@ class _Place:
 
     def __call__(self, delivery: Any) -> None:
         if delivery.error is None:
-            self.places._put(self.index, delivery.partition, delivery.base_offset)  # noqa: SLF001 - as in the twin
+            appended_at = delivery.log_append_time_ms
+            self.places._put(self.index, delivery.partition, delivery.base_offset, appended_at)  # noqa: SLF001 - as in the twin
         else:
             self.places._fail(self.index, delivery.error)  # noqa: SLF001
 
 
-def tell_places(dones: list[Done | None], partition: int, base_offset: int) -> bool:
+def tell_places(dones: list[Done | None], partition: int, base_offset: int, appended_at: int) -> bool:
     """Tell a batch's records their offsets, if all their `done`s are of `Places`. Otherwise only return False.
 
-    `base_offset` is that of the first record; -1 if the broker did not say.
+    `base_offset` is that of the first record; -1 if the broker did not say. `appended_at` (ms) is the log's timestamp
+    if the topic stamps records itself, else -1.
     """
     if not all(done is None or type(done) is _Place for done in dones):
         return False
     for number, done in enumerate(dones):
         if isinstance(done, _Place):
             offset = base_offset + number if base_offset >= 0 else -1
-            done.places._put(done.index, partition, offset)  # noqa: SLF001
+            done.places._put(done.index, partition, offset, appended_at)  # noqa: SLF001
     return True
 
 
@@ -271,7 +285,7 @@ class RecordIntake:
                 key=key,
                 partition=partition,
                 headers=headers,
-                timestamp_ms=timestamp_ms,
+                timestamp_ms=places.now if timestamp_ms is None else timestamp_ms,
                 done=_Place(places),
             )
             places.given += 1

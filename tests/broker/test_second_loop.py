@@ -44,7 +44,7 @@ def test_what_belongs_to_another_loop_is_refused_at_once_and_goes_on_there(
             another.run(on_another())
 
         async def back() -> None:
-            assert (await producer.send_and_wait(new_topic, b"second")).base_offset >= 0
+            assert (await producer.send_and_wait(new_topic, b"second")).offset >= 0
             await consumer.close()
             await producer.close(10)
             await client.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -403,6 +403,8 @@ class SimulatedCluster:
         self.produce_version = produce_version
         self.requests = 0
         self.throttle_ms = 0
+        self.appended_at_ms = -1
+        """The time that the log stamps records with; -1: it leaves them theirs."""
         self.producer_ids = 0
         self.identity_error = ErrorCode.none
         self.connections: list[SimulatedConnection] = []
@@ -485,7 +487,14 @@ class SimulatedCluster:
         else:
             error = fault.error
         return messages.PartitionProduceResponse(
-            index=partition, error_code=error, base_offset=offset, record_errors=(), **named
+            index=partition,
+            error_code=error,
+            base_offset=offset,
+            log_append_time=None
+            if self.appended_at_ms < 0
+            else datetime.fromtimestamp(self.appended_at_ms / 1000, UTC),
+            record_errors=(),
+            **named,
         )
 
 

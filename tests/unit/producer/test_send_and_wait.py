@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,7 +39,7 @@ async def test_each_waits_for_its_own_record_and_they_share_batches() -> None:
         sent = await asyncio.gather(
             *(producer.send_and_wait("events", b"%d" % number, partition=0) for number in range(50))
         )
-    assert [each.base_offset for each in sent] == list(range(1, 51))
+    assert [each.offset for each in sent] == list(range(1, 51))
     assert cluster.requests == 1
 
 
@@ -60,7 +61,7 @@ async def test_more_than_the_buffer_holds_wait_their_turn() -> None:
     cluster = SimulatedCluster(1)
     async with producing(cluster, buffer_bytes=500) as producer:
         sent = await asyncio.gather(*(producer.send_and_wait("events", bytes(100), partition=0) for _ in range(40)))
-    assert sorted(each.base_offset for each in sent) == list(range(40))
+    assert sorted(each.offset for each in sent) == list(range(40))
 
 
 @in_simulation
@@ -70,7 +71,38 @@ async def test_one_that_is_cancelled_leaves_its_record_on_its_way_and_the_others
         waiting = [asyncio.create_task(producer.send_and_wait("events", b"%d" % n, partition=0)) for n in range(3)]
         await asyncio.sleep(0)
         waiting[1].cancel()
-        assert (await waiting[2]).base_offset == 2
+        assert (await waiting[2]).offset == 2
         await waiting[0]
         await producer.flush(5.0)
     assert cluster.logs[0].values == [b"0", b"1", b"2"]
+
+
+@in_simulation
+async def test_it_says_where_the_record_is_and_when() -> None:
+    cluster = SimulatedCluster(1)
+    async with producing(cluster) as producer:
+        assert await producer.send_and_wait("events", b"a", timestamp_ms=5) == ("events", 0, 0, 5)
+        before = time.time_ns() // 1_000_000
+        sent = await producer.send_and_wait("events", b"b")
+        assert (sent.topic, sent.partition, sent.offset) == ("events", 0, 1)
+        assert before <= sent.timestamp_ms <= time.time_ns() // 1_000_000
+        cluster.appended_at_ms = 77
+        assert (await producer.send_and_wait("events", b"c")).timestamp_ms == 77
+
+
+@in_simulation
+async def test_a_future_for_one_record_among_others() -> None:
+    cluster = SimulatedCluster(1)
+    async with producing(cluster) as producer:
+        producer.send("events", b"a", partition=0)
+        sending = producer.send_future("events", b"b", partition=0)
+        dropped = producer.send_future("events", b"c", partition=0)
+        dropped.cancel()
+        assert cluster.requests == 0
+        assert (await sending).offset == 1
+        cluster.logs[0].error = ErrorCode.invalid_record
+        failing = producer.send_future("events", b"d", partition=0)
+        await producer.flush()  # who has the future is told
+        with pytest.raises(KafkaError, match="INVALID_RECORD"):
+            await failing
+    assert cluster.logs[0].values == [b"a", b"b", b"c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,10 @@ def producer_on(clusters: list[SimulatedCluster], settings: ProducerSettings | N
 
 def test_send_gives_partition_and_offset() -> None:
     with producer_on([]) as producer:
-        assert [producer.send("events", b"%d" % n, partition=1) for n in range(3)] == [
-            SentMessage(1, 0),
-            SentMessage(1, 1),
-            SentMessage(1, 2),
+        assert [producer.send("events", b"%d" % n, partition=1, timestamp_ms=5) for n in range(3)] == [
+            SentMessage("events", 1, 0, 5),
+            SentMessage("events", 1, 1, 5),
+            SentMessage("events", 1, 2, 5),
         ]
         assert producer.send_many([]) == []
 
@@ -55,18 +56,33 @@ def test_send_many_shares_batches_and_says_which_records_failed() -> None:
 
 def test_where_many_records_are_is_a_sequence() -> None:
     with producer_on([]) as producer:
-        sent = producer.send_many([OutgoingMessage("events", b"%d" % n, partition=n % 2) for n in range(6)])
-        expected = [SentMessage(n % 2, n // 2) for n in range(6)]
+        messages = [OutgoingMessage("events", b"%d" % n, partition=n % 2, timestamp_ms=5) for n in range(6)]
+        sent = producer.send_many(messages)
+        expected = [SentMessage("events", n % 2, n // 2, 5) for n in range(6)]
         assert list(sent) == expected
         assert sent == expected
         assert sent != expected[:5]
         assert (sent[0], sent[-1], sent[1:3]) == (expected[0], expected[-1], expected[1:3])
-        assert SentMessage(1, 2) in sent
-        assert SentMessage(1, 3) not in sent
-        assert repr(sent[:1]) == "[SentMessage(partition=0, offset=0)]"
+        assert SentMessage("events", 1, 2, 5) in sent
+        assert SentMessage("events", 1, 3, 5) not in sent
+        assert repr(sent[:1]) == "[SentMessage(topic='events', partition=0, offset=0, timestamp_ms=5)]"
         assert (sent.partitions, sent.offsets) == ([0, 1, 0, 1, 0, 1], [0, 0, 1, 1, 2, 2])
         with pytest.raises(IndexError):
             sent[6]
+
+
+def test_many_records_have_the_time_of_the_call_or_the_logs_own() -> None:
+    clusters: list[SimulatedCluster] = []
+    with producer_on(clusters) as producer:
+        before = time.time_ns() // 1_000_000
+        first, own = producer.send_many(
+            [OutgoingMessage("events", b"a"), OutgoingMessage("events", b"b", None, 0, (), 5)]
+        )
+        assert before <= first.timestamp_ms <= time.time_ns() // 1_000_000
+        assert own.timestamp_ms == 5
+        clusters[0].appended_at_ms = 77
+        sent = producer.send_many([OutgoingMessage("events", b"c")] * 3)
+        assert [each.timestamp_ms for each in sent] == [77] * 3
 
 
 def test_records_of_several_calls_in_one_batch_each_come_back_to_their_own() -> None:

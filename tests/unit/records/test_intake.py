@@ -276,6 +276,7 @@ class End(NamedTuple):
     partition: int
     base_offset: int
     error: str | None = None
+    log_append_time_ms: int = -1
 
 
 class Ended:
@@ -299,7 +300,7 @@ def test_the_twins_give_each_message_of_many_its_place(messages, offset, error):
     ends = []
     for twin in (COMPILED, PLAIN):
         producer, ended = Producer(twin, most=4), Ended()
-        places = twin.Places(list(messages), ended)
+        places = twin.Places([(*message[:5], None if message[5] % 2 else message[5]) for message in messages], ended, 7)
         producer.intake.send_each(places)
         for buffers in producer.buffers.values():
             for buffer in buffers:
@@ -309,19 +310,19 @@ def test_the_twins_give_each_message_of_many_its_place(messages, offset, error):
             told += len(dones)
             assert ended.times == 0 or not dones
             if error is None and number % 2:
-                assert twin.tell_places(dones, number, offset)
+                assert twin.tell_places(dones, number, offset, number - 2)
             else:
                 for index, done in enumerate(dones):
-                    done(End(number, offset + index if offset >= 0 else -1, error))
+                    done(End(number, offset + index if offset >= 0 else -1, error, number - 2))
         # The long way of these tests drops the records of a topic that nobody knows.
         assert ended.times == (1 if messages and told == len(messages) else 0)
-        ends.append((places.given, places.partitions, places.offsets, places.failures, told))
+        ends.append((places.given, places.partitions, places.offsets, places.timestamps, places.failures, told))
     assert ends[0] == ends[1]
 
 
 def test_what_is_refused_is_not_given_again_and_ends_as_a_failure(twin):
     producer, ended = opened(twin), Ended()
-    places = twin.Places([("a", b"1", None, None, (), 0), ("a", "text", None, None, (), 0), ("a", b"3")], ended)
+    places = twin.Places([("a", b"1", None, None, (), 0), ("a", "text", None, None, (), 0), ("a", b"3")], ended, 7)
     with pytest.raises(TypeError):
         producer.intake.send_each(places)
     assert places.given == 1
@@ -334,8 +335,8 @@ def test_what_is_refused_is_not_given_again_and_ends_as_a_failure(twin):
     with pytest.raises(IndexError):
         places.refuse("none is left")
     dones = producer.buffers["a"][0].dones
-    assert not twin.tell_places([*dones, print], 0, 7)
-    assert twin.tell_places(dones, 0, 7)
+    assert not twin.tell_places([*dones, print], 0, 7, -1)
+    assert twin.tell_places(dones, 0, 7, -1)
     assert (places.partitions, places.offsets, ended.times) == ([0, -1, -1], [8, -1, -1], 1)
 
 
