@@ -3,9 +3,7 @@
 import asyncio
 import sys
 
-from ingestd import AsyncProducer, Client, Delivery, ProducerSettings
-from ingestd.errors import BufferFull
-from ingestd.records.codecs import Compression
+from ingestd import AsyncProducer, BufferFull, Client, Compression, Delivery, ProducerSettings
 
 COUNT = 10_000
 

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from ingestd import Client, ClusterAdmin
-from ingestd.client.admin import NewPartitions, NewTopic
+from ingestd import Client, ClusterAdmin, NewPartitions, NewTopic
 
 
 async def main(bootstrap: str, topic: str) -> None:

@@ -6,8 +6,7 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestd import Client, Consumer, Edge
-from ingestd.records.columns import BinaryColumn, Columns
+from ingestd import BinaryColumn, Client, Columns, Consumer, Edge
 
 
 def binary(column: BinaryColumn, count: int) -> pa.Array:

@@ -6,10 +6,7 @@ Ends after COUNT records; start it several times at once to see the partitions s
 import asyncio
 import sys
 
-from ingestd import Client, ConsumerGroup, ConsumerGroupHandler, GroupSettings
-from ingestd.consumer.group.claim import Claim
-from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-from ingestd.consumer.group.settings import NoOffset
+from ingestd import Claim, Client, ConsumerGroup, ConsumerGroupHandler, ConsumerGroupSession, GroupSettings, NoOffset
 
 
 class Counting(ConsumerGroupHandler):

@@ -8,12 +8,20 @@ import asyncio
 import sys
 from collections.abc import Collection, Mapping
 
-from ingestd import Client, ConsumerGroup, ConsumerGroupHandler, GroupSettings
-from ingestd.client.metadata import ClusterMetadata, TopicPartition
-from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subscription
-from ingestd.consumer.group.claim import Claim
-from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-from ingestd.consumer.group.settings import NoOffset
+from ingestd import (
+    Assignment,
+    Claim,
+    Client,
+    ClusterMetadata,
+    ConsumerGroup,
+    ConsumerGroupHandler,
+    ConsumerGroupSession,
+    GroupSettings,
+    NoOffset,
+    RebalanceProtocol,
+    Subscription,
+    TopicPartition,
+)
 
 
 class WeightedAssignor:

@@ -9,18 +9,18 @@ import sys
 
 from ingestd import (
     AsyncProducer,
+    Claim,
     Client,
     ConsumerGroup,
     ConsumerGroupHandler,
+    ConsumerGroupSession,
     ConsumerSettings,
     GroupSettings,
     Isolation,
+    NoOffset,
     OffsetAndMetadata,
     ProducerSettings,
 )
-from ingestd.consumer.group.claim import Claim
-from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-from ingestd.consumer.group.settings import NoOffset
 
 
 class Shouting(ConsumerGroupHandler):

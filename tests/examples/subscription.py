@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from ingestd import Client, ConsumerGroup, GroupSettings
-from ingestd.consumer.group.settings import NoOffset
+from ingestd import Client, ConsumerGroup, GroupSettings, NoOffset
 
 
 async def main(bootstrap: str, topic: str, group_id: str, count: str) -> None:

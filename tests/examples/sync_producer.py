@@ -3,8 +3,7 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from ingestd import SyncProducer
-from ingestd.producer.sync import OutgoingMessage, SendFailed
+from ingestd import OutgoingMessage, SendFailed, SyncProducer
 
 
 def main(bootstrap: str, topic: str) -> None:

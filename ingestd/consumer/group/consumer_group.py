@@ -13,11 +13,11 @@ from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.group.classic import ClassicSession
 from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
 from ingestd.consumer.group.events import LoggedGroupEvents
+from ingestd.consumer.group.group_records import GroupRecords
 from ingestd.consumer.group.manual import ManualSession
 from ingestd.consumer.group.next_generation import NextGenerationSession
 from ingestd.consumer.group.session import EndReason
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
-from ingestd.consumer.group.subscription import Subscription
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
 from ingestd.errors import Closed, ConfigurationError, IngestdError
 from ingestd.retry import Deadline
@@ -107,12 +107,12 @@ class ConsumerGroup:
         """The same for partitions of the caller's own choice: offsets are committed, but there is no membership."""
         return await self._consume((), frozenset(require_several("partitions", partitions)), handler)
 
-    def subscribe(self, topics: Topics) -> Subscription:
+    def subscribe(self, topics: Topics) -> GroupRecords:
         """The simple way: `async with group.subscribe(topics) as records: async for record in records: …`.
 
         Each record is marked when the next one is asked for. Leaving the block closes the group.
         """
-        return Subscription(self, _several(topics))
+        return GroupRecords(self, _several(topics))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""

@@ -1,4 +1,4 @@
-"""Subscription: the records of a group's member as one stream, marked as the reader goes on."""
+"""Group records: the records of a group's member as one stream, marked as the reader goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.session import Topics
     from ingestd.records.decode import Record
 
-__all__ = ["Subscription"]
+__all__ = ["GroupRecords"]
 
 
 class _Chunk:
@@ -35,7 +35,7 @@ class _Chunk:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Subscription(ConsumerGroupHandler):
+class GroupRecords(ConsumerGroupHandler):
     """Made by `ConsumerGroup.subscribe`; async context manager and async iterator over records, for one task.
 
     A record is marked when the next one is asked for, so that one that was not processed to the end is read again;
