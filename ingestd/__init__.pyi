@@ -1,4 +1,6 @@
 # What `from ingestd import …` gives, and from which module: the one list of it, which `__init__.py` reads.
+from ingestd.client.admin import EARLIEST as EARLIEST
+from ingestd.client.admin import LATEST as LATEST
 from ingestd.client.admin import Acl as Acl
 from ingestd.client.admin import AclFilter as AclFilter
 from ingestd.client.admin import AclOperation as AclOperation
@@ -128,6 +130,7 @@ from ingestd.producer.failures import SendFailed as SendFailed
 from ingestd.producer.interceptors import Interceptor as Interceptor
 from ingestd.producer.message import OutgoingMessage as OutgoingMessage
 from ingestd.producer.message import SentMessage as SentMessage
+from ingestd.producer.partitioners import PARTITIONERS as PARTITIONERS
 from ingestd.producer.partitioners import Partitioner as Partitioner
 from ingestd.producer.partitioners import PartitionerFactory as PartitionerFactory
 from ingestd.producer.producer import AsyncProducer as AsyncProducer

@@ -10,10 +10,10 @@ from enum import Enum, IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.errors import ConfigurationError, WrongSetting
+from ingestd.errors import ConfigurationError, IngestdError, WrongSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     Value = TypeVar("Value")
@@ -30,6 +30,8 @@ __all__ = [
     "require_positive_seconds",
     "require_settings",
     "require_several",
+    "take_names",
+    "take_text",
 ]
 
 _WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
@@ -83,6 +85,32 @@ def check_kinds(settings: Any, kinds: Mapping[str, type] | None = None, *, or_no
         if kind is None or (value is None and (each.default is None or each.name in or_none)) or is_of(value, kind):
             continue
         raise ConfigurationError(f"{each.name}: {_shown(value)}; expected {_words(kind)}")
+
+
+def take_text(settings: Any, name: str, meaning: Callable[[str], object]) -> None:
+    """Put what a field's text stands for into its place; what is no text stays.
+
+    `meaning` raises `IngestdError` for what it does not know, which becomes `ConfigurationError`, naming the field.
+    """
+    value = getattr(settings, name)
+    if isinstance(value, str):
+        try:
+            object.__setattr__(settings, name, meaning(value))
+        except IngestdError as error:
+            said = str(error)
+            raise ConfigurationError(said if said.startswith(name) else f"{name}: {said}") from None
+
+
+def take_names(settings: Any) -> None:
+    """Put the member of an enumeration into the place of its name, or of its number; what is neither stays."""
+    for each in fields(settings):
+        kind, value = type(each.default), getattr(settings, each.name)
+        if not issubclass(kind, Enum):
+            continue
+        if isinstance(value, str) and value in kind.__members__:
+            object.__setattr__(settings, each.name, kind[value])
+        elif issubclass(kind, IntEnum) and is_of(value, kind):
+            object.__setattr__(settings, each.name, kind(value))
 
 
 def require_at_least(settings: Any, least: float, unit: str, names: Iterable[str]) -> None:
@@ -160,7 +188,7 @@ def is_of(value: object, kind: type) -> bool:
 
 def _words(kind: type) -> str:
     if issubclass(kind, Enum):
-        return " or ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        return " or ".join(repr(member.name) for member in kind)
     return _WORDS.get(kind, f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}")
 
 

@@ -370,7 +370,7 @@ def read_back(bootstrap: list[str]) -> Iterator[Iterator[list[bytes | None]]]:
     """Every partition's values, from its beginning to its present end."""
     with BlockingConsumer(bootstrap) as consumer:
         for partition in consumer.partitions(TOPIC):
-            columns = consumer.columns(TOPIC, partition, Edge.oldest, Edge.newest)
+            columns = consumer.columns(TOPIC, partition, Edge.earliest, Edge.latest)
             yield (values_of(part.values, part.count) for part in columns)
 
 

@@ -67,7 +67,7 @@ async def measure(
 ) -> Figures:
     """Join, commit, idle, leave."""
     figures = Figures()
-    settings = GroupSettings(no_offset=NoOffset.oldest, auto_commit_interval=None)
+    settings = GroupSettings(no_offset=NoOffset.earliest, auto_commit_interval=None)
     async with Client(servers) as client, ConsumerGroup(client, group_id, settings) as group:
         handler = Waiting(partitions)
         cpu, wall = time.process_time(), time.monotonic()

@@ -29,7 +29,7 @@ async def over_partitions(
 
     async with Client(servers.split(",")) as client, Consumer(client) as consumer:
         opened = [
-            await consumer.consume_partition(topic, number, Edge.oldest, Edge.newest)
+            await consumer.consume_partition(topic, number, Edge.earliest, Edge.latest)
             for number in await consumer.partitions(topic)
         ]
         read_all = await asyncio.gather(*(read(one) for one in opened))

@@ -35,7 +35,7 @@ class Consumption:
     topic: str
     partitions: Sequence[int] = ()
     """Empty: all."""
-    start: Start | BeforeEnd = Edge.oldest
+    start: Start | BeforeEnd = Edge.earliest
     count: int | None = None
     """End after so many records, over all partitions; None: do not."""
     exit_at_end: bool = False
@@ -68,7 +68,7 @@ async def consume(
             if partition not in known:
                 raise ConfigurationError(f"{topic} has no partition {partition}; it has {len(known)}, from 0")
         writer = _Writer(out, rendering or RawValues(), consumption.count)
-        end = Edge.newest if consumption.exit_at_end else None
+        end = Edge.latest if consumption.exit_at_end else None
         if isinstance(consumption.start, int):
             await _check_in_log(client, topic, partitions, consumption.start)
         starts = await _starts(consumer, consumption, partitions)
@@ -87,7 +87,7 @@ async def _check_in_log(client: Client, topic: str, partitions: Sequence[int], o
     # Whatever is to be read: what lies behind an open transaction is not beyond the end.
     firsts, ends = [
         await resolve_offsets(client, dict.fromkeys(keys, edge), Isolation.read_uncommitted, _OFFSETS_TIMEOUT)
-        for edge in (Edge.oldest, Edge.newest)
+        for edge in (Edge.earliest, Edge.latest)
     ]
     outside = [
         KafkaError(
@@ -108,9 +108,9 @@ async def _starts(consumer: Consumer, consumption: Consumption, partitions: Sequ
     if not isinstance(start, BeforeEnd):
         return dict.fromkeys(partitions, start)
     keys = [TopicPartition(consumption.topic, partition) for partition in partitions]
-    oldest = await consumer.offsets(dict.fromkeys(keys, Edge.oldest))
-    newest = await consumer.offsets(dict.fromkeys(keys, Edge.newest))
-    return {key.partition: max(oldest[key], newest[key] - start.records) for key in keys}
+    earliest = await consumer.offsets(dict.fromkeys(keys, Edge.earliest))
+    latest = await consumer.offsets(dict.fromkeys(keys, Edge.latest))
+    return {key.partition: max(earliest[key], latest[key] - start.records) for key in keys}
 
 
 async def _copy(source: PartitionConsumer, writer: _Writer, everyone: Sequence[PartitionConsumer]) -> None:

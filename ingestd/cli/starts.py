@@ -30,10 +30,10 @@ class BeforeEnd:
 
 def parse_start(text: str) -> Start | BeforeEnd:
     """Where to start. Raises `ConfigurationError`, saying what was expected. A time without a zone is local time."""
-    if text in ("beginning", "oldest"):
-        return Edge.oldest
-    if text in ("end", "newest"):
-        return Edge.newest
+    if text in ("beginning", "earliest"):
+        return Edge.earliest
+    if text in ("end", "latest"):
+        return Edge.latest
     if text.startswith("@"):
         return AtTime(_milliseconds(text[1:], text))
     try:

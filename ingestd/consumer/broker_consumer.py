@@ -380,7 +380,7 @@ class BrokerConsumer:
                 answer_bytes,
                 position=consumer.position,
                 end=consumer.end,
-                isolation=self._settings.isolation,
+                isolation=self._settings.isolation_level,
                 aborted=[(one.producer_id, one.first_offset) for one in part.aborted_transactions],
             )
         except IngestdError as error:

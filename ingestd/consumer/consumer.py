@@ -77,7 +77,9 @@ class Consumer:
 
     async def offsets(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
         """The offsets that these starts mean now. Raises `KafkaError` for an unknown partition, `DeadlineExceeded`."""
-        return await resolve_offsets(self._client, wanted, self._settings.isolation, self._settings.metadata_timeout)
+        return await resolve_offsets(
+            self._client, wanted, self._settings.isolation_level, self._settings.metadata_timeout
+        )
 
     async def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> PartitionConsumer:
         """Read a partition from `start` on, up to but without `end`; both are resolved to offsets before this returns.
@@ -127,7 +129,7 @@ class Consumer:
     def status(self) -> dict[str, Any]:
         """What the consumer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
         return {
-            "isolation": self._settings.isolation.name,
+            "isolation": self._settings.isolation_level.name,
             "rack": self._settings.rack,
             "prefetch_bytes": self._settings.prefetch_bytes,
             "fetched_bytes": sum(consumer.fetched_bytes for consumer in self._placement.consumers.values()),
@@ -171,7 +173,7 @@ class Consumer:
                 unknown = await self._unknown(unknown, deadline)
             if unknown:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, str(unknown[0]))
-            isolation = self._settings.isolation
+            isolation = self._settings.isolation_level
             first = await resolve_offsets(self._client, starts, isolation, deadline.remaining)
             last = await resolve_offsets(self._client, ends, isolation, deadline.remaining) if ends else {}
         finally:

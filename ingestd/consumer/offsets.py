@@ -1,4 +1,4 @@
-"""Offsets: what "oldest", "newest" and points in time mean now, asked of each partition's leader (ListOffsets)."""
+"""Offsets: what "earliest", "latest" and points in time mean now, asked of each partition's leader (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ async def resolve_offsets(
             found[key] = start.offset
         elif isinstance(start, int) and not isinstance(start, bool):
             found[key] = start
-        elif not isinstance(start, (Edge, AtTime)):
-            raise ConfigurationError(
-                f"start of {key}: {start!r}; expected an offset, an Edge, AtTime or OffsetAndMetadata"
-            )
-        else:
+        elif isinstance(start, str) and start in Edge.__members__:
+            missing[key] = Edge[start]
+        elif isinstance(start, (Edge, AtTime)):
             missing[key] = start
+        else:
+            expected = '"earliest", "latest", an offset, AtTime or OffsetAndMetadata'
+            raise ConfigurationError(f"start of {key}: {start!r}; expected {expected}")
     last: IngestdError | None = None
     async for _attempt in Backoff().attempts_until(deadline):
         last = await _attempt_all(client, missing, found, isolation, deadline)
         # A time after the last record has no offset: it means the end.
         for key in [key for key, offset in found.items() if offset < 0 and key in missing]:
             del found[key]
-            missing[key] = Edge.newest
+            missing[key] = Edge.latest
         missing = {key: start for key, start in missing.items() if key not in found}
         if not missing:
             return found
@@ -121,4 +122,4 @@ async def _ask(
 def _timestamp(start: Edge | AtTime) -> int:
     if isinstance(start, AtTime):  # below 0 are the names of edges
         return min(max(start.timestamp_ms, 0), _LATEST_TIME)
-    return EARLIEST if start is Edge.oldest else LATEST
+    return EARLIEST if start is Edge.earliest else LATEST

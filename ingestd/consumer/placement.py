@@ -312,7 +312,7 @@ class Placement:
         if policy is OutOfRange.error:
             self._fail(consumer, error)
             return
-        self._go_on_from(consumer, Edge.oldest if policy is OutOfRange.oldest else Edge.newest)
+        self._go_on_from(consumer, Edge.earliest if policy is OutOfRange.earliest else Edge.latest)
 
     def _go_on_from(self, consumer: PartitionConsumer, edge: Edge) -> None:
         self._relocating.add(consumer.key)
@@ -376,7 +376,7 @@ class Placement:
             self._fail(consumer, TopicRecreated(f"{consumer.key} at offset {consumer.position}: {was}"))
             return
         consumer.begin_anew(topic_id)
-        self._go_on_from(consumer, Edge.oldest)
+        self._go_on_from(consumer, Edge.earliest)
 
     # An end that no batch reaches
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from ingestd.checks import check_kinds
+from ingestd.checks import check_kinds, take_names
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ConfigurationError
@@ -31,15 +31,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Edge(Enum):
     """An end of a partition's log, at the moment of asking."""
 
-    oldest = "oldest"
+    earliest = "earliest"
     """The log start offset."""
-    newest = "newest"
+    latest = "latest"
     """The high watermark, or the last stable offset where only committed records are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record whose timestamp is at or after a point in time; the newest offset where there is none."""
+    """The first record whose timestamp is at or after a point in time; the latest offset where there is none."""
 
     timestamp_ms: int
     """Milliseconds since 1970 UTC."""
@@ -52,13 +52,13 @@ class AtTime:
         return cls((moment - _EPOCH) // timedelta(milliseconds=1))
 
 
-Start: TypeAlias = int | Edge | AtTime | OffsetAndMetadata
-"""Where reading starts: a literal offset, an end of the log, a point in time, or a committed offset.
+Start: TypeAlias = int | Edge | Literal["earliest", "latest"] | AtTime | OffsetAndMetadata
+"""Where reading starts: a literal offset, an end of the log (also by name), a point in time, or a committed offset.
 
 The last is checked against the log by its leader epoch before anything is read (KIP-320).
 """
 
-End: TypeAlias = int | Edge | AtTime | None
+End: TypeAlias = int | Edge | Literal["earliest", "latest"] | AtTime | None
 """The offset that reading stops before, resolved once at the start; None: never."""
 
 
@@ -66,7 +66,9 @@ class Isolation(IntEnum):
     """Which records of transactions are seen; the values are the protocol's isolation levels."""
 
     read_uncommitted = 0
+    """All, also those of transactions that are open or were aborted."""
     read_committed = 1
+    """Those of committed transactions, and those that belong to none."""
 
 
 class OutOfRange(Enum):
@@ -74,9 +76,9 @@ class OutOfRange(Enum):
 
     error = "error"
     """Iteration raises `KafkaError` OFFSET_OUT_OF_RANGE."""
-    oldest = "oldest"
+    earliest = "earliest"
     """Go on from the log start offset."""
-    newest = "newest"
+    latest = "latest"
     """Go on from the end of the log."""
 
 
@@ -94,20 +96,27 @@ class Recreation(Enum):
 
     error = "error"
     """Iteration raises `TopicRecreated`."""
-    oldest = "oldest"
+    earliest = "earliest"
     """Go on from the log start offset of the new one. A read up to an end raises `TopicRecreated` all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer fetches. The defaults suit bulk reads; an idle broker costs two requests a second."""
+    """How a consumer fetches. The defaults suit bulk reads; an idle broker costs two requests a second.
 
-    isolation: Isolation = Isolation.read_uncommitted
-    out_of_range: OutOfRange = OutOfRange.error
-    truncation: Truncation = Truncation.error
-    recreation: Recreation = Recreation.error
+    Raises `ConfigurationError`, naming the setting.
+    """
+
+    isolation: Isolation | Literal["read_uncommitted", "read_committed"] = Isolation.read_uncommitted
+    """Which records of transactions are seen."""
+    out_of_range: OutOfRange | Literal["error", "earliest", "latest"] = OutOfRange.error
+    """What to do when the asked offset is not, or no longer, in the log."""
+    truncation: Truncation | Literal["error", "rewind"] = Truncation.error
+    """What to do when records that were read are not in the log any more, after an unclean election (KIP-320)."""
+    recreation: Recreation | Literal["error", "earliest"] = Recreation.error
+    """What to do when the topic was deleted and created again under its name."""
     rack: str = ""
-    """Where this consumer is: leaders that are set up to name a replica in the same rack to read from (KIP-392)."""
+    """This consumer's rack. A leader that allows follower fetching (KIP-392) may send it to a replica in that rack."""
     replica_lease: float = 300.0
     """Seconds that such a replica is read before the leader is asked again."""
     check_crcs: bool = True
@@ -128,6 +137,7 @@ class ConsumerSettings:
     """Seconds that finding a topic, a leader or a start offset may take."""
 
     def __post_init__(self) -> None:
+        take_names(self)
         check_kinds(self)
         for name in ("fetch_max_bytes", "partition_max_bytes", "prefetch_bytes"):
             if not 0 < getattr(self, name) < 2**31:
@@ -139,3 +149,8 @@ class ConsumerSettings:
         for name in ("fetch_max_wait", "request_timeout", "metadata_timeout", "replica_lease"):
             if not 0 < getattr(self, name) <= 86_400:
                 raise ConfigurationError(f"consumer: {name} is {getattr(self, name)}; expected up to 86400 seconds")
+
+    @property
+    def isolation_level(self) -> Isolation:
+        """`isolation`, never as text."""
+        return Isolation[self.isolation] if isinstance(self.isolation, str) else self.isolation

@@ -68,6 +68,7 @@ class BrokerProducer:
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
         self._limit = settings.request_bytes
+        self._acks = settings.required_acks
         self._acknowledge_ms = int(settings.acknowledge_timeout * 1000)
 
     def ready(self, partition: PartitionProducer) -> None:
@@ -147,11 +148,11 @@ class BrokerProducer:
         self._begin_watch()
         topics = self._client.metadata.snapshot.topics
         version, body = produce_set.request(
-            version, settings.acks, self._acknowledge_ms, topics, settings.transactional_id
+            version, self._acks, self._acknowledge_ms, topics, settings.transactional_id
         )
         try:
             answer = connection.send(
-                _PRODUCE, version, body, timeout=settings.request_timeout, expect_answer=settings.acks != 0
+                _PRODUCE, version, body, timeout=settings.request_timeout, expect_answer=self._acks != 0
             )
         except IngestdError as error:
             self._lost(connection, produce_set, error)
@@ -173,7 +174,7 @@ class BrokerProducer:
             self._lost(connection, produce_set, error)
             return
         try:
-            if self._settings.acks:
+            if self._acks:
                 throttle_ms = produce_set.answer(version, future.result(), self._client.metadata)
             else:
                 throttle_ms = 0

@@ -10,6 +10,7 @@ from ingestd.producer.batch import Batch
 from ingestd.producer.delivery import RecordEnds
 from ingestd.records.batch import HEADER_BYTES
 from ingestd.records.builder import BatchBuilder
+from ingestd.records.codecs import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ class OpenBatch:
     def __init__(self, settings: ProducerSettings, ledger: Ledger, closed: Callable[[Batch], None]) -> None:
         """`closed` takes each batch; it is called from within `append`, `close`, or the linger's timer."""
         self._settings = settings
+        self._compression = Compression.of(settings.compression)
         self._ledger = ledger
         self._closed = closed
         self.builder = BatchBuilder(max(1, settings.batch_bytes - HEADER_BYTES), settings.batch_records)
@@ -88,7 +90,7 @@ class OpenBatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        data = builder.build(self._settings.compression)
+        data = builder.build(self._compression)
         self._closed(
             Batch(
                 data=memoryview(data),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
-from ingestd.checks import check_kinds, is_text, require_at_least, require_positive_seconds
+from ingestd.checks import check_kinds, require_at_least, require_positive_seconds, take_text
 from ingestd.errors import ConfigurationError
-from ingestd.producer.partitioners import hash_murmur2
+from ingestd.producer.partitioners import PARTITIONERS
 from ingestd.records.codecs import Compression
 from ingestd.retry import Backoff
 
@@ -47,14 +47,17 @@ _SECONDS: Final = (
 class ProducerSettings:
     """Settings of an `AsyncProducer`. Bytes and seconds. Raises `ConfigurationError` naming the setting."""
 
-    acks: int = ACKS_ALL
-    """-1: all in-sync replicas; 1: the leader; 0: none, and no offsets and no errors come back."""
+    acks: int | Literal["all"] = "all"
+    """"all", or -1: all in-sync replicas; 1: the leader; 0: none, and no offsets and no errors come back."""
     idempotent: bool | None = None
     """None: whenever `acks` is -1. Without it a partition has one batch in flight, and a retry may write twice."""
-    compression: Compression = field(default_factory=lambda: Compression.parse("none"))
-    """For records given to `send`; ready batches keep their own."""
-    partitioner: PartitionerFactory = hash_murmur2
-    """Makes the partitioner of each topic, for records given to `send` without a partition."""
+    compression: Compression | str = "none"
+    """For records given to `send`; ready batches keep their own. As text: "none", "gzip", "snappy", "lz4" or "zstd",
+    with a level where it is not the default, as in "zstd:3"."""
+    partitioner: PartitionerFactory | str = "murmur2"
+    """Makes the partitioner of each topic, for records given to `send` without a partition. As text, one of
+    `PARTITIONERS`: "murmur2" chooses as Java's producer does, "crc32" as librdkafka's, "fnv1a" as sarama's; "random",
+    "round-robin", "sticky", "manual"; "murmur2-all", "crc32-all" and "fnv1a-all" hash a missing key as an empty one."""
     interceptors: tuple[Interceptor, ...] = ()
     """See and change records given to `send`, one behind the other, before they are partitioned."""
     batch_bytes: int = 1024 * 1024
@@ -99,6 +102,9 @@ class ProducerSettings:
     """… for this long; then one more wait decides."""
 
     def __post_init__(self) -> None:
+        take_text(self, "acks", _acks)
+        take_text(self, "compression", Compression.parse)
+        take_text(self, "partitioner", _partitioner)
         self._check_kinds()
         if self.acks not in (-1, 0, 1):
             raise ConfigurationError(f"acks: {self.acks}; expected -1 (all), 1 or 0")
@@ -121,12 +127,8 @@ class ProducerSettings:
             raise ConfigurationError(f"acknowledge_timeout: {self.acknowledge_timeout}; expected below 2^31 ms")
 
     def _check_kinds(self) -> None:
-        if is_text(self.compression):
-            expected = f"a Compression, as in Compression.parse({self.compression!r})"
-            raise ConfigurationError(f"compression: {self.compression!r}; expected {expected}")
-        check_kinds(
-            self, {"idempotent": bool, "compression": Compression, "interceptors": tuple, "transactional_id": str}
-        )
+        kinds = {"acks": int, "idempotent": bool, "compression": Compression, "partitioner": object}
+        check_kinds(self, kinds | {"interceptors": tuple, "transactional_id": str})
         if not callable(self.partitioner):
             raise ConfigurationError(f"partitioner: {self.partitioner!r}; expected what makes a topic's partitioner")
 
@@ -139,6 +141,11 @@ class ProducerSettings:
             raise ConfigurationError(
                 f"transaction_timeout: {self.transaction_timeout}; expected seconds, at least 0.001, below 2^31 ms"
             )
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as the protocol has it."""
+        return _acks(self.acks) if isinstance(self.acks, str) else self.acks
 
     @property
     def numbered(self) -> bool:
@@ -156,4 +163,17 @@ class ProducerSettings:
 
     def new_partitioner(self, topic: str) -> Partitioner:
         """The partitioner for one topic."""
-        return self.partitioner(topic)
+        factory = _partitioner(self.partitioner) if isinstance(self.partitioner, str) else self.partitioner
+        return factory(topic)
+
+
+def _acks(text: str) -> int:
+    if text not in ("all", "-1", "0", "1"):
+        raise ConfigurationError(f'{text!r}; expected "all", 1 or 0')
+    return ACKS_ALL if text == "all" else int(text)
+
+
+def _partitioner(name: str) -> PartitionerFactory:
+    if name not in PARTITIONERS:
+        raise ConfigurationError(f"{name!r}; expected one of {', '.join(PARTITIONERS)}")
+    return PARTITIONERS[name]

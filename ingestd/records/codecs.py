@@ -76,14 +76,23 @@ class Compression:
             raise UnsupportedCodec(f"{self.codec.name} level {self.level}: expected {expected}")
 
     @classmethod
+    def of(cls, given: Compression | str) -> Compression:
+        """What it is, or what text says (`parse`)."""
+        return cls.parse(given) if isinstance(given, str) else given
+
+    @classmethod
     def parse(cls, name: str, level: int | None = None) -> Compression:
-        """From a name and a level, as in a configuration. Raises `UnsupportedCodec` if one of them is unknown."""
-        try:
-            codec = Codec[name]
-        except KeyError:
+        """From text: a codec's name, "lz4", or with a level, "zstd:3". Raises `UnsupportedCodec` for unknown ones."""
+        codec, colon, written = name.partition(":")
+        if codec not in Codec.__members__:
             known = ", ".join(codec.name for codec in Codec)
-            raise UnsupportedCodec(f"compression {name!r}: expected one of {known}") from None
-        return cls(codec, level)
+            raise UnsupportedCodec(f"compression {name!r}: expected one of {known}")
+        if colon:
+            try:
+                level = int(written)
+            except ValueError:
+                raise UnsupportedCodec(f"compression {name!r}: expected a level behind the colon") from None
+        return cls(Codec[codec], level)
 
 
 class Compressor(Protocol):

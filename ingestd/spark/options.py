@@ -100,8 +100,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         bootstrap=given.bootstrap(),
         subscription=given.subscription(),
-        starting=given.positions("starting", Edge.oldest),
-        ending=given.positions("ending", Edge.newest),
+        starting=given.positions("starting", Edge.earliest),
+        ending=given.positions("ending", Edge.latest),
         latest_if_no_timestamp=given.choice(
             "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, default=False
         ),
@@ -194,7 +194,7 @@ class _Given:
             return Positions(
                 option, each=self._each(option, expected, lambda value: AtTime(value) if value >= 0 else None)
             )
-        word, number = ("earliest", _EARLIEST) if default is Edge.oldest else ("latest", _LATEST)
+        word, number = ("earliest", _EARLIEST) if default is Edge.earliest else ("latest", _LATEST)
         if text.lower() == word:
             return Positions(option, default)
         expected = f'{word}, or JSON such as {{"topic": {{"0": 23, "1": {number}}}}}, where {number} is {word}'

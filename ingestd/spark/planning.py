@@ -65,20 +65,20 @@ def plan(options: ReadOptions, log: Log) -> list[OffsetRange]:
     partitions = _partitions(options.subscription, log)
     starting = _for_each(options.starting, partitions)
     ending = _for_each(options.ending, partitions)
-    newest = log.offsets(dict.fromkeys(partitions, Edge.newest))
-    oldest = log.offsets(dict.fromkeys(partitions, Edge.oldest))
-    asked_starts = _resolve(starting, oldest, newest, log)
-    asked_ends = _resolve(ending, oldest, newest, log)
+    latest = log.offsets(dict.fromkeys(partitions, Edge.latest))
+    earliest = log.offsets(dict.fromkeys(partitions, Edge.earliest))
+    asked_starts = _resolve(starting, earliest, latest, log)
+    asked_ends = _resolve(ending, earliest, latest, log)
     ranges = []
     for key in partitions:
-        none_since = isinstance(starting[key], AtTime) and asked_starts[key] >= newest[key]
+        none_since = isinstance(starting[key], AtTime) and asked_starts[key] >= latest[key]
         if none_since and not options.latest_if_no_timestamp:
             raise ConfigurationError(
                 f"ingestd source: option {options.starting.option}: {key} has no record at or after that time; "
                 "expected one, or startingOffsetsByTimestampStrategy = latest"
             )
-        start = _within(options, options.starting, key, asked_starts[key], oldest[key], newest[key])
-        end = _within(options, options.ending, key, asked_ends[key], oldest[key], newest[key])
+        start = _within(options, options.starting, key, asked_starts[key], earliest[key], latest[key])
+        end = _within(options, options.ending, key, asked_ends[key], earliest[key], latest[key])
         if start < end:
             ranges.append(OffsetRange(*key, start, end))
     return split(ranges, options.min_partitions, options.max_records_per_partition)
@@ -142,8 +142,8 @@ def _for_each(positions: Positions, partitions: Sequence[TopicPartition]) -> Map
 
 def _resolve(
     wanted: Mapping[TopicPartition, Start],
-    oldest: Mapping[TopicPartition, int],
-    newest: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
     log: Log,
 ) -> dict[TopicPartition, int]:
     by_time = {key: start for key, start in wanted.items() if isinstance(start, AtTime)}
@@ -151,24 +151,24 @@ def _resolve(
     for key, start in wanted.items():
         if isinstance(start, int):
             found[key] = start
-        elif start is Edge.oldest:
-            found[key] = oldest[key]
-        elif start is Edge.newest:
-            found[key] = newest[key]
+        elif start is Edge.earliest:
+            found[key] = earliest[key]
+        elif start is Edge.latest:
+            found[key] = latest[key]
     return found
 
 
 def _within(
-    options: ReadOptions, positions: Positions, key: TopicPartition, offset: int, oldest: int, newest: int
+    options: ReadOptions, positions: Positions, key: TopicPartition, offset: int, earliest: int, latest: int
 ) -> int:
-    if oldest <= offset <= newest:
+    if earliest <= offset <= latest:
         return offset
     if options.fail_on_data_loss and isinstance(positions.each.get(key), int):
         raise DataLoss(
-            f"ingestd source: option {positions.option} asks for offset {offset} of {key}, whose log has {oldest} to "
-            f"{newest}; some records may have been deleted (failOnDataLoss = false reads what is there)"
+            f"ingestd source: option {positions.option} asks for offset {offset} of {key}, whose log has {earliest} to "
+            f"{latest}; some records may have been deleted (failOnDataLoss = false reads what is there)"
         )
-    return min(max(offset, oldest), newest)
+    return min(max(offset, earliest), latest)
 
 
 def _names(partitions: Sequence[TopicPartition]) -> str:

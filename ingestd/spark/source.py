@@ -113,5 +113,5 @@ class BatchReader(DataSourceReader):
         options = self._options
         return ConsumerSettings(
             isolation=options.isolation,
-            out_of_range=OutOfRange.error if options.fail_on_data_loss else OutOfRange.oldest,
+            out_of_range=OutOfRange.error if options.fail_on_data_loss else OutOfRange.earliest,
         )

@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 async def read_all(client: Client, topic: str, partition: int) -> list[tuple[int, bytes | None]]:
     async with Consumer(client) as consumer:
-        reading = await consumer.consume_partition(topic, partition, Edge.oldest, Edge.newest)
+        reading = await consumer.consume_partition(topic, partition, Edge.earliest, Edge.latest)
         return [(record.offset, record.value) async for record in reading]
 
 

@@ -24,7 +24,7 @@ def test_what_belongs_to_another_loop_is_refused_at_once_and_goes_on_there(
         client = Client([embedded.servers])
         producer, consumer = AsyncProducer(client), Consumer(client)
         await producer.send_and_wait(new_topic, b"first")
-        await consumer.consume_partition(new_topic, 0, Edge.oldest)
+        await consumer.consume_partition(new_topic, 0, Edge.earliest)
         return client, producer, consumer
 
     async def on_another() -> None:

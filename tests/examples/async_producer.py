@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from ingestd import AsyncProducer, BufferFull, Client, Compression, Delivery, ProducerSettings
+from ingestd import AsyncProducer, BufferFull, Client, Delivery, ProducerSettings
 
 COUNT = 10_000
 
@@ -20,7 +20,7 @@ async def main(bootstrap: str, topic: str) -> None:
         else:
             failed.append(delivery)
 
-    settings = ProducerSettings(compression=Compression.parse("lz4"), linger=0.005)
+    settings = ProducerSettings(compression="lz4", linger=0.005)
     async with Client([bootstrap]) as client, AsyncProducer(client, settings) as producer:
         for number in range(COUNT):
             while True:

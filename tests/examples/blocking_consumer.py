@@ -2,7 +2,7 @@
 
 import sys
 
-from ingestd import BlockingConsumer, Edge
+from ingestd import BlockingConsumer
 
 
 def main(bootstrap: str, topic: str) -> None:
@@ -10,7 +10,7 @@ def main(bootstrap: str, topic: str) -> None:
     with BlockingConsumer([bootstrap], patience=30) as consumer:
         records = size = 0
         for partition in consumer.partitions(topic):
-            for batch in consumer.batches(topic, partition, Edge.oldest, Edge.newest):
+            for batch in consumer.batches(topic, partition, "earliest", "latest"):
                 records += batch.header.records
                 size += len(batch.data)
     print(f"{records} records, {size} bytes as the broker keeps them")

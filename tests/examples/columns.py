@@ -6,7 +6,7 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestd import BinaryColumn, Client, Columns, Consumer, Edge
+from ingestd import BinaryColumn, Client, Columns, Consumer
 
 
 def binary(column: BinaryColumn, count: int) -> pa.Array:
@@ -27,7 +27,7 @@ async def main(bootstrap: str, topic: str) -> None:
     async with Client([bootstrap]) as client, Consumer(client) as consumer:
         tables = []
         for partition in await consumer.partitions(topic):
-            reading = await consumer.consume_partition(topic, partition, Edge.oldest, Edge.newest)
+            reading = await consumer.consume_partition(topic, partition, "earliest", "latest")
             tables += [table(columns) async for columns in reading.columns()]
     whole = pa.concat_tables(tables)
     longest = pc.max(pc.binary_length(whole["value"])).as_py()

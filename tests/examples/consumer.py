@@ -3,12 +3,12 @@
 import asyncio
 import sys
 
-from ingestd import Client, Consumer, Edge
+from ingestd import Client, Consumer
 
 
 async def read(consumer: Consumer, topic: str, partition: int) -> int:
     """Count a partition's records, in chunks: nothing is awaited for each of them."""
-    reading = await consumer.consume_partition(topic, partition, Edge.oldest, Edge.newest)
+    reading = await consumer.consume_partition(topic, partition, "earliest", "latest")
     count = 0
     async for records in reading.chunks():
         count += len(records)

@@ -6,7 +6,7 @@ Ends after COUNT records; start it several times at once to see the partitions s
 import asyncio
 import sys
 
-from ingestd import Claim, Client, ConsumerGroup, ConsumerGroupHandler, ConsumerGroupSession, GroupSettings, NoOffset
+from ingestd import Claim, Client, ConsumerGroup, ConsumerGroupHandler, ConsumerGroupSession, GroupSettings
 
 
 class Counting(ConsumerGroupHandler):
@@ -31,7 +31,7 @@ class Counting(ConsumerGroupHandler):
 async def main(bootstrap: str, topic: str, group_id: str, count: str) -> None:
     """Consume until COUNT records are counted; what is marked is committed as the session ends."""
     handler = Counting(int(count))
-    settings = GroupSettings(no_offset=NoOffset.oldest)
+    settings = GroupSettings(no_offset="earliest")
     async with Client([bootstrap]) as client, ConsumerGroup(client, group_id, settings) as group:
         while handler.left:
             end = await group.consume([topic], handler)

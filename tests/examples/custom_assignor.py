@@ -17,7 +17,6 @@ from ingestd import (
     ConsumerGroupHandler,
     ConsumerGroupSession,
     GroupSettings,
-    NoOffset,
     RebalanceProtocol,
     Subscription,
     TopicPartition,
@@ -71,7 +70,7 @@ class Counting(ConsumerGroupHandler):
 async def main(bootstrap: str, topic: str, group_id: str, count: str, weight: str) -> None:
     """Consume until COUNT records are counted."""
     handler = Counting(int(count))
-    settings = GroupSettings(assignors=(WeightedAssignor(int(weight)),), no_offset=NoOffset.oldest)
+    settings = GroupSettings(assignors=(WeightedAssignor(int(weight)),), no_offset="earliest")
     async with Client([bootstrap]) as client, ConsumerGroup(client, group_id, settings) as group:
         while handler.left > 0:
             await group.consume([topic], handler)

@@ -16,8 +16,6 @@ from ingestd import (
     ConsumerGroupSession,
     ConsumerSettings,
     GroupSettings,
-    Isolation,
-    NoOffset,
     OffsetAndMetadata,
     ProducerSettings,
 )
@@ -48,9 +46,9 @@ class Shouting(ConsumerGroupHandler):
 async def main(bootstrap: str, source: str, target: str, count: str) -> None:
     """Go on until COUNT records are done."""
     settings = GroupSettings(
-        no_offset=NoOffset.oldest,
+        no_offset="earliest",
         auto_commit_interval=None,
-        consumer=ConsumerSettings(isolation=Isolation.read_committed),
+        consumer=ConsumerSettings(isolation="read_committed"),
     )
     transactional = ProducerSettings(transactional_id=f"shouting-{source}")
     async with (

@@ -3,13 +3,13 @@
 import asyncio
 import sys
 
-from ingestd import Client, ConsumerGroup, GroupSettings, NoOffset
+from ingestd import Client, ConsumerGroup, GroupSettings
 
 
 async def main(bootstrap: str, topic: str, group_id: str, count: str) -> None:
     """Read COUNT records. Each counts as processed when the next one is asked for."""
     left = int(count)
-    settings = GroupSettings(no_offset=NoOffset.oldest)
+    settings = GroupSettings(no_offset="earliest")
     async with (
         Client([bootstrap]) as client,
         ConsumerGroup(client, group_id, settings).subscribe([topic]) as records,

@@ -57,7 +57,7 @@ class Load:
 
     async def follow(self, partition: int) -> None:
         """Read a partition until cancelled."""
-        consumer = await self._consumer.consume_partition(self.topic, partition, Edge.oldest)
+        consumer = await self._consumer.consume_partition(self.topic, partition, Edge.earliest)
         async for record in consumer:
             self.read[partition].append(record.value)
 
@@ -184,7 +184,7 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_written_and_read_from_it
     kafka3: KafkaCluster,
 ) -> None:
     topic = await asyncio.to_thread(kafka3.create_topic, partitions=1)
-    settings = ConsumerSettings(recreation=Recreation.oldest, out_of_range=OutOfRange.oldest)
+    settings = ConsumerSettings(recreation=Recreation.earliest, out_of_range=OutOfRange.earliest)
     read: list[bytes | None] = []
     ends: list[Delivery] = []
 
@@ -193,7 +193,7 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_written_and_read_from_it
         Consumer(client, settings) as consumer,
         AsyncProducer(client, ProducerSettings(linger=0.002)) as producer,
     ):
-        reading = await consumer.consume_partition(topic, 0, Edge.oldest)
+        reading = await consumer.consume_partition(topic, 0, Edge.earliest)
 
         async def follow() -> None:
             async for record in reading:

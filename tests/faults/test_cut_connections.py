@@ -84,7 +84,7 @@ async def test_a_consumer_reads_each_record_once_and_in_order_whatever_request_i
     async with Proxies(proxied) as proxies, Client(proxies.bootstrap, QUICK) as client, Consumer(client) as consumer:
         for api in (Api.api_versions, Api.metadata, Api.list_offsets):
             proxies.cut(api, moment)
-        reading = await consumer.consume_partition(topic, 0, Edge.oldest)
+        reading = await consumer.consume_partition(topic, 0, Edge.earliest)
         read: list[bytes | None] = []
 
         async def read_all() -> None:
@@ -161,7 +161,7 @@ async def test_a_group_handles_every_record_whatever_request_is_cut(
     topic, group_id = proxied.create_topic(partitions=PARTITIONS), f"{protocol}-{moment}"
     settings = GroupSettings(
         protocol=protocol,
-        no_offset=NoOffset.oldest,
+        no_offset=NoOffset.earliest,
         session_timeout=6.0,
         heartbeat_interval=0.2,
         auto_commit_interval=0.1,

@@ -59,7 +59,7 @@ class Transform(ConsumerGroupHandler):
 
 async def main(servers, source, target, name):
     settings = GroupSettings(
-        no_offset=NoOffset.oldest, auto_commit_interval=None, session_timeout=6.0, heartbeat_interval=0.5,
+        no_offset=NoOffset.earliest, auto_commit_interval=None, session_timeout=6.0, heartbeat_interval=0.5,
         consumer=ConsumerSettings(isolation=Isolation.read_committed),
     )
     transactional = ProducerSettings(transactional_id=f"{target}-{name}", linger=0.0)

@@ -84,7 +84,7 @@ async def test_a_group_reads_everything_through_the_coordinators_errors(
     fake: Kfake, protocol: GroupProtocol, seed: int
 ) -> None:
     source = random.Random(seed)
-    settings = GroupSettings(protocol=protocol, no_offset=NoOffset.oldest, auto_commit_interval=0.1)
+    settings = GroupSettings(protocol=protocol, no_offset=NoOffset.earliest, auto_commit_interval=0.1)
     apis = (
         (Api.join_group, Api.sync_group, Api.heartbeat)
         if protocol is GroupProtocol.classic

@@ -56,7 +56,7 @@ def begin_transaction(cluster: KafkaCluster, topic: str) -> Producer:
 async def first_offset(client: Client, topic: str) -> int:
     """Of what is left in the log."""
     async with Consumer(client) as consumer:
-        async for record in await consumer.consume_partition(topic, 0, 0, Edge.newest):
+        async for record in await consumer.consume_partition(topic, 0, 0, Edge.latest):
             return record.offset
     raise AssertionError("nothing is left, not even the record that is not stable")
 
@@ -91,7 +91,7 @@ async def test_a_tail_that_compaction_took_ends_beside_a_partition_that_always_h
         async with Consumer(client, settings) as consumer:
             busy = await consumer.consume_partition(endless, 0, 0)
             reading = asyncio.create_task(read_round_and_round(busy, COUNT))
-            partition = await consumer.consume_partition(ending, 0, 0, Edge.newest)
+            partition = await consumer.consume_partition(ending, 0, 0, Edge.latest)
             async with asyncio.timeout(30):
                 assert [record.offset async for record in partition] == []
             assert (partition.next_offset, partition.last_stable_offset) == (COUNT, COUNT)

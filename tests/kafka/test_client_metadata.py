@@ -201,11 +201,11 @@ async def test_producers_consumers_groups_and_administration_share_one_client(
             AsyncProducer(client) as producer,
             AsyncProducer(client) as other,
             Consumer(client) as consumer,
-            ConsumerGroup(client, group, GroupSettings(no_offset=NoOffset.oldest)) as member,
+            ConsumerGroup(client, group, GroupSettings(no_offset=NoOffset.earliest)) as member,
         ):
             await deliver(producer, name, b"first")
             await deliver(other, name, b"second")
-            partition = await consumer.consume_partition(name, 0, Edge.oldest, Edge.newest)
+            partition = await consumer.consume_partition(name, 0, Edge.earliest, Edge.latest)
             assert [record.value async for record in partition] == [b"first", b"second"]
             await Deadline.after(PATIENT).wait_for(member.consume([name], Handler()), "the group's session")
         assert values == [b"first"]

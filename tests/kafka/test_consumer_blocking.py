@@ -50,7 +50,9 @@ def test_a_range_is_read_from_a_plain_thread(kafka: KafkaCluster, filled: str) -
 
 async def test_a_range_is_read_although_the_threads_own_loop_runs(kafka: KafkaCluster, filled: str) -> None:
     found = [
-        one for columns in read_range(kafka.bootstrap, filled, 0, Edge.oldest, Edge.newest) for one in offsets(columns)
+        one
+        for columns in read_range(kafka.bootstrap, filled, 0, Edge.earliest, Edge.latest)
+        for one in offsets(columns)
     ]
     assert found == list(range(2_000))
 
@@ -59,7 +61,7 @@ def test_several_threads_share_one_consumer(kafka: KafkaCluster, filled: str) ->
     with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(3) as threads:
         assert filled in consumer.topics()
         assert consumer.partitions(filled) == [0, 1, 2]
-        ends = consumer.offsets({TopicPartition(filled, number): Edge.newest for number in range(3)})
+        ends = consumer.offsets({TopicPartition(filled, number): Edge.latest for number in range(3)})
         assert set(ends.values()) == {2_000}
 
         def count(partition: int) -> int:
@@ -70,16 +72,16 @@ def test_several_threads_share_one_consumer(kafka: KafkaCluster, filled: str) ->
 
 def test_an_iteration_that_is_left_can_be_begun_again(kafka: KafkaCluster, filled: str) -> None:
     with BlockingConsumer(kafka.bootstrap) as consumer:
-        first = consumer.batches(filled, 0, Edge.oldest, Edge.newest)
+        first = consumer.batches(filled, 0, Edge.earliest, Edge.latest)
         next(first)
         first.close()  # type: ignore[attr-defined]
-        assert sum(columns.count for columns in consumer.columns(filled, 0, Edge.oldest, Edge.newest)) == 2_000
+        assert sum(columns.count for columns in consumer.columns(filled, 0, Edge.earliest, Edge.latest)) == 2_000
 
 
 def test_errors_come_to_the_calling_thread(kafka: KafkaCluster, filled: str) -> None:
     with BlockingConsumer(kafka.bootstrap) as consumer:
         with pytest.raises(KafkaError) as caught:
-            list(consumer.columns("never-made", 0, Edge.oldest, Edge.newest))
+            list(consumer.columns("never-made", 0, Edge.earliest, Edge.latest))
         assert caught.value.code is ErrorCode.unknown_topic_or_partition
     with pytest.raises(Closed):
         consumer.topics()
@@ -90,14 +92,14 @@ def test_waiting_has_an_end_where_nothing_is_produced(kafka: KafkaCluster, fille
         BlockingConsumer(kafka.bootstrap, patience=5.0) as consumer,
         pytest.raises(DeadlineExceeded, match=f"reading {filled}-0"),
     ):
-        list(consumer.columns(filled, 0, Edge.newest, None))
+        list(consumer.columns(filled, 0, Edge.latest, None))
 
 
 def test_waiting_and_closing_have_an_end_where_nobody_answers() -> None:
     begun = time.monotonic()
     settings = ConsumerSettings(metadata_timeout=1.0)
     with BlockingConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
-        list(consumer.columns("any", 0, Edge.oldest, Edge.newest))
+        list(consumer.columns("any", 0, Edge.earliest, Edge.latest))
     assert time.monotonic() - begun < 20  # unless told otherwise it waits for 30 s
 
 
@@ -116,8 +118,8 @@ def test_records_are_read_by_a_plain_loop_from_and_to_anywhere(kafka: KafkaClust
             )
             assert list(records) == []
             assert partition.next_offset == 2_000
-        with consumer.consume_partition(filled, 2, Edge.newest) as partition:
-            assert partition.seek(Edge.oldest) == 0
+        with consumer.consume_partition(filled, 2, Edge.latest) as partition:
+            assert partition.seek(Edge.earliest) == 0
             assert next(partition.records()).offset == 0
 
 
@@ -134,7 +136,7 @@ def test_a_partition_that_one_thread_reads_is_paused_and_closed_by_another(kafka
                 arrived.set()
 
     with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(1) as threads:
-        partition = consumer.consume_partition(filled, 0, Edge.oldest)
+        partition = consumer.consume_partition(filled, 0, Edge.earliest)
         reading = threads.submit(read)
         consumer.pause([TopicPartition(filled, 0)])
         consumer.resume([TopicPartition(filled, 0)])

@@ -38,7 +38,7 @@ async def test_what_compaction_leaves_is_read_to_the_end_with_its_offsets(
 
     async def offsets(start: int) -> list[int]:
         async with Client(cluster.bootstrap) as client, Consumer(client) as consumer:
-            partition = await consumer.consume_partition(name, 0, start, Edge.newest)
+            partition = await consumer.consume_partition(name, 0, start, Edge.latest)
             records = [record async for record in partition]
             assert all(int(record.value or b"") == record.offset for record in records)
             assert partition.next_offset == end

@@ -31,7 +31,7 @@ def produce(servers: str, topic: str, first: int, count: int, partition: int = 0
 
 
 async def read_until(consumer: Consumer, topic: str, partition: int, count: int) -> list[int]:
-    reading = await consumer.consume_partition(topic, partition, Edge.oldest)
+    reading = await consumer.consume_partition(topic, partition, Edge.earliest)
     found: list[int] = []
     async for record in reading:
         found.append(int(record.value or b"-1"))

@@ -90,7 +90,7 @@ async def test_a_replica_in_the_readers_rack_is_read_and_its_leader_when_it_dies
     topic = await asyncio.to_thread(racks.create_topic, "racked", replicas=[[1, 2, 3]])
     produce(racks, topic, 0, 500)
     async with consumer(racks, "racked", rack="rack-2", request_timeout=30.0) as reader:
-        partition = await reader.consume_partition(topic, 0, Edge.oldest)
+        partition = await reader.consume_partition(topic, 0, Edge.earliest)
         assert await take(partition, 500) == list(range(500))
         assert fetched_from(reader, topic) == 2
         for first in range(500, 600, 10):
@@ -118,7 +118,7 @@ async def test_a_frozen_replica_is_left_for_the_leader_before_the_request_times_
     topic = await asyncio.to_thread(racks.create_topic, "frozen", replicas=[[1, 3, 2]])
     produce(racks, topic, 0, 50)
     async with consumer(racks, "frozen", rack="rack-3", request_timeout=250.0) as reader:
-        partition = await reader.consume_partition(topic, 0, Edge.oldest)
+        partition = await reader.consume_partition(topic, 0, Edge.earliest)
         assert await take(partition, 50) == list(range(50))
         await until_fetched_from(reader, topic, 3)
         await asyncio.to_thread(racks.freeze, 3)
@@ -131,7 +131,7 @@ async def test_a_frozen_replica_is_left_for_the_leader_before_the_request_times_
 async def test_leaders_that_move_by_reassignment_cost_a_reader_no_record(racks: KafkaCluster) -> None:
     topic = await asyncio.to_thread(racks.create_topic, "moving", replicas=[[1, 2]])
     async with consumer(racks, "moving") as reader:
-        partition = await reader.consume_partition(topic, 0, Edge.oldest)
+        partition = await reader.consume_partition(topic, 0, Edge.earliest)
         reading = asyncio.create_task(take(partition, 600, 4 * PATIENCE))  # while the leader moves six times
         async with Client(racks.bootstrap) as client:
             for turn, replicas in enumerate([[2, 3], [3, 1], [1, 2], [2, 1], [1, 3], [3, 2]]):
@@ -156,7 +156,7 @@ async def test_records_that_an_unclean_election_took_from_the_log_are_told_or_re
         consumer(racks, "told") as told,
         consumer(racks, "rewound", truncation=Truncation.rewind) as rewound,
     ):
-        partitions = [await one.consume_partition(topic, 0, Edge.oldest) for one in (told, rewound)]
+        partitions = [await one.consume_partition(topic, 0, Edge.earliest) for one in (told, rewound)]
         for partition in partitions:
             assert await take(partition, 100) == list(range(100))
         await asyncio.to_thread(racks.kill, 2)
@@ -185,7 +185,7 @@ async def test_an_idle_reader_asks_twice_a_second(racks: KafkaCluster) -> None:
     topic = await asyncio.to_thread(racks.create_topic, "idle", replicas=[[1]])
     async with consumer(racks, "idle") as reader:
         begun = time.monotonic()
-        await reader.consume_partition(topic, 0, Edge.oldest)
+        await reader.consume_partition(topic, 0, Edge.earliest)
         await asyncio.to_thread(racks.wait_for_request, "idle", "Fetch", 12)
         counted = fetches(racks, "idle").total()
         seconds = time.monotonic() - begun
@@ -198,8 +198,8 @@ async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
 ) -> None:
     name = topic()
     await asyncio.to_thread(produce, kafka, name, 0, 20)
-    async with consumer(kafka) as told, consumer(kafka, recreation=Recreation.oldest) as again:
-        partitions = [await one.consume_partition(name, 0, Edge.oldest) for one in (told, again)]
+    async with consumer(kafka) as told, consumer(kafka, recreation=Recreation.earliest) as again:
+        partitions = [await one.consume_partition(name, 0, Edge.earliest) for one in (told, again)]
         for partition in partitions:
             assert await take(partition, 20) == list(range(20))
         await asyncio.to_thread(kafka.delete_topic, name)
@@ -215,7 +215,7 @@ async def test_a_topic_that_was_made_again_is_told_or_read_from_its_start(
 async def test_a_topic_that_was_deleted_is_told_to_its_reader(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
     name = topic()
     async with consumer(kafka, metadata_timeout=5.0) as reader:
-        partition = await reader.consume_partition(name, 0, Edge.oldest)
+        partition = await reader.consume_partition(name, 0, Edge.earliest)
         await asyncio.to_thread(kafka.delete_topic, name)
         with pytest.raises(KafkaError, match=f"{name}-0"):
             await take(partition, 1)
@@ -242,7 +242,7 @@ async def test_releases_without_fetches_by_topic_id_give_no_record_of_a_topic_ma
     name = await asyncio.to_thread(cluster.create_topic)
     await asyncio.to_thread(produce, cluster, name, 0, 20)
     async with consumer(cluster) as reader:
-        partition = await reader.consume_partition(name, 0, Edge.oldest)
+        partition = await reader.consume_partition(name, 0, Edge.earliest)
         assert await take(partition, 20) == list(range(20))
         await asyncio.to_thread(cluster.delete_topic, name)
         await asyncio.to_thread(create_again)

@@ -44,7 +44,7 @@ async def records_of_batches(
         async with asyncio.timeout(30):
             await enough.wait()
         assert [end.error for end in ends] == [None] * acknowledged
-        reading = await consumer.consume_partition(topic, 0, Edge.oldest, Edge.newest)
+        reading = await consumer.consume_partition(topic, 0, Edge.earliest, Edge.latest)
         return [batch.header.records async for batch in reading.batches()]
 
 

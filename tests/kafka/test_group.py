@@ -149,7 +149,7 @@ from ingestd.consumer.group.settings import GroupSettings, NoOffset
 
 async def main(servers, name):
     settings = GroupSettings(session_timeout=1.0, heartbeat_interval=0.2, rebalance_timeout=10.0,
-        auto_commit_interval=0.2, no_offset=NoOffset.oldest)
+        auto_commit_interval=0.2, no_offset=NoOffset.earliest)
     async with Client(servers.split(",")) as client:
         async with ConsumerGroup(client, name, settings).subscribe([name]) as records:
             async for record in records:
@@ -397,7 +397,7 @@ async def test_where_no_offset_is_committed_the_policy_decides(kafka: KafkaClust
     await asyncio.to_thread(produce, kafka.servers, name, 10, 1)
     began: dict[NoOffset, int] = {}
     async with Client([kafka.servers]) as client:
-        for policy in (NoOffset.oldest, NoOffset.newest, NoOffset.error):
+        for policy in (NoOffset.earliest, NoOffset.latest, NoOffset.error):
 
             async def begins(_: ConsumerGroupSession, claim: Claim, policy: NoOffset = policy) -> None:
                 began[policy] = claim.initial_offset
@@ -408,7 +408,7 @@ async def test_where_no_offset_is_committed_the_policy_decides(kafka: KafkaClust
                         await group.consume([name], Script(begins))
                 else:
                     await group.consume([name], Script(begins))
-    assert began == {NoOffset.oldest: 0, NoOffset.newest: 10}
+    assert began == {NoOffset.earliest: 0, NoOffset.latest: 10}
 
 
 async def test_a_paused_partition_is_not_read_and_causes_no_rebalance(

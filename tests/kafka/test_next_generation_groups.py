@@ -229,7 +229,7 @@ async def test_a_handler_cannot_tell_the_protocols_apart(
 ) -> None:
     name = topic(partitions=4)
     settings = GroupSettings(
-        protocol=protocol, assignors=("cooperative-sticky",), no_offset=NoOffset.oldest, heartbeat_interval=0.2
+        protocol=protocol, assignors=("cooperative-sticky",), no_offset=NoOffset.earliest, heartbeat_interval=0.2
     )
     read: Counter[bytes] = Counter()
     done = asyncio.Event()

@@ -52,9 +52,9 @@ async def write(cluster: KafkaCluster, topic: str, codec: Codec, *, idempotent: 
     return ends
 
 
-async def read(cluster: KafkaCluster, topic: str, start: Start = Edge.oldest) -> list[Record]:
+async def read(cluster: KafkaCluster, topic: str, start: Start = Edge.earliest) -> list[Record]:
     async with Client(cluster.bootstrap) as client, OurConsumer(client) as consumer:
-        reading = await consumer.consume_partition(topic, 0, start, Edge.newest)
+        reading = await consumer.consume_partition(topic, 0, start, Edge.latest)
         return [record async for record in reading]
 
 
@@ -91,7 +91,7 @@ async def test_what_librdkafka_writes_in_every_codec_is_read_from_anywhere(kafka
         for key, value, time_ms in RECORDS:
             writer.produce(topic, value, key, partition=0, timestamp=time_ms)
         assert writer.flush(20) == 0
-        for start, first in ((Edge.oldest, 0), (150, 150), (AtTime(NOW + 70), 70)):
+        for start, first in ((Edge.earliest, 0), (150, 150), (AtTime(NOW + 70), 70)):
             records = await read(kafka_of_release, topic, start)
             assert records[0].offset == first
             assert [(record.key, record.value, record.timestamp_ms) for record in records] == RECORDS[first:]
@@ -207,7 +207,7 @@ async def test_a_topic_of_an_old_format_is_written_and_read(
     for codec, topic in topics.items():
         ends = await write(kafka_of_release, topic, codec, idempotent=False)
         assert [(end.base_offset, end.error) for end in ends] == [(n, None) for n in range(len(RECORDS))], codec
-        for start, first in ((Edge.oldest, 0), (150, 150)):
+        for start, first in ((Edge.earliest, 0), (150, 150)):
             records = await read(kafka_of_release, topic, start)
             kept = [(record.offset, record.key, record.value, record.timestamp_ms) for record in records]
             assert kept == [(n, *record) for n, record in enumerate(as_kept(message_format))][first:], codec

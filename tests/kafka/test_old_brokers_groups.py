@@ -37,7 +37,7 @@ async def write(cluster: KafkaCluster, topic: str, first: int) -> None:
 async def read_as_member(cluster: KafkaCluster, group_id: str, topic: str, count: int) -> set[int]:
     """The next `count` records of a group with one member, which then leaves."""
     read: set[int] = set()
-    settings = GroupSettings(no_offset=NoOffset.oldest)
+    settings = GroupSettings(no_offset=NoOffset.earliest)
     async with (
         Client(cluster.bootstrap) as client,
         asyncio.timeout(30),
@@ -78,7 +78,7 @@ async def test_transactions_are_all_or_nothing_with_the_offsets_of_a_group(kafka
             await (producer.commit() if kept else producer.abort())
         async with Consumer(client, ConsumerSettings(isolation=Isolation.read_committed)) as consumer:
             for partition in range(PARTITIONS):
-                reading = await consumer.consume_partition(topic, partition, Edge.oldest)
+                reading = await consumer.consume_partition(topic, partition, Edge.earliest)
                 values = []
                 async with asyncio.timeout(30):
                     async for record in reading:

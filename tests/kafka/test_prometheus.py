@@ -37,7 +37,7 @@ async def test_what_was_done_is_counted_by_topic(kafka: KafkaCluster, topic: Cal
         assert batches == value("producer_acknowledgement_seconds_count")
 
         async with Consumer(client, events=consumer_metrics) as consumer:
-            reading = await consumer.consume_partition(name, 0, Edge.oldest, Edge.newest)
+            reading = await consumer.consume_partition(name, 0, Edge.earliest, Edge.latest)
             assert sum([len(records) async for records in reading.chunks()]) == COUNT
             assert value("consumer_fetched_bytes_total", topic=name) == value(
                 "producer_acknowledged_bytes_total", topic=name
@@ -48,7 +48,7 @@ async def test_what_was_done_is_counted_by_topic(kafka: KafkaCluster, topic: Cal
         group = ConsumerGroup(
             client,
             group_id,
-            GroupSettings(no_offset=NoOffset.oldest),
+            GroupSettings(no_offset=NoOffset.earliest),
             events=GroupMetrics(registry),
             consumer_events=consumer_metrics,
         )

@@ -84,7 +84,7 @@ async def write_and_read(open_client: Client, topic: str) -> None:
             for number in range(100):
                 producer.send(topic, b"%d" % number)
         async with Consumer(connected) as consumer:
-            partition = await consumer.consume_partition(topic, 0, Edge.oldest, Edge.newest)
+            partition = await consumer.consume_partition(topic, 0, Edge.earliest, Edge.latest)
             assert [record.value async for record in partition] == [b"%d" % number for number in range(100)]
 
 
@@ -102,7 +102,7 @@ async def refused(open_client: Client, topic: str, message: str) -> None:
         assert [type(outcome.error) for outcome in outcomes] == [AuthenticationFailed]
         async with Consumer(connected) as consumer:
             with pytest.raises(AuthenticationFailed, match=message):
-                await consumer.consume_partition(topic, 0, Edge.oldest)
+                await consumer.consume_partition(topic, 0, Edge.earliest)
     assert time.monotonic() - begun < PATIENCE / 2
 
 
@@ -231,7 +231,7 @@ async def test_sessions_are_renewed_under_constant_load_and_nothing_is_lost_doub
         AsyncProducer(connected) as producer,
         Consumer(connected) as consumer,
     ):
-        partition = await consumer.consume_partition(topic, 0, Edge.oldest)
+        partition = await consumer.consume_partition(topic, 0, Edge.earliest)
         read: list[int] = []
 
         async def read_all() -> None:
@@ -327,7 +327,7 @@ async def test_what_librdkafka_writes_over_the_same_listener_is_read_here(
         client(secured_kafka, "SASL_SSL", tls=trusting, sasl=RIGHT[mechanism]()) as connected,
         Consumer(connected) as consumer,
     ):
-        partition = await consumer.consume_partition(topic, 0, Edge.oldest, Edge.newest)
+        partition = await consumer.consume_partition(topic, 0, Edge.earliest, Edge.latest)
         assert [record.value async for record in partition] == [b"%d" % number for number in range(10)]
 
 

@@ -150,7 +150,7 @@ class ConsumerGroup:
         member, session = self._member, self._partitions.session
         lag = {} if session is None else session.lag()
         return {
-            "protocol": self._settings.protocol.value,
+            "protocol": GroupProtocol(self._settings.protocol).value,
             "member": None if member is None else member.member.member_id,
             "generation": None if member is None else member.member.generation,
             "assignment": [] if member is None else [str(key) for key in sorted(member.assignment)],
@@ -248,7 +248,7 @@ class ConsumerGroup:
             return ManualSession(
                 client, self._group_id, settings, self._partitions, partitions=chosen, events=self._events
             )
-        session_type = _SESSIONS[settings.protocol]
+        session_type = _SESSIONS[GroupProtocol(settings.protocol)]
         return session_type(client, self._group_id, settings, self._partitions, events=self._events)
 
     async def _follow(self, member: CoordinatorSession) -> None:
@@ -284,9 +284,9 @@ def _fetching(settings: GroupSettings) -> ConsumerSettings:
     return replace(
         settings.consumer,
         rack=rack,
-        out_of_range=OutOfRange(settings.no_offset.value),
+        out_of_range=OutOfRange(NoOffset(settings.no_offset).value),
         truncation=Truncation.rewind,
-        recreation=Recreation.oldest,
+        recreation=Recreation.earliest,
     )
 
 

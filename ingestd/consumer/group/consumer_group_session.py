@@ -273,7 +273,7 @@ class ConsumerGroupSession:
 
     async def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         policy = self._settings.no_offset
-        edge = Edge.oldest if policy is NoOffset.oldest else Edge.newest
+        edge = Edge.earliest if policy is NoOffset.earliest else Edge.latest
         starts: dict[TopicPartition, Start] = {}
         for key, committed in (await self._member.committed(partitions)).items():
             if committed is None and policy is NoOffset.error:

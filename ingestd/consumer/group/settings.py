@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ingestd.checks import check_kinds
+from ingestd.checks import check_kinds, take_names
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.errors import ConfigurationError
 
@@ -29,13 +29,13 @@ class GroupProtocol(Enum):
 class NoOffset(Enum):
     """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`.
 
-    The same where the committed offset is not in the log any more. With `oldest` and `newest` reading also goes on
+    The same where the committed offset is not in the log any more. With `earliest` and `latest` reading also goes on
     where a log was cut or a topic made again, from where it became another; with `error` that is as
     `GroupSettings.consumer` has it.
     """
 
-    oldest = "oldest"
-    newest = "newest"
+    earliest = "earliest"
+    latest = "latest"
     error = "error"
     """`ConsumerGroup.consume` raises `KafkaError` OFFSET_OUT_OF_RANGE."""
 
@@ -44,7 +44,8 @@ class NoOffset(Enum):
 class GroupSettings:
     """How a member takes part in its group. Times are in seconds."""
 
-    protocol: GroupProtocol = GroupProtocol.classic
+    protocol: GroupProtocol | Literal["classic", "consumer"] = GroupProtocol.classic
+    """How members agree with their coordinator: "consumer" is KIP-848's, of Kafka 4.0 and later."""
     assignors: Sequence[str | Assignor] = ("range", "cooperative-sticky")
     """The member's assignors, best first; those of a group need one in common. As Java: one that supports the eager
     protocol only makes the member use that. KIP-848: `remote_assignor` is used in their stead."""
@@ -65,7 +66,8 @@ class GroupSettings:
     """Where this member is: rack-aware assignors prefer partitions with a replica there."""
     auto_commit_interval: float | None = 5.0
     """Marked offsets are committed so often, when partitions are revoked, and on close; None: never by themselves."""
-    no_offset: NoOffset = NoOffset.newest
+    no_offset: NoOffset | Literal["earliest", "latest", "error"] = NoOffset.latest
+    """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`."""
     pattern_interval: float = 60.0
     """How often all topics are looked at for new ones that a pattern matches."""
     request_timeout: float = 10.0
@@ -78,6 +80,7 @@ class GroupSettings:
     def __post_init__(self) -> None:
         if isinstance(self.assignors, str):
             raise ConfigurationError(f"assignors: {self.assignors!r}; expected several, as in ({self.assignors!r},)")
+        take_names(self)
         check_kinds(
             self,
             {

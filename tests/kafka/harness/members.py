@@ -33,7 +33,7 @@ QUICK = GroupSettings(
     heartbeat_interval=0.2,
     rebalance_timeout=30.0,
     auto_commit_interval=0.3,
-    no_offset=NoOffset.oldest,
+    no_offset=NoOffset.earliest,
     pattern_interval=0.3,
 )
 

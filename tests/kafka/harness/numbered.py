@@ -72,7 +72,7 @@ async def consumed(
     """Every value of a topic by our consumer; `trouble` is made when it has started to read."""
 
     async def values(consumer: Consumer, partition: int) -> list[bytes]:
-        reading = await consumer.consume_partition(topic, partition, Edge.oldest, Edge.newest)
+        reading = await consumer.consume_partition(topic, partition, Edge.earliest, Edge.latest)
         return [record.value or b"" async for record in reading]
 
     async with Client(bootstrap) as client, Consumer(client) as consumer:

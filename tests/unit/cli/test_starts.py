@@ -12,8 +12,8 @@ from ingestd.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("beginning", Edge.oldest),
-        ("end", Edge.newest),
+        ("beginning", Edge.earliest),
+        ("end", Edge.latest),
         ("0", 0),
         ("123", 123),
         ("-10", BeforeEnd(10)),

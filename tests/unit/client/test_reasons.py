@@ -26,7 +26,7 @@ ASKING: dict[str, tuple[str, Callable[[Client], Awaitable[Any]]]] = {
     "controller": ("metadata of the cluster", lambda client: client.controller(2)),
     "coordinator": ("coordinator of group g", lambda client: client.coordinator("g", CoordinatorKind.group, 2)),
     "consume_partition": ("metadata of t", lambda client: consumer(client).consume_partition("t", 0, 0)),
-    "offsets": ("metadata of t", lambda client: consumer(client).offsets({TopicPartition("t", 0): Edge.oldest})),
+    "offsets": ("metadata of t", lambda client: consumer(client).offsets({TopicPartition("t", 0): Edge.earliest})),
     "topics": ("topics", lambda client: consumer(client).topics()),
     "create_topics": ("", lambda client: ClusterAdmin(client).create_topics([NewTopic("t")], timeout=2)),
     "list_groups": ("", lambda client: ClusterAdmin(client).list_groups(timeout=2)),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scripted_cluster import Cluster, part
 
+from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
+from ingestd.consumer.settings import Edge
 from ingestd.errors import DeadlineExceeded, IngestdError
 
 if TYPE_CHECKING:
@@ -48,6 +50,15 @@ def test_a_question_that_is_not_answered_in_time_says_why() -> None:
         for ask in (consumer.topics, lambda: consumer.partitions("t"), lambda: consumer.consume_partition("t", 0, 0)):
             with pytest.raises(DeadlineExceeded, match=r"nothing came for 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
                 ask()
+
+
+async def test_the_ends_of_a_log_are_asked_for_by_name() -> None:
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        by_name = await consumer.offsets({TopicPartition("t", 0): "earliest"})
+        assert by_name == await consumer.offsets({TopicPartition("t", 0): Edge.earliest})
+        by_name = await consumer.offsets({TopicPartition("t", 0): "latest"})
+        assert by_name == await consumer.offsets({TopicPartition("t", 0): Edge.latest})
 
 
 async def test_a_read_to_which_nothing_comes_says_what_it_waits_for() -> None:

@@ -91,7 +91,7 @@ def test_a_policy_that_goes_back_hides_none_of_what_comes_then(
     blocking: Blocking, make_batch: Any, read: Callable[[BlockingPartition], list[Any]]
 ) -> None:
     # The log was cut below what was read: the out-of-range policy goes back to its beginning.
-    partition = blocking.open(5, 7, out_of_range=OutOfRange.oldest)
+    partition = blocking.open(5, 7, out_of_range=OutOfRange.earliest)
     blocking.answer(part(0, make_batch(5, [b"a"]), high_watermark=6))
     assert next(partition.columns()).count == 1
     assert partition.next_offset == 6

@@ -285,7 +285,7 @@ async def pushed_when_wanted(cluster, leaders):
 async def test_a_start_at_an_edge_of_a_partition_that_does_not_exist_is_refused():
     cluster = Cluster([1])
     async with cluster.consumer() as consumer:
-        opening = asyncio.create_task(consumer.consume_partition("t", 3, Edge.oldest))
+        opening = asyncio.create_task(consumer.consume_partition("t", 3, Edge.earliest))
         await pushed_when_wanted(cluster, [1])
         with pytest.raises(KafkaError, match="t-3"):
             await opening

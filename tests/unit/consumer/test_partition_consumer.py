@@ -158,7 +158,7 @@ async def test_seeking_drops_what_was_fetched_and_what_is_under_way(make_batch):
         assert asked.offsets == {0: 30}
         asked.answer(part(0, make_batch(30, [b"30"])))
         assert [record.value for record in await take(aiter(partition), 1)] == [b"30"]
-        assert await partition.seek(Edge.oldest) == 12
+        assert await partition.seek(Edge.earliest) == 12
         assert await partition.seek(OffsetAndMetadata(4, 1)) == 4
         while (asked := await cluster.asked()).offsets != {0: 4}:
             asked.answer()

@@ -93,7 +93,7 @@ async def test_a_follower_that_fails_in_any_way_is_left_for_the_leader_and_nothi
 ):
     monkeypatch.setattr(placement, "_REPLICA_PENALTY", 0.2)
     cluster = Cluster([1])
-    async with cluster.consumer(rack="r2", out_of_range=OutOfRange.newest) as consumer:
+    async with cluster.consumer(rack="r2", out_of_range=OutOfRange.latest) as consumer:
         partition = await consumer.consume_partition("t", 0, 0)
         (await cluster.asked()).answer(part(0, preferred=2))
         failing = await cluster.asked()
@@ -338,7 +338,7 @@ async def test_nothing_is_fetched_from_a_position_that_a_policy_gives_up(make_ba
     """Metadata changes while the new offset is being asked for: the partition must not go to its leader before."""
     cluster = Cluster([1])
     cluster.edge = 3
-    async with cluster.consumer(out_of_range=OutOfRange.oldest, recreation=Recreation.oldest) as consumer:
+    async with cluster.consumer(out_of_range=OutOfRange.earliest, recreation=Recreation.earliest) as consumer:
         partition = await consumer.consume_partition("t", 0, 7)
         asked = await cluster.asked()
         cluster.answers_offsets.clear()
@@ -359,7 +359,7 @@ async def test_nothing_is_fetched_from_a_position_that_a_policy_gives_up(make_ba
 async def test_a_reader_that_seeks_meanwhile_is_not_moved_by_the_policy(make_batch):
     cluster = Cluster([1])
     cluster.edge = 3
-    async with cluster.consumer(out_of_range=OutOfRange.oldest) as consumer:
+    async with cluster.consumer(out_of_range=OutOfRange.earliest) as consumer:
         partition = await consumer.consume_partition("t", 0, 7)
         asked = await cluster.asked()
         cluster.answers_offsets.clear()
@@ -412,7 +412,7 @@ async def test_a_topic_that_was_made_again_is_told_once_its_fetch_was_refused(ma
 async def test_a_topic_that_was_made_again_is_read_from_its_start_where_the_policy_says_so(make_batch):
     cluster = Cluster([1])
     cluster.edge = 3
-    async with cluster.consumer(recreation=Recreation.oldest) as consumer:
+    async with cluster.consumer(recreation=Recreation.earliest) as consumer:
         partition = await consumer.consume_partition("t", 0, 0)
         (await cluster.asked()).answer(part(0, make_batch(0, [b"a"] * 20)))
         assert len(await take(partition, 20)) == 20
@@ -430,7 +430,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_start_where_the_poli
 
 async def test_an_end_offset_of_a_topic_that_is_gone_means_nothing_in_the_new_one(make_batch):
     cluster = Cluster([1])
-    async with cluster.consumer(recreation=Recreation.oldest) as consumer:
+    async with cluster.consumer(recreation=Recreation.earliest) as consumer:
         partition = await consumer.consume_partition("t", 0, 0, 10)
         (await cluster.asked()).answer(part(0, error=ErrorCode.unknown_topic_id))
         cluster.metadata.push(snapshot([1], leader_epoch=0, version=2, topic_id=OTHER_TOPIC_ID))

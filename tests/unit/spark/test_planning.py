@@ -28,7 +28,7 @@ class Log:
     def _offset(self, oldest, newest, start):
         if isinstance(start, AtTime):
             return min(max(start.timestamp_ms, oldest), newest)
-        return {Edge.oldest: oldest, Edge.newest: newest}[start]
+        return {Edge.earliest: oldest, Edge.latest: newest}[start]
 
 
 LOG = Log(a=[(0, 100), (50, 80)], b=[(7, 7)], other=[(0, 9)])

@@ -39,7 +39,7 @@ SETTINGS = GroupSettings(
     rebalance_timeout=5.0,
     request_timeout=5.0,
     auto_commit_interval=60.0,
-    no_offset=NoOffset.oldest,
+    no_offset=NoOffset.earliest,
 )
 ALL = [TopicPartition("t", number) for number in range(4)]
 
@@ -288,7 +288,7 @@ async def test_the_final_commit_is_sent_before_the_join_that_gives_the_partition
     member.consume()
     await member.claimed(8)
     assert consumer.asked[-1][ALL[1]] == OffsetAndMetadata(3, 5, "")
-    assert consumer.asked[-1][ALL[0]] is Edge.oldest
+    assert consumer.asked[-1][ALL[0]] is Edge.earliest
 
 
 async def test_marks_of_a_claim_that_is_over_count_for_nothing(
