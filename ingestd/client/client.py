@@ -35,7 +35,21 @@ class _Closable(Protocol):
 
 
 class Client:
-    """The roles of a cluster's brokers, and what its metadata says. Belongs to one event loop.
+    """One cluster: its connections and its metadata, shared by producers, consumers, groups and administration.
+
+    Example:
+        settings = ClientSettings(ConnectionSettings(client_id="billing"))
+        async with Client(["kafka-1:9092"], settings) as client:
+            print(await client.partitions("orders", timeout=10))
+            leader = await client.leader("orders", 0)
+            print(leader.node.host, leader.node.port)
+
+    Belongs to one event loop. TLS and accounts are part of the connection:
+    `ConnectionSettings(tls=TlsSettings(ca_file="ca.pem"), sasl=Scram("user", Secret(file="password")))`; `Plain` and
+    `OAuthBearer` are the other mechanisms. Its methods answer from the metadata where that is known, and ask where not:
+    `timeout`, in seconds, is for all of that, `ClientSettings.metadata_timeout` where it is None. They raise
+    `KafkaError` for what the cluster says, `DeadlineExceeded` with the reason when no broker answered,
+    `AuthenticationFailed`, `Closed`, and `WrongLoop` on another event loop.
 
     Invariants
         Nothing is sent before something is asked for; connections open when they are first used.
@@ -50,7 +64,7 @@ class Client:
         *,
         metadata: MetadataSource | None = None,
     ) -> None:
-        """Take bootstrap addresses, each "host:port". Raises `WrongSetting`, naming the address that is wrong.
+        """Take bootstrap addresses, each "host:port". Raises `ConfigurationError`, naming the address that is wrong.
 
         With `metadata` injected the client makes no metadata request of its own, and needs no address.
         """

@@ -33,9 +33,22 @@ _REQUEST_TIMEOUT = 10.0
 
 
 class Consumer:
-    """Reads partitions of topics. Async context manager; shares the client, and does not close it.
+    """Reads partitions of topics, each from where it is told. Shares a client, which it does not close.
 
-    Belongs to the client's event loop and is not thread-safe; from threads: `BlockingConsumer`.
+    Example:
+        async with Client(["kafka-1:9092"]) as client, Consumer(client) as consumer:
+            for partition in await consumer.partitions("orders"):
+                reading = await consumer.consume_partition("orders", partition, "earliest", "latest")
+                async for record in reading:
+                    print(record.offset, record.key, record.value)
+
+    A start is an offset, "earliest", "latest", `AtTime.of(moment)`, or what a group committed; without an end, reading
+    goes on for ever. A `PartitionConsumer` gives records one by one, in `chunks`, as `columns` or as whole `batches`,
+    each form where the last one stopped; `messages` gives the records of all partitions in turn. Members of a group
+    share partitions and commit offsets: `ConsumerGroup`. Threads without an event loop: `BlockingConsumer`.
+
+    What most programs set, in `ConsumerSettings`: `isolation="read_committed"`, and `out_of_range="earliest"` for a
+    start that retention may have removed.
 
     Invariants
         One partition consumer per partition at a time.
@@ -49,6 +62,7 @@ class Consumer:
         *,
         events: ConsumerEvents | None = None,
     ) -> None:
+        """Asks for nothing yet. `events` hears of fetches and errors, for metrics. Raises `ConfigurationError`."""
         require_client(client)
         self._client = client
         self._settings = require_settings(settings, ConsumerSettings)
@@ -94,7 +108,10 @@ class Consumer:
     async def consume_partitions(
         self, starts: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, PartitionConsumer]:
-        """Read all of these partitions, for ever, or none of them: `consume_partition` for thousands at once."""
+        """Read all of these partitions, for ever, or none of them: `consume_partition` for thousands at once.
+
+        Raises what `consume_partition` raises.
+        """
         return await self._open(starts, {})
 
     def messages(self) -> AsyncIterator[Record]:

@@ -52,8 +52,6 @@ __all__ = ["AsyncProducer"]
 
 _log = logging.getLogger(__name__)
 
-_DEFAULTS: Final = ProducerSettings()
-
 _FLUSH_SECONDS: Final = 30.0
 """What a flush, and a close, may take where the caller does not say."""
 _TRANSACTION_SECONDS: Final = 60.0
@@ -61,7 +59,27 @@ _TRANSACTION_SECONDS: Final = 60.0
 
 
 class AsyncProducer(RecordIntake):
-    """Sends to any number of topics through one client, which stays the caller's to close. Of one event loop.
+    """Sends records to any number of topics. Belongs to one event loop, and shares a client, which it does not close.
+
+    Example:
+        async with Client(["kafka-1:9092"]) as client, AsyncProducer(client) as producer:
+            for number in range(1000):
+                while True:
+                    try:
+                        producer.send("orders", b"%d" % number, key=b"customer-7")
+                        break
+                    except BufferFull:
+                        await producer.room()
+            await producer.flush()
+            sent = await producer.send_and_wait("orders", b"the last one")
+            print(sent.partition, sent.offset)
+
+    `send` is a plain call: the record travels with others, `linger` seconds later at most. `flush`, and leaving the
+    block, wait for all records and raise `SendFailed` where some were not delivered. Who wants each record's end gives
+    `send` a `done`, or calls `send_future`. `send_and_wait` is for a record now and then.
+
+    What most programs set, in `ProducerSettings`: `compression` ("lz4", "zstd:3"), `linger`, `delivery_timeout`,
+    `acks`, `partitioner`. By default it is idempotent and all in-sync replicas acknowledge.
 
     With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are accepted
     within `transaction` alone (or between `begin` and `commit` or `abort`). There a delivery says that a record is in
@@ -76,7 +94,7 @@ class AsyncProducer(RecordIntake):
     def __init__(
         self,
         client: Client,
-        settings: ProducerSettings = _DEFAULTS,
+        settings: ProducerSettings | None = None,
         *,
         identities: IdentitySource | None = None,
         coordinator: TransactionCoordinator | None = None,
@@ -84,8 +102,9 @@ class AsyncProducer(RecordIntake):
     ) -> None:
         """Needs a running loop from the first `send` on; takes no connection and asks for nothing before that.
 
-        A transactional producer asks `coordinator`, the cluster's by default, instead of `identities`. Raises
-        `ConfigurationError` for what is no client, or no `ProducerSettings`.
+        `events` hears what becomes of batches, for metrics. `identities` and `coordinator` are for processes whose
+        producer ids, or transactions, another one looks after. Raises `ConfigurationError` for what is no client, or no
+        `ProducerSettings`.
         """
         require_client(client)
         settings = require_settings(settings, ProducerSettings)

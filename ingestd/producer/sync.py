@@ -89,7 +89,17 @@ class SentMessages(Sequence[SentMessage]):
 
 
 class SyncProducer:
-    """Sends and waits. Thread-safe: any number of threads share it, and their records share batches.
+    """Sends records and waits until they are in the log. For plain threads: any number of them share it.
+
+    Example:
+        with SyncProducer(["kafka-1:9092"]) as producer:
+            sent = producer.send("orders", b"one", key=b"customer-7")
+            print(sent.partition, sent.offset)
+            producer.send_many([OutgoingMessage("orders", b"%d" % number) for number in range(1000)])
+
+    Each call raises what its records failed with. Many records in one `send_many`, or many threads, share batches and
+    requests; one `send` after the other waits for a round trip each. It has a client, a thread and an event loop of its
+    own. TLS and accounts are in `client_settings`, what `AsyncProducer` can be told in `settings`.
 
     With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are sent
     within `transaction` (or between `begin` and `commit` or `abort`). It has one transaction at a time: what any thread
@@ -109,9 +119,10 @@ class SyncProducer:
         *,
         make_client: Callable[[], Client] | None = None,
     ) -> None:
-        """Start the thread; nothing is connected before the first `send`. `make_client` is called on the loop.
+        """Start the thread; nothing is connected before the first `send`. `bootstrap`: addresses, each "host:port".
 
-        Without `settings` nothing lingers: who waits for each record gains nothing from it.
+        Without `settings` nothing lingers: who waits for each record gains nothing from it. `make_client`, called on
+        the loop, makes another client than one of `bootstrap` and `client_settings`. Raises `ConfigurationError`.
         """
         self._closed = False
         self._forked = False
@@ -158,7 +169,11 @@ class SyncProducer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> SentMessage:
-        """Send one record and wait. Raises what it failed with: `KafkaError`, `DeadlineExceeded`, `Closed`."""
+        """Send one record and wait: where it is. The arguments are those of `AsyncProducer.send`.
+
+        Raises what it failed with: `KafkaError`, `DeadlineExceeded` after `delivery_timeout`, `Closed`; `TypeError` for
+        what is not bytes.
+        """
         work = self._producer.send_and_wait(
             topic, value, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
         )

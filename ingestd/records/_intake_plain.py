@@ -249,13 +249,19 @@ class RecordIntake:
         timestamp_ms: int | None = None,
         done: Done | None = None,
     ) -> None:
-        """Accept one record. With `partition` None the partitioner chooses; `timestamp_ms` None is now.
+        """Accept one record. A plain call, which gives None: the record is on its way when it returns.
 
-        A plain call, which gives None: `done` is called with the record's `Delivery`, on the event loop; what fails
-        without it is raised by `flush`. Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid
-        partition, a topic given up for now, or what ended the producer), `ValueError` for a record of 2 GiB and more,
-        `OverflowError` for a timestamp beyond 64 bits, `TypeError` for what is not bytes, `WrongLoop` in another
-        thread. Then the record was not accepted, and `done` is not called.
+        topic: a string. value, key: bytes, or None; a None value deletes its key from a compacted topic.
+        partition: its number; None: the partitioner chooses, by the key where there is one.
+        headers: pairs of a string and bytes, as in [("source", b"web")].
+        timestamp_ms: milliseconds since 1970; None: now.
+        done: called once with the record's `Delivery`, on the event loop; it must neither block nor raise. Without it,
+        `flush` and `close` raise what fails.
+
+        Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
+        or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
+        64 bits, `TypeError` for what is not bytes, `WrongLoop` in another thread. Then the record was not accepted, and
+        `done` is not called.
         """
         if type(value) in _BYTES and type(key) in _BYTES:
             # First everything that may run a caller's code (headers, numbers of other classes), then the batch.

@@ -149,8 +149,17 @@ class ClusterAdmin(
     TransactionAdmin,
     ClusterAdministration,
 ):
-    """Administration through a client's connections. Holds nothing of its own: there is nothing to close.
+    """Topics, partitions, configurations, groups, offsets, ACLs, users, quotas, log directories, features, quorum.
 
+    Example:
+        async with Client(["kafka-1:9092"]) as client:
+            admin = ClusterAdmin(client)
+            for created in await admin.create_topics([NewTopic("orders", partitions=3)]):
+                print(created.topic, created.error or "created")
+            for name, topic in (await admin.describe_topics(["orders"])).items():
+                print(name, len(topic.partitions))
+
+    It works through a client's connections and holds nothing of its own: there is nothing to close.
     `timeout`, in seconds, is for the whole call, retries included. What one item failed with is in its outcome: a
     `KafkaError` is what the cluster said; `ConnectionLost` and `DeadlineExceeded` leave open whether a change took
     effect. What concerns the call as a whole is raised: no broker answered (`ConnectionLost`, `DeadlineExceeded`), none

@@ -62,6 +62,7 @@ class Administration:
     """
 
     def __init__(self, client: Client) -> None:
+        """Asks for nothing yet. Raises `ConfigurationError` for what is no client."""
         require_client(client)
         self._client = client
 

@@ -54,10 +54,26 @@ _MEMBER_SHARE: Final = 0.5
 
 
 class ConsumerGroup:
-    """A member of one group, on one event loop. Async context manager; shares the client, and does not close it.
+    """A member of a group: reads the partitions that it is assigned and commits their offsets. Shares a client.
 
-    `await group.consume(topics, handler)`, in a loop: each turn is one `ConsumerGroupSession`. Between turns, and while
-    handlers are slow, the member stays in the group, up to `max_poll_interval`.
+    Example:
+        settings = GroupSettings(no_offset="earliest")
+        async with Client(["kafka-1:9092"]) as client:
+            async with ConsumerGroup(client, "billing", settings).subscribe(["orders"]) as records:
+                async for record in records:
+                    print(record.topic, record.partition, record.offset, record.value)
+
+    So a record counts as processed when the next one is asked for, and is committed every `auto_commit_interval`
+    seconds, when its partition goes to another member, and at the end.
+
+    For more say, derive from `ConsumerGroupHandler`, whose `consume_claim` runs in a task for each partition:
+    `async for record in claim: …; claim.mark(record)`. Then call `await group.consume(topics, handler)` in a loop: each
+    turn is one `ConsumerGroupSession`. Between turns, and while handlers are slow, the member stays in the group, up to
+    `max_poll_interval`.
+
+    What most programs set, in `GroupSettings`: `no_offset` (where to begin without a committed offset: the default is
+    "latest"), `protocol` ("consumer" is KIP-848's, for Kafka 4.0 and later), `group_instance_id`, and `consumer`, the
+    `ConsumerSettings`. A coordinator that is not reached is waited for; each failed attempt is a warning in the log.
 
     Invariants
         One session at a time; the member outlives it.
@@ -74,6 +90,10 @@ class ConsumerGroup:
         events: GroupEvents | None = None,
         consumer_events: ConsumerEvents | None = None,
     ) -> None:
+        """Joins with the first `consume` or `subscribe`. `events` hears of rebalances and commits, for metrics.
+
+        `consumer_events` hears of fetches. Raises `ConfigurationError`.
+        """
         require_client(client)
         if not is_text(group_id):
             raise ConfigurationError(f"group_id: {group_id!r}; expected a name")
@@ -104,7 +124,10 @@ class ConsumerGroup:
     async def consume_assigned(
         self, partitions: Collection[TopicPartition], handler: ConsumerGroupHandler
     ) -> SessionEnd:
-        """The same for partitions of the caller's own choice: offsets are committed, but there is no membership."""
+        """The same for partitions of the caller's own choice: offsets are committed, but there is no membership.
+
+        Raises what `consume` raises.
+        """
         return await self._consume((), frozenset(require_several("partitions", partitions)), handler)
 
     def subscribe(self, topics: Topics) -> GroupRecords:
