@@ -66,18 +66,14 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     Raises `ConfigurationError`, naming the file.
     """
     files = (settings.ca_file, settings.certificate_file, settings.key_file)
-    stamps = (None if file is None else _stamp(key, file) for key, file in zip(_FILES, files, strict=True))
-    return _context(settings, tuple(stamps))
+    return _context(settings, tuple(None if file is None else _stamp(file) for file in files))
 
 
-_FILES: Final = ("ca_file", "certificate_file", "key_file")
-
-
-def _stamp(key: str, file: Path) -> tuple[int, int, int]:
+def _stamp(file: Path) -> tuple[int, int, int]:
     try:
         found = file.stat()
     except OSError as error:
-        raise ConfigurationError(f"{key}: {file}: can not be read: {error.strerror}") from error
+        raise ConfigurationError(f"{file}: can not be read: {error.strerror}") from error
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

@@ -91,7 +91,7 @@ def test_a_call_without_an_event_loop_says_so() -> None:
 async def test_a_file_that_is_missing_is_said_at_once(tmp_path: Path, key: str) -> None:
     tls = TlsSettings(**{key: tmp_path / "missing.pem"})
     async with Client(["127.0.0.1:9"], ClientSettings(ConnectionSettings(tls=tls))) as client:
-        said = f"{key}: .*missing.pem: can not be read: No such file"
+        said = "missing.pem: can not be read: No such file"
         with pytest.raises(ConfigurationError, match=said):
             await asyncio.wait_for(client.partitions("events", 60), 10)
         async with AsyncProducer(client) as producer:
