@@ -92,7 +92,7 @@ class Properties:
     def producer(self, settings: ProducerSettings) -> ProducerSettings:
         """The settings, changed as was said. Raises `ConfigurationError`, naming the property."""
         given = self._of("producer")
-        codec, level = given.pop("codec", settings.compression.codec.name), given.pop("level", None)
+        codec, level = given.pop("codec", Compression.of(settings.compression).codec.name), given.pop("level", None)
         try:
             if {"compression.type", "compression.level"} & self.values.keys():
                 given["compression"] = Compression.parse(codec, level)

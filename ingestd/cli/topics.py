@@ -196,7 +196,7 @@ def parse_at(text: str) -> int:
         return start.timestamp_ms
     if not isinstance(start, Edge):
         raise ConfigurationError(f"--at {text}: expected `beginning`, `end` or @TIME")
-    return EARLIEST if start is Edge.oldest else LATEST
+    return EARLIEST if start is Edge.earliest else LATEST
 
 
 def parse_configs(entries: Iterable[str]) -> dict[str, str]:
