@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 
 import pytest
+from counted import lines_run
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignor import Assignment, Subscription
@@ -100,12 +100,8 @@ def test_bytes_changed_or_cut_anywhere_give_a_value_or_a_protocol_error() -> Non
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 10_000), (100, 100), (10_000, 1)])
-def test_ten_thousand_partitions_are_written_and_read_in_a_fraction_of_a_second(topics: int, partitions: int) -> None:
+def test_the_work_to_write_and_read_ten_thousand_partitions_is_bounded(topics: int, partitions: int) -> None:
     owned = tuple(TopicPartition(f"topic-{topic}", number) for topic in range(topics) for number in range(partitions))
-    for _ in range(3):  # the garbage of all tests before may be collected in between
-        started = time.process_time()
-        assert decode_assignment(encode_assignment(Assignment(owned))).partitions == owned
-        spent = time.process_time() - started
-        if spent < 0.5:
-            break
-    assert spent < 0.5  # CPU seconds; 0.01 to 0.1 when this was written
+    lines, decoded = lines_run(lambda: decode_assignment(encode_assignment(Assignment(owned))))
+    assert decoded.partitions == owned
+    assert lines < 2_000_000  # 0.1 to 0.8 million, 0.1 CPU seconds at most, when this was written
