@@ -272,6 +272,8 @@ class Generation:
     """Known from an earlier run, and nothing was read of it in this one: what came after it, nobody saw."""
     size: int = 0
     """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
+    sought_again: bool = False
+    """Its content was sought a second time, since a file seemed to have it that the search did not find."""
 
 
 # Commands.

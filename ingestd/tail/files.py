@@ -43,6 +43,8 @@ class Files:
         self._to_look: set[TailFinder] = set()
         self._all_looked = asyncio.Event()
         self._by_inode: dict[int, list[Owned]] = {}
+        self._copies: dict[str, dict[Log, TailFinder]] = {}
+        """By source, the logs that hold copies of it, each with its tail."""
 
     def enter(self, finder: TailFinder) -> None:
         """Tails enter in the order of the configuration."""
@@ -100,3 +102,11 @@ class Files:
         return next(
             (e for e in held if e.generation.phase is Phase.STORED and e.generation.known.file.resembles(file)), None
         )
+
+    def note_copy(self, source: str, finder: TailFinder, log: Log) -> None:
+        """A log of this tail holds a copy of a source's content."""
+        self._copies.setdefault(source, {})[log] = finder
+
+    def take_copies(self, source: str) -> dict[Log, TailFinder]:
+        """The logs that hold copies of a source, with their tails. Its copies are forgotten."""
+        return self._copies.pop(source, {})

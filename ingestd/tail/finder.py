@@ -174,8 +174,6 @@ class TailFinder:
         """How often files were examined that may be copies of what is not told yet."""
         self._recent: dict[str, Log] = {}
         self._buried: dict[str, Log] = {}
-        self._copied: dict[str, set[Log]] = {}
-        """By source, the logs that hold copies of it."""
         self._directories: dict[str, tuple[int, int, int]] = {}
         self._ancestors = {path for root in self._globs.roots for path in _up_from(root)}
         """These lead to the directories of the globs; so do links on the way, and where they lead."""
@@ -213,7 +211,7 @@ class TailFinder:
             self._kin.name(known.path, log.path)
         self._files.note(self, log, generation)
         if known.copy_of:
-            self._copied.setdefault(known.copy_of, set()).add(log)
+            self._files.note_copy(known.copy_of, self, log)
         if known.done:
             self._look_later(position.source, log)
 
@@ -657,20 +655,21 @@ class TailFinder:
 
     def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged
+        finder = self
         doubts = self._doubts.pop(wanted.place.file, 0)
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
                 self._kin.name(log.path, owned.log.path)
                 return  # it was met by another name meanwhile
-            log = owned.log
+            finder, log = owned.finder, owned.log
         if owned is None and wanted.place.links > 1 and self._is_awaited_elsewhere(log, wanted.place.file):
             return  # by another of its names it is of a log that looks for what is older
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
         if examined is None:
             if log.generations:  # events say where it went, or else a search
-                self._search_unseen(log, wanted.place)
+                finder._search_unseen(log, wanted.place)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
             self._doubts[examined.place.file] = doubts + 1
@@ -682,8 +681,8 @@ class TailFinder:
                 self._look(examined.place.path, log.path)
                 return
             self._names.judge(examined.place.path, judged=True)  # what is lost with it is told of its original
-            examined, log = replace(examined, asked=log.path), original
-        self.apply(log, examined)
+            examined, finder, log = replace(examined, asked=log.path), self, original
+        finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._refused.pop(wanted.place.file, None)
 
@@ -825,9 +824,7 @@ class TailFinder:
             case Examine(place):
                 self._want_examination(log, place)
             case Repeat(place, copy):
-                owned = self._files.find(place.file)
-                met_by = self._log(self._log_at(place.path) or log.path) if owned is None else owned.log
-                self.apply(met_by, Repeated(place, copy))
+                self._repeat(log, Repeated(place, copy))
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
@@ -869,16 +866,24 @@ class TailFinder:
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
 
+    def _repeat(self, log: Log, repeated: Repeated) -> None:
+        """Tell the log that knows the copy; if none does, the one of its path."""
+        owned = self._files.find(repeated.place.file)
+        if owned is None:
+            self.apply(self._log(self._log_at(repeated.place.path) or log.path), repeated)
+        else:
+            owned.finder.apply(owned.log, repeated)
+
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
     def _gone(self, generation: Generation, after: str = "") -> None:
         self._awaited.release(generation.known.file)
-        for log in self._copied.pop(generation.source, ()):
+        for log, finder in self._files.take_copies(generation.source).items():
             if after:
-                self._copied.setdefault(after, set()).add(log)
-            self.apply(log, Gone(generation.source, after))
+                self._files.note_copy(after, finder, log)
+            finder.apply(log, Gone(generation.source, after))
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
@@ -887,7 +892,7 @@ class TailFinder:
             owned.finder.apply(owned.log, Taken(generation.known.file))
         self._files.note(self, log, generation)
         if generation.copy_of:
-            self._copied.setdefault(generation.copy_of, set()).add(log)
+            self._files.note_copy(generation.copy_of, self, log)
         self._recent.pop(generation.source, None)
         self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
         self._watch_beside(generation.known.path)

@@ -479,6 +479,10 @@ class Log:
         if found.unavailable or (self._missed and found.at is None and found.rest is None):
             generation.phase = Phase.STORED  # what was missed since the search began may say where it went
             return
+        if self._copies and found.rest is None and not found.intact and not generation.sought_again:
+            generation.sought_again = True  # one of them has its content, and was renamed during the search perhaps
+            yield Seek(generation)
+            return
         seen = generation.size
         if found.at is not None:
             generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
