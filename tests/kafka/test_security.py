@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import time
 import traceback
@@ -371,6 +372,41 @@ def test_the_small_tools_work_over_tls_and_sasl(secured_kafka: SecuredCluster, t
         done = tool(file, *arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, b""), arguments
         assert expected in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [
+        ("TLS", ["security.protocol=ssl"]),
+        ("MUTUAL", ["security.protocol=ssl", "ssl.certificate.location={client}", "ssl.key.location={key}"]),
+        ("SASL_SSL", ["security.protocol=sasl_ssl", "sasl.mechanism=PLAIN", "sasl.password={password}"]),
+        ("SASL_SSL", ["security.protocol=SASL_SSL", "sasl.mechanisms=SCRAM-SHA-256", "sasl.password=@{file}"]),
+        ("SASL_SSL", ["security.protocol=sasl_ssl", "sasl.mechanism=SCRAM-SHA-512", "sasl.password=@env:PASSWORD"]),
+        ("SASL_PLAINTEXT", ["security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN", "sasl.password=@{file}"]),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given[-1],
+)
+def test_the_small_tools_take_security_by_librdkafkas_names(
+    secured_kafka: SecuredCluster, tmp_path: Path, listener: str, told: list[str]
+) -> None:
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text(PASSWORD)
+    certificates = secured_kafka.certificates
+    places = {"file": secret, "client": certificates.client, "key": certificates.client_key}
+    settings = [one.format(password=PASSWORD, **places) for one in told]
+    settings += [] if listener == "SASL_PLAINTEXT" else [f"ssl.ca.location={certificates.ca}"]
+    settings += ["sasl.username=" + USER] if listener.startswith("SASL") else []
+    command = [*ingestd(), "topics", "list", "-b", secured_kafka.listener(listener), "-m", "60"]
+    command += [word for setting in settings for word in ("-X", setting)]
+    environment = {**os.environ, "PASSWORD": PASSWORD}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    refused = [*command, "-X", "sasl.password=" + WRONG]
+    if listener.startswith("SASL"):
+        done = subprocess.run(refused, env=environment, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 1
+        assert WRONG not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("arguments", [("consume", "-t", "x", "-e"), ("topics", "list"), ("produce", "-t", "x")])
