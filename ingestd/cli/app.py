@@ -34,6 +34,10 @@ def ingestd() -> None:
 ingestd.add_command(topics)
 ingestd.add_command(groups)
 
+_FORMAT = (
+    r"As in '%p %o %k: %s\n'. %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value, %h headers, "
+    r"%K and %S lengths of key and value, %R the value's in binary."
+)
 of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 
 
@@ -57,10 +61,10 @@ def run(config: Path, once: bool) -> None:
 @ingestd.command()
 @configuration_file
 def check(config: Path) -> None:
-    """Say what is wrong with a configuration, without starting anything.
+    """Say what is wrong with a configuration.
 
-    CONFIG is the configuration file (TOML). What this user can not read or write now, and files that a tail does not
-    take, are warnings.
+    CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Files that no tail takes,
+    and what this user can not read or write now, are warnings.
     """
     from ingestd.cli.check import check_directories, warnings
     from ingestd.cli.configured import load_configuration
@@ -85,9 +89,9 @@ def check(config: Path) -> None:
 @ingestd.command()
 @click.argument("name", required=False)
 def example(name: str | None) -> None:
-    """Write an example of a configuration, as in `ingestd example tails > ingestd.toml`.
+    """Write an example of a configuration.
 
-    NAME is one of the examples; without it, they are listed.
+    NAME is one of the examples, as in `ingestd example tails > ingestd.toml`; without it, they are listed.
     """
     from ingestd.cli import examples as verbs
     from ingestd.cli.tables import table
@@ -181,7 +185,7 @@ def produce(
 @ingestd.command()
 @of_topic
 @of_cluster
-@click.option("--partition", "-p", multiple=True, metavar="N", help="As in 3, 0,2 or 4-7; all if not given.")
+@click.option("--partition", "-p", multiple=True, metavar="N", help="Partitions, as in 3, 0,2 or 4-7; else all.")
 @click.option(
     "--offset", "-o", default="beginning", help="beginning, end, N, -N (the last N of each partition), or @TIME."
 )
@@ -189,7 +193,7 @@ def produce(
 @click.option("--exit-at-end", "-e", is_flag=True, help="Exit at the present end.")
 @click.option("--output", type=click.Choice(["raw", "json"]), default="raw", help="Values, or a JSON object a record.")
 @click.option("-J", "as_json", is_flag=True, help="The same as --output json.")
-@click.option("--format", "-f", "form", help=r"As kcat's: %t %p %o %T %k %s %h %K %S %R, and \n: '%p %o %k: %s\n'.")
+@click.option("--format", "-f", "form", help=_FORMAT)
 @click.option("--delimiter", "-D", default=r"\n", help="What follows each raw value.")
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Write keys too, with TEXT between key and value.")
 @click.option("--show-null", "-Z", is_flag=True, help="Write NULL, not nothing, for a key or value that is null.")
@@ -238,7 +242,7 @@ def consume(
 @click.option("--internal", is_flag=True, help="Kafka's own topics as well.")
 @shown_as
 def metadata(names: Sequence[str], access: ClusterAccess, internal: bool, output: Shape | None) -> None:
-    """Show the cluster's brokers, and which of them have the partitions of topics.
+    """Show brokers, and where partitions are.
 
     TOPIC is a topic to show; all of them if none is named.
     """

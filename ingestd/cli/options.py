@@ -55,7 +55,7 @@ def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         metavar="NAME=VALUE",
         is_eager=True,
         callback=_list_settings,
-        help="By librdkafka's name for it; or @FILE, with one a line. `-X list` lists them.",
+        help="A setting of the client, by librdkafka's name; or @FILE, with one a line. `-X list` lists them.",
     )
     @functools.wraps(verb)
     def with_access(
@@ -70,6 +70,9 @@ def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         from ingestd.cli.configured import cluster_access
         from ingestd.cli.properties import parse_properties
 
+        if config is not None and config.name.isdecimal() and not config.exists():
+            # kcat has -c for a number of records.
+            raise click.BadParameter(f"{config}: no such file; expected a configuration. -n ends after so many records")
         access = cluster_access(brokers, config, cluster, timeout, parse_properties(settings))
         verb(access=access, **others)
 

@@ -34,8 +34,8 @@ def parse_start(text: str) -> Start | BeforeEnd:
         return Edge.earliest
     if text in ("end", "latest"):
         return Edge.latest
-    if text.startswith("@"):
-        return AtTime(_milliseconds(text[1:], text))
+    if text.startswith(("@", "s@")):  # kcat writes s@
+        return AtTime(_milliseconds(text.partition("@")[2], text))
     try:
         number = int(text)
     except ValueError:

@@ -114,6 +114,10 @@ def test_no_verb_is_misuse_and_shows_those_there_are(
         (["consume", "-t", "x", "-n", "-3"], "'--count' / '-n': -3 is not in the range x>=0"),
         (["consume"], "Missing option '--topic' / '-t'"),
         (["topics", "create"], "Missing argument 'TOPIC'"),
+        (
+            ["consume", "-t", "x", "-c", "10"],
+            "10: no such file; expected a configuration. -n ends after so many",
+        ),
     ],
 )
 def test_misuse_names_option_value_and_what_was_expected(

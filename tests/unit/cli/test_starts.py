@@ -18,6 +18,7 @@ from ingestd.errors import ConfigurationError
         ("123", 123),
         ("-10", BeforeEnd(10)),
         ("@1700000000000", AtTime(1_700_000_000_000)),
+        ("s@1700000000000", AtTime(1_700_000_000_000)),
         ("@2023-11-14T22:13:20Z", AtTime(1_700_000_000_000)),
         ("@2023-11-14T23:13:20.5+01:00", AtTime(1_700_000_000_500)),
     ],
@@ -26,7 +27,7 @@ def test_a_start_as_written(text: str, start: object) -> None:
     assert parse_start(text) == start
 
 
-@pytest.mark.parametrize("text", ["", "begin", "1.5", "@", "@yesterday", "0x10", "9223372036854775808"])
+@pytest.mark.parametrize("text", ["", "begin", "1.5", "@", "@yesterday", "e@1", "0x10", "9223372036854775808"])
 def test_what_is_no_start_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"offset '{text}': expected `beginning`, `end`"):
         parse_start(text)
