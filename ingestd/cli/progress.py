@@ -70,9 +70,8 @@ class StandardError:
     """
 
     def __init__(self) -> None:
-        terminal = os.dup(_STANDARD_ERROR)
-        self._file = os.fdopen(terminal, "w", encoding="utf-8", errors="backslashreplace")
-        self.console = Console(file=self._file)
+        self._terminal = _Terminal(os.fdopen(os.dup(_STANDARD_ERROR), "wb"), "utf-8", "backslashreplace")
+        self.console = Console(file=self._terminal)
         """The terminal."""
         self.lines = _Lines(self.console)
         """What this process writes its log to."""
@@ -91,9 +90,9 @@ class StandardError:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.flush()
-        os.dup2(self._file.fileno(), _STANDARD_ERROR)
-        self._file.close()
+        self._terminal.flush()
+        os.dup2(self._terminal.fileno(), _STANDARD_ERROR)
+        self._terminal.close()
         os.close(self._reading)
         if self._forced is None:
             del os.environ[_COLORS]
@@ -115,6 +114,23 @@ class StandardError:
     def _print(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._childrens.write(os.read(self._reading, _READ_BYTES).decode(errors="backslashreplace"))
+
+
+class _Terminal(io.TextIOWrapper):
+    """A terminal that may be closed: what is written then goes nowhere, and the daemon goes on."""
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class _Lines(io.TextIOBase):
