@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +67,24 @@ async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> 
         topic = ConfigResource(ResourceType.topic, "orders")
         with pytest.raises(UnsupportedVersion, match=r": the embedded broker has no change of configurations yet$"):
             await admin.incremental_alter_configs({topic: [ConfigChange("retention.ms", "1")]})
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "lacking"),
+    [
+        ("consumer_group", "t g 1", "groups"),
+        ("subscription", "t g 1", "groups"),
+        ("exactly_once", "a b 1", "transactions"),
+    ],
+)
+def test_an_example_that_needs_a_kafka_ends_with_what_is_lacking(
+    embedded: BrokerProcess, example: str, arguments: str, lacking: str
+) -> None:
+    program = Path(__file__).parents[1] / "examples" / f"{example}.py"
+    command = [sys.executable, program, embedded.servers, *arguments.split()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].endswith(f": the embedded broker has no {lacking} yet")
 
 
 async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed(
