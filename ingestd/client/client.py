@@ -270,6 +270,7 @@ class Client:
             return
         self._closed = True
         self._stop_listening()
+        self._sections.clear()  # whoever gave them is kept no longer
         deadline = Deadline.after(timeout)
         try:
             if isinstance(self.metadata, _Closable):
@@ -315,5 +316,6 @@ class Client:
         if not 0 <= partition < len(found.partitions):
             found = (await self.metadata.refresh((topic,), deadline.remaining)).topics.get(topic, found)
         if not 0 <= partition < len(found.partitions):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
+            told = f"{topic}-{partition}: the topic has {len(found.partitions)} partitions"
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, told)
         return found.partitions[partition]

@@ -189,7 +189,9 @@ class Consumer:
                 await self._client.metadata.refresh({key.topic for key in unknown}, deadline.remaining)
                 unknown = await self._unknown(unknown, deadline)
             if unknown:
-                raise KafkaError(ErrorCode.unknown_topic_or_partition, str(unknown[0]))
+                count = len(await self._client.partitions(unknown[0].topic, deadline.remaining))
+                told = f"{unknown[0]}: the topic has {count} partitions"
+                raise KafkaError(ErrorCode.unknown_topic_or_partition, told)
             isolation = self._settings.isolation_level
             first = await resolve_offsets(self._client, starts, isolation, deadline.remaining)
             last = await resolve_offsets(self._client, ends, isolation, deadline.remaining) if ends else {}

@@ -113,7 +113,6 @@ class AsyncProducer(RecordIntake):
         super().__init__(self._ledger.allowance)
         self._tasks = TaskOwner()
         self._closing = False
-        self._closed = False
         self._transactions: Transactions | None = None
         self._interceptors = Interceptors(settings.interceptors, self._untold) if settings.interceptors else None
         if settings.transactional_id is not None:
@@ -136,6 +135,7 @@ class AsyncProducer(RecordIntake):
             self._intakes if self._interceptors is None else {},
             self._transactions,
         )
+        self._closed = False
         self._forked: IngestdError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         tell_of_fork(self)
@@ -154,6 +154,11 @@ class AsyncProducer(RecordIntake):
             if error is None:
                 raise
             error.add_note(str(failed))
+
+    def __del__(self) -> None:
+        left = 0 if getattr(self, "_closed", True) else self._ledger.entries
+        if left:
+            _log.warning("producer dropped without close: %d batches were not delivered", left)
 
     @property
     def outstanding(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,17 @@ async def test_what_ends_the_producer_is_raised_for_all_that_it_ended(caplog: py
             await producer.flush()
     assert raised.value.records == {"events": 2}
     assert code(raised.value.error) is ErrorCode.cluster_authorization_failed
+
+
+def test_a_producer_that_is_dropped_with_records_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        cluster = SimulatedCluster(1)
+        producer = producing(cluster, linger=60.0)
+        producer.send("events", b"never sent")
+
+    simulate(work)
+    gc.collect()
+    assert caplog.messages == ["producer dropped without close: 1 batches were not delivered"]
 
 
 @in_simulation
