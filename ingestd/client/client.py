@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ingestd.checks import require_settings
-from ingestd.client.answers import why_no_leader
+from ingestd.client.answers import is_unknown, why_no_leader
 from ingestd.client.brokers import CONTROL, Brokers
 from ingestd.client.coordinators import CoordinatorKind, Coordinators
 from ingestd.client.metadata import NO_LEADER, require_topic_name
@@ -45,11 +45,13 @@ class Client:
             print(leader.node.host, leader.node.port)
 
     Belongs to one event loop. TLS and accounts are part of the connection:
-    `ConnectionSettings(tls=TlsSettings(ca_file="ca.pem"), sasl=Scram("user", Secret(file="password")))`; `Plain` and
-    `OAuthBearer` are the other mechanisms. Its methods answer from the metadata where that is known, and ask where not:
-    `timeout`, in seconds, is for all of that, `ClientSettings.metadata_timeout` where it is None. They raise
-    `KafkaError` for what the cluster says, `DeadlineExceeded` with the reason when no broker answered,
-    `AuthenticationFailed`, `Closed`, and `WrongLoop` on another event loop.
+    `ConnectionSettings(tls=TlsSettings(ca_file=Path("ca.pem")), sasl=Scram("user", Secret(file=Path("password"))))`;
+    `Plain` and `OAuthBearer` are the other mechanisms.
+
+    Its methods answer from the metadata where that is known, and ask where not: `timeout`, in seconds, is for all of
+    that, `ClientSettings.metadata_timeout` where it is None. They raise `KafkaError` for what the cluster says,
+    `DeadlineExceeded` with the reason when no broker answered, `AuthenticationFailed`, `Closed`, and `WrongLoop` on
+    another event loop.
 
     Invariants
         Nothing is sent before something is asked for; connections open when they are first used.
@@ -304,8 +306,8 @@ class Client:
 
     async def _known(self, topic: str, timeout: float | None) -> TopicMetadata:
         found = await self._topic(topic, self._deadline(timeout))
-        if found is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, topic)
+        if found is None or is_unknown(found):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {topic}")
         if not found.partitions:
             raise KafkaError(ErrorCode.leader_not_available if found.error is ErrorCode.none else found.error, topic)
         return found

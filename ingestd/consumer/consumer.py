@@ -15,9 +15,11 @@ from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Backoff, Deadline
+from ingestd.tasks import same_loop
 from ingestd.wire.requests import metadata
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import AsyncIterator, Collection, Mapping
     from types import TracebackType
     from typing import Any
@@ -69,6 +71,7 @@ class Consumer:
         self._opening: set[TopicPartition] = set()
         self._placement = Placement(client, self._settings, events or NoEvents(), locate=self._locate)
         self._merged = MergedReader(self._placement)
+        self._loop: AbstractEventLoop | None = None
         self._closed = False
         self._stop_status = client.add_status("consumer", self.status)
 
@@ -124,16 +127,14 @@ class Consumer:
         return self._merged.stream
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Pause these, where they are being read: they fetch no more until they are resumed."""
-        for key in require_several("partitions", partitions):
-            if (consumer := self._placement.consumers.get(key)) is not None:
-                consumer.pause()
+        """Pause these, where they are being read: they fetch no more until they are resumed. Raises `WrongLoop`."""
+        for consumer in self._read(partitions):
+            consumer.pause()
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume these, where they are being read."""
-        for key in require_several("partitions", partitions):
-            if (consumer := self._placement.consumers.get(key)) is not None:
-                consumer.resume()
+        """Resume these, where they are being read. Raises `WrongLoop`."""
+        for consumer in self._read(partitions):
+            consumer.resume()
 
     def pause_all(self) -> None:
         """Pause every partition that is being read."""
@@ -208,7 +209,14 @@ class Consumer:
         }
         return [key for key in keys if key.partition not in known[key.topic]]
 
+    def _read(self, partitions: Collection[TopicPartition]) -> list[PartitionConsumer]:
+        """Those that are being read. Raises `WrongLoop` in another thread, which could not wake who fetches them."""
+        self._loop = same_loop(self._loop, "the consumer")
+        consumers = self._placement.consumers
+        return [consumers[key] for key in require_several("partitions", partitions) if key in consumers]
+
     def _check_open(self) -> None:
+        self._loop = same_loop(self._loop, "the consumer")
         if self._closed:
             raise Closed("the consumer is closed")
 

@@ -83,7 +83,8 @@ class ProducerSettings:
     connect_timeout: float = 10.0
     """For opening a connection to a leader."""
     metadata_timeout: float = 60.0
-    """How long a topic that the cluster does not know is waited for; a partition that the topic does not have, 10 s."""
+    """How long a topic that the cluster does not know is waited for, at most `delivery_timeout`; a partition that the
+    topic does not have, 10 s."""
     create_topics: bool = True
     """Whether a topic that is missing is created with its first record, where the brokers do that
     (`auto.create.topics.enable`); else its records fail after `metadata_timeout`."""

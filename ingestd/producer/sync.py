@@ -356,9 +356,12 @@ async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -
             places.refuse(error)
         except Exception as error:
             # What is no record at all. Those before it are on their way: they have ended when the caller hears of it.
+            index, wrong = places.given, messages[places.given]
             while places.given < len(messages):
                 places.refuse(error)
             await all_ended
+            if not isinstance(wrong, OutgoingMessage):
+                raise TypeError(f"messages[{index}]: {wrong!r}; expected an OutgoingMessage") from None
             raise
     await all_ended
     if places.failures:

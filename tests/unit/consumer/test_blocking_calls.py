@@ -15,7 +15,7 @@ from scripted_cluster import Cluster, part
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
 from ingestd.consumer.settings import Edge
-from ingestd.errors import DeadlineExceeded, IngestdError
+from ingestd.errors import DeadlineExceeded, IngestdError, WrongLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -50,6 +50,16 @@ def test_a_question_that_is_not_answered_in_time_says_why() -> None:
         for ask in (consumer.topics, lambda: consumer.partitions("t"), lambda: consumer.consume_partition("t", 0, 0)):
             with pytest.raises(DeadlineExceeded, match=r"nothing came for 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
                 ask()
+
+
+async def test_pausing_from_another_thread_is_refused() -> None:
+    cluster = Cluster([1])
+    async with cluster.consumer() as consumer:
+        reading = await consumer.consume_partition("t", 0, 0)
+        for call in (consumer.pause_all, consumer.resume_all):
+            with pytest.raises(WrongLoop, match=r"the consumer was called in thread .* which runs no event loop"):
+                await asyncio.to_thread(call)
+        assert not reading.paused
 
 
 async def test_the_ends_of_a_log_are_asked_for_by_name() -> None:

@@ -71,6 +71,18 @@ def test_where_many_records_are_is_a_sequence() -> None:
             sent[6]
 
 
+@pytest.mark.parametrize("wrong", [b"value", ("events", b"value"), None])
+def test_what_is_no_message_among_many_is_named(wrong: object) -> None:
+    clusters: list[SimulatedCluster] = []
+    with producer_on(clusters) as producer:
+        messages = [OutgoingMessage("events", b"a", partition=0), wrong, OutgoingMessage("events", b"b", partition=0)]
+        with pytest.raises(TypeError, match=r"messages\[1\]: .*; expected an OutgoingMessage"):
+            producer.send_many(messages)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="value: 'text'; expected bytes"):
+            producer.send_many([OutgoingMessage("events", "text")])  # type: ignore[arg-type]
+    assert clusters[0].logs[0].values == [b"a"]
+
+
 def test_many_records_have_the_time_of_the_call_or_the_logs_own() -> None:
     clusters: list[SimulatedCluster] = []
     with producer_on(clusters) as producer:
