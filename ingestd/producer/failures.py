@@ -57,8 +57,8 @@ class Failures:
     """What failed without a `done`, until `take`.
 
     Invariants
-        Every record noted is in the log: at once, or with the next line, which is at most `say` away.
-        Every record noted is in exactly one `SendFailed`.
+        Every record noted is in exactly one `SendFailed`, or is in the log where nobody takes that.
+        One line in the log stands for many records: the next one comes `_PAUSE` seconds later, or with `say`.
     """
 
     def __init__(self) -> None:
@@ -94,4 +94,5 @@ class Failures:
         failed = SendFailed(self._first, self._records)
         self._first = None
         self._records.clear()
+        self._unsaid.clear()
         return failed
