@@ -13,12 +13,15 @@ import pytest
 from ingestd import ConsumerGroup
 from ingestd.client.admin import ClusterAdmin, ConfigChange, ConfigResource, ResourceType
 from ingestd.client.client import Client
+from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import Edge
-from ingestd.errors import BufferFull, UnsupportedVersion
+from ingestd.errors import AuthenticationFailed, BufferFull, UnsupportedVersion
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Codec, Compression
+from ingestd.wire.connection import ConnectionSettings
+from ingestd.wire.sasl.scram import Scram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,3 +155,12 @@ async def test_a_topic_that_is_deleted_and_made_again_begins_at_0(embedded: Brok
             assert [(delivery.error, delivery.base_offset) for delivery in deliveries] == [(None, 0)]
             outcomes = await admin.delete_topics([new_topic])
             assert [outcome.error for outcome in outcomes] == [None]
+
+
+async def test_an_account_for_a_broker_that_has_none_is_refused_at_once(embedded: BrokerProcess) -> None:
+    """It does not know the request at all, which was taken for a lost connection and tried again until the deadline."""
+    settings = ClientSettings(ConnectionSettings(sasl=Scram("user", "password")))
+    async with Client([embedded.servers], settings) as client, AsyncProducer(client) as producer:
+        for asking in (client.partitions("topic", 30), producer.send_and_wait("topic", b"", partition=0)):
+            with pytest.raises(AuthenticationFailed, match="this is not a listener for SASL"):
+                await asyncio.wait_for(asking, 10)

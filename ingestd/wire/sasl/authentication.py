@@ -70,7 +70,9 @@ async def check_no_sasl(broker: str, versions: ApiVersions, ask: Ask) -> None:
 
 
 async def _agree(broker: str, versions: ApiVersions, ask: Ask, mechanism: str) -> None:
-    # Version 0 announces messages outside the protocol's frames. Brokers since 1.0 do not need that.
+    if Api.sasl_handshake not in versions.ranges:
+        raise AuthenticationFailed(f"{broker}: this is not a listener for SASL")
+    # Version 0 announces messages outside the protocol's frames, which brokers have not needed since 1.0.
     version = versions.pick(Api.sasl_handshake, 1, 1)
     answer = await _answer(ask, request_module("sasl_handshake", version).SaslHandshakeRequest(mechanism=mechanism))
     if answer.error_code is ErrorCode.none:
