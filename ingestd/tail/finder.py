@@ -312,7 +312,8 @@ class TailFinder:
 
     async def _look_at_what_waits(self) -> None:
         for log, file in self._awaited.still(time.monotonic()):
-            self.apply(log, Alone(file))
+            if not self._waits_for_its_original(log, file):
+                self.apply(log, Alone(file))
         for log, path in self._awaited.expect():
             self._look(path, log.path)
         self._look_at_troubles()
@@ -322,6 +323,12 @@ class TailFinder:
             if generation is not None:
                 self._look(generation.known.path, None)  # another file there is none of this log's
         await self._in_turns(list(self._logs.values()), self._look_at_log)
+
+    def _waits_for_its_original(self, log: Log, file: FileId) -> bool:
+        """Whether a copy seems to have what its original had before that was truncated, whose end is yet to be told."""
+        copy = log.of(file)
+        original = self._log_of.get(copy.copy_of) if copy is not None and copy.copy_of else None
+        return original is not None and original.may_be_copy(file)
 
     def _look_at_log(self, log: Log) -> None:
         self._seek_missing(log)
@@ -451,13 +458,19 @@ class TailFinder:
         for file, path in changes.moved:
             owned = self._files.find(file)
             if owned is not None:
-                owned.generation.known = owned.generation.known._replace(path=path)
+                owned.finder.renamed(owned.generation, path)
         self._due.deleted += changes.deleted
 
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""
         self._watches.drop(directory)
         self._watch_where_links_lead(directory)
+
+    def renamed(self, generation: Generation, path: str) -> None:
+        """A file of this tail has another path now. The next run looks there for lines that come late."""
+        generation.known = generation.known._replace(path=path)
+        if generation.source in self._recent:
+            self._store(generation)
 
     def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
         for file, path in deleted:

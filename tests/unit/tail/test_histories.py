@@ -336,10 +336,16 @@ class World:
             content,
             len(inode.data) + len(data),
             late,
-            late and not self.machine.up,
+            late and (not self.machine.up or self._is_misplaced(inode)),
             writer.log,
         )
         self.machine.files.write(inode, data, number)
+
+    def _is_misplaced(self, inode: Inode) -> bool:
+        """Whether a file was renamed, and nothing knows that any more since the daemon stopped."""
+        rows = [row for row in self.machine.rows.values() if row.detail["inode"] == inode.number]
+        paths = {entry.path for entry in self.machine.files.entries() if entry.inode is inode}
+        return bool(rows) and paths.isdisjoint(row.detail["path"] for row in rows)
 
     def truncate(self, inode: Inode) -> None:
         self._destroyed(inode)
@@ -447,7 +453,8 @@ class World:
             require(self._said(token.number), f"{token.number} is lost, and nobody says so")
         lost = [token for token in self.machine.tokens.values() if not token.delivered]
         for at, loss in self.machine.losses:
-            unread = codec_of(loss.thing) and not loss.start  # nobody can know whether there was text in it
+            # Nobody can know whether there was text in a compressed file, nor what an unread one was compressed to.
+            unread = not loss.start and (codec_of(loss.thing) or self.compressed)
             if loss.reason != VANISHED and self.clean and not unread:
                 require(any(token.at <= at for token in lost), f"said to be lost, and is not: {loss}")
 
@@ -603,7 +610,9 @@ class World:
         logs = [log for each in self.machine.finders for log in each.finder._logs.values()]
         for file, inode in self.machine.files.inodes.items():
             held = [each for log in logs for each in log.generations if each.known.file.same(file)]
-            inode.seen = min(inode.seen, max((max(each.size, each.known.size) for each in held), default=0))
+            told = max((max(each.size, each.known.size) for each in held), default=0)
+            inode.seen = min(inode.seen, told)
+            self.gone = [token for token in self.gone if token.content[0] is not inode or token.end <= told]
 
     def finish(self) -> None:
         """Everything comes to rest."""
