@@ -32,8 +32,6 @@ _ALIKE_MOST: Final = 64
 _STRANGERS_MOST: Final = 8
 """Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""
 
-_MISSING: Final = (Phase.STORED, Phase.SOUGHT)
-
 
 class Kin:
     """The logs of one tail by what their files are, or may be, called."""
@@ -155,7 +153,7 @@ def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
     next_one = log.stands(file)
     for each in log.generations:
         later = each.known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
-        if next_one and each.phase not in _MISSING and not later:
+        if next_one and not later and not log.misses(each):
             continue
         if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
             yield each

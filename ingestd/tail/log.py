@@ -180,6 +180,11 @@ class Log:
         """Whether this file waits until what is older is found."""
         return file in self._waiting
 
+    def misses(self, generation: Generation) -> bool:
+        """Whether it is looked for. One that was over in the last run already is where it was, as far as is known."""
+        stored = generation.phase is Phase.STORED and not generation.known.done
+        return stored or self._unresolved(generation)
+
     def may_be_copy(self, file: FileId) -> bool:
         """Whether this file seems to have the content of a generation that is looked for, or was truncated."""
         return file in self._copies
@@ -373,6 +378,9 @@ class Log:
             yield from self._replace(original, place, DELETED)
         elif not copy.sure or original.phase is Phase.SOUGHT:
             self._copies[place.file] = place, asked
+            if original.phase is Phase.STORED and not self._unresolved(original):
+                original.phase = Phase.SOUGHT  # it was over in the last run already: else nobody looks where it is
+                yield Seek(original)
         else:
             yield Repeat(place, copy)
 
@@ -487,7 +495,10 @@ class Log:
         if found.at is not None:
             generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
             generation.size = found.at.size
-        if found.at is not None and found.intact:
+        if found.at is not None and found.intact and generation.known.done and found.at.size == generation.position:
+            generation.phase = Phase.DONE
+            yield Keep(generation)
+        elif found.at is not None and found.intact:
             yield self._resume(generation, found.at)
         else:
             if generation.known.witness is None and found.between:
