@@ -115,6 +115,12 @@ class Kin:
                 return False
             return owned.generation.copy_of is None or not log.may_be_copy(file)
 
+        def over(file: FileId) -> Known | None:
+            other = log.of(file)
+            if other is None or other is generation or other.phase not in {Phase.DONE, Phase.STORED}:
+                return None
+            return other.known if other.known.done or other.phase is Phase.DONE else None
+
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
@@ -144,6 +150,7 @@ class Kin:
             log.since,
             log.unseen_since,
             log.new_since,
+            over,
         )
 
 

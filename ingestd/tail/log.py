@@ -210,14 +210,19 @@ class Log:
         if generation is None:
             yield from self._meet(place)
             return
-        if generation.phase is not Phase.STORED or not self._may_have_followers(generation, place, here=here):
+        waits = self._may_be_overwritten(generation, place) or self._may_have_followers(generation, place, here=here)
+        if generation.phase is Phase.STORED and waits:
+            generation.known = generation.known._replace(path=place.path)  # the search begins there
+        else:
             if generation.phase is Phase.STORED and generation.known.done and generation is self.generations[-1]:
                 self._missed = True  # it was over in the last run already
             yield from self._meet_again(generation, place)
-        else:
-            generation.known = generation.known._replace(path=place.path)  # the search begins there
         if here:
             yield from self._supersede()
+
+    def _may_be_overwritten(self, stored: Generation, place: Place) -> bool:
+        """Whether what is sought may have been copied into a file that was over. Else it has lines that came late."""
+        return stored.known.done and place.size > stored.position and self._unsettled
 
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
@@ -535,7 +540,7 @@ class Log:
             after.known = after.known._replace(witness=known.witness, done=True, copy_of="")
             if rest.codec:
                 after.known = after.known._replace(size=known.size)  # of its text
-            if after.phase is Phase.DONE or after.copy_of is not None:  # that may not be looked at yet
+            if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position:
                     after.position = position

@@ -145,6 +145,8 @@ class Search:
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
+    over: Callable[[FileId], Known | None] = field(default=lambda _: None)
+    """What is known of a file, if it is a generation of the same log that was read: its content may be another now."""
 
 
 class Looks:
@@ -324,7 +326,7 @@ class Looks:
             place
             for place in self._rotations(search)
             if not (at is not None and place.file.same(at.file))
-            and not search.taken(place.file)
+            and (not search.taken(place.file) or self._is_overwritten(place, search.over(place.file)))
             and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
         ]
         found.sort(key=lambda place: (os.path.basename(place.path) not in search.names, place.modified), reverse=True)
@@ -390,6 +392,13 @@ class Looks:
         if key not in self._rotated:
             self._rotated[key] = _Moved(search.rotated.walk(lambda _: None, lambda _, __: None))
         return self._rotated[key]
+
+    @classmethod
+    def _is_overwritten(cls, place: Place, known: Known | None) -> bool:
+        """Whether a file that was read has another content by now: that of the next rotation, copied into it."""
+        if known is None or known.witness is None or place.codec or place.modified <= known.modified:
+            return False
+        return not cls._holds(place, known, known.witness.at)
 
     @staticmethod
     def _holds(place: Place, known: Known, position: int) -> bool:

@@ -677,6 +677,33 @@ async def test_the_new_content_may_be_longer_than_the_old_one(follow: Any, log: 
     assert not follower.losses
 
 
+@pytest.mark.parametrize("header", [0, 1])
+async def test_a_copy_that_the_next_rotation_overwrites_in_place_is_its_copy(
+    follow: Any, log: Any, header: int
+) -> None:
+    # `cp a.log a.log.1; : > a.log`: 8 of 14 lines came twice.
+    def rotate() -> None:
+        log.with_name("a.log.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+        append(log, *["#Fields: date time"] * header)
+
+    follower = follow("a.log")
+    append(log, *["#Fields: date time"] * header)
+    lines = iter(map(str, range(100)))
+    for down in (False, False, False, True, False):
+        append(log, next(lines), next(lines))
+        await follower.settle()
+        if down:
+            follower.stop()
+        rotate()
+        append(log, next(lines))
+        if down:
+            follower.start()
+        await follower.settle()
+    headers = ["#Fields: date time"] * 6 * header
+    await follower.reads(*headers, *map(str, range(15)), ordered=False)
+
+
 async def test_a_copy_in_the_making_is_not_sent(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     lines = [f"line {number}" for number in range(50)]
