@@ -5,23 +5,21 @@ A thread of its own runs the event loop, and does only input and output there; d
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
-import threading
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ingestd.checks import require_settings
 from ingestd.client.client import Client
+from ingestd.client.loop_thread import LoopThread, soon
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.decoding import columns_of, records_of
 from ingestd.consumer.settings import ConsumerSettings
-from ingestd.errors import Closed, DeadlineExceeded, IngestdError, UsedAfterFork
+from ingestd.errors import Closed, DeadlineExceeded, UsedAfterFork
 from ingestd.records.batch import check_crc
-from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -36,10 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["BlockingConsumer", "BlockingPartition", "read_range"]
 
 T = TypeVar("T")
-P = ParamSpec("P")
-
-_CLOSE_TIMEOUT = 10.0
-"""Seconds for the loop's thread to end."""
 
 
 class _Call(Protocol):
@@ -134,16 +128,16 @@ class BlockingPartition:
 
     def pause(self) -> None:
         """See `PartitionConsumer.pause`."""
-        self._call(_soon(self._consumer.pause), f"pausing {self._consumer.key}")
+        self._call(soon(self._consumer.pause), f"pausing {self._consumer.key}")
 
     def resume(self) -> None:
         """See `PartitionConsumer.resume`."""
-        self._call(_soon(self._consumer.resume), f"resuming {self._consumer.key}")
+        self._call(soon(self._consumer.resume), f"resuming {self._consumer.key}")
 
     def close(self) -> None:
         """Fetch no more. What is fetched can still be read, then iteration ends. Safe to call at any time."""
         with contextlib.suppress(Closed, UsedAfterFork):
-            self._call(_soon(self._consumer.close), f"closing {self._consumer.key}")
+            self._call(soon(self._consumer.close), f"closing {self._consumer.key}")
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()
@@ -205,19 +199,11 @@ class BlockingConsumer:
         *,
         patience: float = 60.0,
     ) -> None:
-        self._bootstrap = bootstrap
         self._settings = require_settings(settings, ConsumerSettings)
-        self._client_settings = require_settings(client_settings, ClientSettings)
+        client_settings = require_settings(client_settings, ClientSettings)
         self._patience = patience
-        self._ready: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Client, Consumer]]
-        self._ready = concurrent.futures.Future()
-        self._closed = False
-        self._forked = False
-        self._running: set[concurrent.futures.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._work, name="ingestd consumer", daemon=True)
-        self._thread.start()
-        self._loop, self._stop, self._client, self._consumer = self._ready.result(_CLOSE_TIMEOUT)
-        tell_of_fork(self)
+        self._host = LoopThread("consumer")
+        self._client, self._consumer = self._host.begin(_build(bootstrap, self._settings, client_settings))
 
     def topics(self) -> list[str]:
         """See `Consumer.topics`."""
@@ -252,44 +238,34 @@ class BlockingConsumer:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Pause these, where they are being read: they fetch no more until they are resumed."""
-        self._call(_soon(self._consumer.pause, partitions), "pausing")
+        self._call(soon(self._consumer.pause, partitions), "pausing")
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Resume these, where they are being read."""
-        self._call(_soon(self._consumer.resume, partitions), "resuming")
+        self._call(soon(self._consumer.resume, partitions), "resuming")
 
     def pause_all(self) -> None:
         """Pause every partition that is being read."""
-        self._call(_soon(self._consumer.pause_all), "pausing")
+        self._call(soon(self._consumer.pause_all), "pausing")
 
     def resume_all(self) -> None:
         """Resume every partition that is being read."""
-        self._call(_soon(self._consumer.resume_all), "resuming")
+        self._call(soon(self._consumer.resume_all), "resuming")
 
     def status(self) -> dict[str, Any]:
         """See `Consumer.status`."""
-        return self._call(_soon(self._consumer.status), "status")
+        return self._call(soon(self._consumer.status), "status")
 
-    def forked(self) -> None:
-        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
-        self._forked = self._closed = True
+    def close(self, timeout: float = 10.0) -> None:
+        """Close the consumer, the client and the thread in `timeout` seconds, whatever the brokers do.
 
-    def close(self) -> None:
-        """Close the consumer, the client and the thread. Safe to call twice; ends even when no broker answers.
-
-        Raises `DeadlineExceeded` when the thread does not end: something of the caller's own blocks its event loop.
+        Safe to call twice. Raises `DeadlineExceeded` when something of the caller's own blocks its event loop.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._stop.set)
-        if threading.current_thread() is self._thread:  # its garbage collection met what was left of us
-            return
-        self._thread.join(_CLOSE_TIMEOUT)
-        for left in list(self._running):  # came too late for the loop to see it
-            left.cancel()
-        if self._thread.is_alive():
-            raise DeadlineExceeded(f"closing the consumer: its thread did not end within {_CLOSE_TIMEOUT:g} s")
+        self._host.close(partial(_end, self._client, self._consumer, timeout), timeout)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_consumer"):  # it was made
+            self._host.drop(self, partial(_end, self._client, self._consumer, 0.0))
 
     def __enter__(self) -> Self:
         return self
@@ -299,62 +275,26 @@ class BlockingConsumer:
     ) -> None:
         self.close()
 
-    def _work(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-
-    async def _serve(self) -> None:
-        stop = asyncio.Event()
-        async with (
-            Client(self._bootstrap, self._client_settings) as client,
-            Consumer(client, self._settings) as consumer,
-        ):
-            self._ready.set_result((asyncio.get_running_loop(), stop, client, consumer))
-            await stop.wait()
-
     def _why(self) -> str:
         """Why a question is not answered, as far as is known."""
         return self._client.trouble or "no broker has answered it yet"
 
     def _call(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T:
-        if self._forked:
-            work.close()
-            raise UsedAfterFork("the consumer was made before this process was forked; make one here")
-        if self._closed:
-            work.close()
-            raise Closed("the consumer is closed")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise IngestdError(f"{doing}: called in the consumer's own thread, which would wait for itself")
-        try:
-            running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:  # its loop ended since the question above
-            work.close()
-            raise Closed("the consumer was closed meanwhile") from error
-        self._running.add(running)
-        try:
-            return running.result(self._patience)
-        except concurrent.futures.TimeoutError as error:
-            if running.cancel():
-                waited = f"{doing}: nothing came for {self._patience:g} s"
-                raise DeadlineExceeded(f"{waited}; {(why or self._why)()}") from error
-            return running.result()  # it came at the last moment, or failed with such an error of its own
-        except concurrent.futures.CancelledError as error:
-            raise Closed("the consumer was closed meanwhile") from error
-        except BaseException:
-            running.cancel()  # interrupted: it must not take what the next call asks for
-            raise
-        finally:
-            self._running.discard(running)
+        return self._host.call(work, self._patience, doing, why or self._why)
 
 
-async def _soon(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call a function on the event loop of whoever awaits this."""
-    return function(*arguments, **named)
+async def _build(
+    bootstrap: Sequence[str], settings: ConsumerSettings, client_settings: ClientSettings
+) -> tuple[Client, Consumer]:
+    client = Client(bootstrap, client_settings)
+    return client, Consumer(client, settings)
+
+
+async def _end(client: Client, consumer: Consumer, timeout: float) -> None:
+    try:
+        await consumer.close(timeout / 2)
+    finally:
+        await client.close(timeout / 2)
 
 
 def read_range(

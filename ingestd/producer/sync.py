@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from functools import partial
 from operator import eq, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from ingestd.client.client import Client
-from ingestd.errors import BufferFull, Closed, DeadlineExceeded, IngestdError, UsedAfterFork
+from ingestd.client.loop_thread import CLOSE_MARGIN, LoopThread
+from ingestd.errors import BufferFull, IngestdError
 from ingestd.producer.failures import NotSent, SendFailed
 from ingestd.producer.message import OutgoingMessage, SentMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.loops import Places
-from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
     from types import TracebackType
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
@@ -39,9 +35,6 @@ __all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SentMessa
 
 T = TypeVar("T")
 
-_START_SECONDS: Final = 30.0
-_CLOSE_MARGIN: Final = 10.0
-"""Seconds beyond the drain for connections and the loop to end; none of that waits for the network."""
 _TRANSACTION_SECONDS: Final = 60.0
 """What a call about a transaction may take where the caller does not say."""
 
@@ -124,22 +117,10 @@ class SyncProducer:
         Without `settings` nothing lingers: who waits for each record gains nothing from it. `make_client`, called on
         the loop, makes another client than one of `bootstrap` and `client_settings`. Raises `ConfigurationError`.
         """
-        self._closed = False
-        self._forked = False
-        self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        loop = self._loop
-        self._thread = threading.Thread(target=_run, args=(loop,), name="ingestd sync producer", daemon=True)
-        self._thread.start()
         settings = ProducerSettings(linger=0.0) if settings is None else settings
         build = make_client or (lambda: Client(bootstrap, client_settings))
-        try:
-            self._client, self._producer = self._call(_build(build, settings), _START_SECONDS, "starting")
-        except BaseException:
-            self._closed = True
-            self._stop()
-            raise
-        tell_of_fork(self)
+        self._host = LoopThread("producer")
+        self._client, self._producer = self._host.begin(_build(build, settings))
 
     def __enter__(self) -> Self:
         return self
@@ -150,14 +131,8 @@ class SyncProducer:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True):
-            return
-        loop = self._loop
-        self._submit(_end(self._client, self._producer, 0.0)).add_done_callback(
-            lambda _: loop.call_soon_threadsafe(loop.stop)
-        )
-        # Last: where warnings are errors it raises.
-        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        if hasattr(self, "_producer"):  # it was made
+            self._host.drop(self, partial(_end, self._client, self._producer, 0.0))
 
     def send(
         self,
@@ -195,7 +170,7 @@ class SyncProducer:
 
         What fails is raised where it was sent. Raises `DeadlineExceeded`, `Closed`.
         """
-        self._call(self._producer.flush(timeout), timeout + _CLOSE_MARGIN, "flushing")
+        self._call(self._producer.flush(timeout), timeout + CLOSE_MARGIN, "flushing")
 
     # Transactions; each call raises what `AsyncProducer`'s does
 
@@ -264,71 +239,18 @@ class SyncProducer:
         self._transact(work, timeout, "add_message")
 
     def _transact(self, work: Coroutine[Any, Any, object], timeout: float, doing: str) -> None:
-        self._call(work, timeout + _CLOSE_MARGIN, doing)
-
-    def forked(self) -> None:
-        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
-        self._forked = self._closed = True
+        self._call(work, timeout + CLOSE_MARGIN, doing)
 
     def close(self, timeout: float = 30.0) -> None:
         """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice.
 
         An open transaction is aborted. Raises `DeadlineExceeded` where something blocks the thread.
         """
-        if self._forked:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
         # Calls of other threads that are under way end with the records they wait for.
-        try:
-            self._submit(_end(self._client, self._producer, timeout)).result(timeout + _CLOSE_MARGIN)
-        except TimeoutError:
-            raise DeadlineExceeded(f"closing the producer: not done within {timeout + _CLOSE_MARGIN:g} s") from None
-        finally:
-            self._stop()
+        self._host.close(partial(_end, self._client, self._producer, timeout), timeout)
 
     def _call(self, work: Coroutine[Any, Any, T], timeout: float | None, doing: str) -> T:
-        if self._forked:
-            # The lock may have been another thread's when this process was forked.
-            work.close()
-            raise UsedAfterFork("the producer was made before this process was forked; make one here")
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise Closed("the producer is closed")
-            future = self._submit(work)
-        try:
-            return future.result(timeout)
-        except CancelledError:
-            raise Closed(f"{doing}: the producer was closed meanwhile") from None
-        except TimeoutError as error:
-            if isinstance(error, IngestdError):
-                raise
-            future.cancel()
-            raise DeadlineExceeded(f"{doing}: not done within {timeout:g} s") from None
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        # An interceptor may block the thread for good.
-        self._thread.join(_CLOSE_MARGIN)
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread: run the loop until it is stopped, then end what is left of it."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    finally:
-        loop.close()
+        return self._host.call(work, timeout, doing)
 
 
 async def _build(make_client: Callable[[], Client], settings: ProducerSettings) -> tuple[Client, AsyncProducer]:

@@ -45,10 +45,10 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
 
 
 def test_a_question_that_is_not_answered_in_time_says_why() -> None:
-    # "nothing came for 0.2 s" was all that it said of a broker that refuses.
+    # "not done within 0.2 s" was all that it said of a broker that refuses.
     with BlockingConsumer(NOBODY, patience=0.2) as consumer:
         for ask in (consumer.topics, lambda: consumer.partitions("t"), lambda: consumer.consume_partition("t", 0, 0)):
-            with pytest.raises(DeadlineExceeded, match=r"nothing came for 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
+            with pytest.raises(DeadlineExceeded, match=r"not done within 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
                 ask()
 
 
@@ -124,8 +124,8 @@ def test_a_call_in_the_consumers_own_thread_is_refused_and_closing_there_waits_f
                 found.append(error)
         tried.set()
 
-    consumer._loop.call_soon_threadsafe(work)
+    consumer._host._loop.call_soon_threadsafe(work)
     assert tried.wait(PATIENCE)
     assert [type(error) for error in found] == [IngestdError]
-    consumer._thread.join(PATIENCE)
-    assert not consumer._thread.is_alive()
+    consumer._host._thread.join(PATIENCE)
+    assert not consumer._host._thread.is_alive()

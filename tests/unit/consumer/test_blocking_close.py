@@ -16,13 +16,23 @@ def test_closing_ends_although_the_thread_is_blocked(monkeypatch: pytest.MonkeyP
         free.wait()
 
     consumer = BlockingConsumer(["127.0.0.1:9"])
-    monkeypatch.setattr("ingestd.consumer.blocking._CLOSE_TIMEOUT", 0.1)
-    consumer._loop.call_soon_threadsafe(block)
+    monkeypatch.setattr("ingestd.client.loop_thread.CLOSE_MARGIN", 0.1)
+    consumer._host._loop.call_soon_threadsafe(block)
     assert blocked.wait(30)
     try:
         with pytest.raises(DeadlineExceeded, match="closing the consumer"):
-            consumer.close()
+            consumer.close(0.1)
     finally:
         free.set()
-        consumer._thread.join(30)
-    assert not consumer._thread.is_alive()
+        consumer._host._thread.join(30)
+    assert not consumer._host._thread.is_alive()
+
+
+def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
+    # It lived on as long as the process, with its thread and its connections.
+    holder = [BlockingConsumer(["127.0.0.1:9"])]
+    thread = holder[0]._host._thread
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        holder.clear()
+    thread.join(30)
+    assert not thread.is_alive()

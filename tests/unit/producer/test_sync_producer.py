@@ -147,7 +147,7 @@ def test_closing_ends_the_calls_of_other_threads_and_the_thread() -> None:
     producer.close(0.2)
     thread.join(30)
     assert [type(error) for error in raised] == [Closed]
-    assert not producer._thread.is_alive()
+    assert not producer._host._thread.is_alive()
     with pytest.raises(Closed):
         producer.send("events", b"c")
     producer.close()
@@ -171,7 +171,7 @@ def test_closing_ends_although_an_interceptor_blocks_the_thread(monkeypatch: pyt
             free.wait()
             return message
 
-    monkeypatch.setattr("ingestd.producer.sync._CLOSE_MARGIN", 0.1)
+    monkeypatch.setattr("ingestd.client.loop_thread.CLOSE_MARGIN", 0.1)
     producer = producer_on([], ProducerSettings(linger=0.0, interceptors=(Blocking(),)))
     thread = threading.Thread(target=_send_in_vain, args=(producer,))
     thread.start()
@@ -182,9 +182,9 @@ def test_closing_ends_although_an_interceptor_blocks_the_thread(monkeypatch: pyt
     finally:
         free.set()
         thread.join(30)
-        producer._thread.join(30)
+        producer._host._thread.join(30)
     assert not thread.is_alive()
-    assert not producer._thread.is_alive()
+    assert not producer._host._thread.is_alive()
 
 
 def _send_in_vain(producer: SyncProducer) -> None:
@@ -194,7 +194,7 @@ def _send_in_vain(producer: SyncProducer) -> None:
 
 def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
     producer = producer_on([])
-    thread = producer._thread
+    thread = producer._host._thread
     holder = [producer]
     del producer
     with pytest.warns(ResourceWarning, match="unclosed"):

@@ -175,7 +175,7 @@ def test_one_dropped_in_a_transaction_warns_and_its_transaction_is_aborted_or_le
     producer.init_transactions()
     producer.begin()
     producer.send("events", b"a", partition=0)
-    thread = producer._thread
+    thread = producer._host._thread
     holder = [producer]
     del producer
     with pytest.warns(ResourceWarning, match="unclosed"):
