@@ -70,9 +70,6 @@ from ingestd.client.metadata import TopicMetadata as TopicMetadata
 from ingestd.client.metadata import TopicPartition as TopicPartition
 from ingestd.client.settings import ClientSettings as ClientSettings
 from ingestd.client.status import ClientStatus as ClientStatus
-from ingestd.consumer.blocking import BlockingConsumer as BlockingConsumer
-from ingestd.consumer.blocking import BlockingPartition as BlockingPartition
-from ingestd.consumer.blocking import read_range as read_range
 from ingestd.consumer.consumer import Consumer as Consumer
 from ingestd.consumer.events import ConsumerEvents as ConsumerEvents
 from ingestd.consumer.fetched import FetchedBatch as FetchedBatch
@@ -102,6 +99,9 @@ from ingestd.consumer.settings import OutOfRange as OutOfRange
 from ingestd.consumer.settings import Recreation as Recreation
 from ingestd.consumer.settings import Start as Start
 from ingestd.consumer.settings import Truncation as Truncation
+from ingestd.consumer.sync import SyncConsumer as SyncConsumer
+from ingestd.consumer.sync import SyncPartition as SyncPartition
+from ingestd.consumer.sync import read_range as read_range
 from ingestd.errors import AuthenticationFailed as AuthenticationFailed
 from ingestd.errors import BufferFull as BufferFull
 from ingestd.errors import Closed as Closed

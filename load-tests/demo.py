@@ -31,8 +31,8 @@ from accesslog import AccessLog, parse_size
 from ingestd.cli.configured import load_configuration
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.rendering import values_of
-from ingestd.consumer.blocking import BlockingConsumer
 from ingestd.consumer.settings import Edge
+from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import IngestdError
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def _out_of_order(log: RotatedLog, where: bytearray, alone: int, order: array[in
 
 def read_back(bootstrap: list[str]) -> Iterator[Iterator[list[bytes | None]]]:
     """Every partition's values, from its beginning to its present end."""
-    with BlockingConsumer(bootstrap) as consumer:
+    with SyncConsumer(bootstrap) as consumer:
         for partition in consumer.partitions(TOPIC):
             columns = consumer.columns(TOPIC, partition, Edge.earliest, Edge.latest)
             yield (values_of(part.values, part.count) for part in columns)

@@ -47,7 +47,7 @@ class Consumer:
     A start is an offset, "earliest", "latest", `AtTime.of(moment)`, or what a group committed; without an end, reading
     goes on for ever. A `PartitionConsumer` gives records one by one, in `chunks`, as `columns` or as whole `batches`,
     each form where the last one stopped; `messages` gives the records of all partitions in turn. Members of a group
-    share partitions and commit offsets: `ConsumerGroup`. Threads without an event loop: `BlockingConsumer`.
+    share partitions and commit offsets: `ConsumerGroup`. Threads without an event loop: `SyncConsumer`.
 
     What most programs set, in `ConsumerSettings`: `isolation="read_committed"`, and `out_of_range="earliest"` for a
     start that retention may have removed.

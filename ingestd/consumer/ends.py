@@ -10,7 +10,7 @@ the last word is an answer to a fetch of nothing else.
 
 What cannot be known: whether remote storage still has records of an offset, other than by reading them. A read whose
 rest lies there goes on until they come; if none is left (a topic that was compacted before its log went to remote
-storage), it is the reader who must give up, as `BlockingConsumer` does after its `patience`. And whether a broker that
+storage), it is the reader who must give up, as `SyncConsumer` does after its `patience`. And whether a broker that
 does not tell its first local offset (ListOffsets before version 8, or -1 for an answer) has everything at hand. Apache
 Kafka before 3.5 has; of others that speak its protocol nothing but patience tells: more empty answers, over more than a
 second, each of which may be held back longer than the one before.

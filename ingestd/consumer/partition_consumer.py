@@ -40,7 +40,7 @@ class PartitionConsumer:
     iteration ends at the given end offset or after `close`; it raises what ended it otherwise, after what came before.
 
     Belongs to the event loop of its consumer and is not thread-safe; to be read by one task at a time. From threads:
-    `BlockingConsumer`.
+    `SyncConsumer`.
 
     Invariants
         What is handed out is in order of offset, each record at most once, none before the start or from the end on,

@@ -2,7 +2,7 @@
 
     options.py    text to `ReadOptions`; refuses what it does not know
     planning.py   on the driver: offsets to `OffsetRange`s, one for each task
-    source.py     in Spark's Python workers: `BatchReader.read`, a `BlockingConsumer` for each range
+    source.py     in Spark's Python workers: `BatchReader.read`, a `SyncConsumer` for each range
     arrow.py      fetched batches to pyarrow record batches of 10,000 rows, on the columns' own buffers
     pipeline.py   `run`: a configured pipeline, once; committed records only
 

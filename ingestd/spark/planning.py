@@ -42,7 +42,7 @@ class OffsetRange(InputPartition):
 
 
 class Log(Protocol):
-    """What planning asks a cluster; `BlockingConsumer` answers."""
+    """What planning asks a cluster; `SyncConsumer` answers."""
 
     def topics(self) -> list[str]:
         """Every topic that is not internal."""

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ingestd.consumer.blocking import BlockingConsumer
 from ingestd.consumer.settings import ConsumerSettings, OutOfRange
+from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 from ingestd.spark.arrow import record_batches
 from ingestd.spark.options import ReadOptions, parse_options
@@ -84,7 +84,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
-        with BlockingConsumer(self._options.bootstrap, self._settings()) as consumer:
+        with SyncConsumer(self._options.bootstrap, self._settings()) as consumer:
             return plan(self._options, consumer)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -94,7 +94,7 @@ class BatchReader(DataSourceReader):
         """
         if not isinstance(partition, OffsetRange):  # Spark's own placeholder where the plan has no range
             return
-        with BlockingConsumer(self._options.bootstrap, self._settings()) as consumer:
+        with SyncConsumer(self._options.bootstrap, self._settings()) as consumer:
             batches = consumer.batches(partition.topic, partition.partition, partition.start, partition.end)
             try:
                 yield from record_batches(

@@ -91,8 +91,8 @@ def test_columns(kafka: KafkaCluster, filled: str) -> None:
     assert run("columns", kafka.servers, filled) == f"{COUNT} records, the longest value has 9 bytes\n"
 
 
-def test_blocking_consumer(kafka: KafkaCluster, filled: str) -> None:
-    assert run("blocking_consumer", kafka.servers, filled).startswith(f"{COUNT} records, ")
+def test_sync_consumer(kafka: KafkaCluster, filled: str) -> None:
+    assert run("sync_consumer", kafka.servers, filled).startswith(f"{COUNT} records, ")
 
 
 def test_consumer_group(kafka: KafkaCluster, filled: str) -> None:

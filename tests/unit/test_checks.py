@@ -10,7 +10,6 @@ import pytest
 
 from ingestd import (
     AsyncProducer,
-    BlockingConsumer,
     Client,
     ClientCredentials,
     ClientSettings,
@@ -32,6 +31,7 @@ from ingestd import (
     ProducerSettings,
     Scram,
     Secret,
+    SyncConsumer,
     SyncProducer,
     TlsSettings,
     TopicPartition,
@@ -141,13 +141,13 @@ def test_addresses_where_a_client_is_expected(kind: Callable[[Any], object]) -> 
         kind(ANY_ADDRESS)
 
 
-@pytest.mark.parametrize("kind", [Client, SyncProducer, BlockingConsumer])
+@pytest.mark.parametrize("kind", [Client, SyncProducer, SyncConsumer])
 def test_one_address_where_several_are_expected(kind: Callable[[Any], object]) -> None:
     with pytest.raises(ConfigurationError, match="bootstrap: expected a list of addresses"):
         kind("127.0.0.1:9")
 
 
-@pytest.mark.parametrize("kind", [Client, SyncProducer, BlockingConsumer])
+@pytest.mark.parametrize("kind", [Client, SyncProducer, SyncConsumer])
 def test_settings_of_another_class(kind: Callable[[Any, Any], object]) -> None:
     with pytest.raises(ConfigurationError, match="settings: something of class dict; expected a"):
         kind(ANY_ADDRESS, {})

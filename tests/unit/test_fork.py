@@ -11,7 +11,7 @@ from simulated_cluster import SimulatedCluster
 
 from ingestd.client.client import Client
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
+from ingestd.consumer.sync import SyncConsumer, SyncPartition
 from ingestd.errors import UsedAfterFork
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.sync import SyncProducer
@@ -115,8 +115,8 @@ async def test_a_client_is_refused_in_the_child() -> None:
         assert in_child(lambda: alone_ends(client.close())) == "nothing"
 
 
-def test_a_blocking_consumer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
-    with BlockingConsumer(["127.0.0.1:1"]) as consumer:
+def test_a_synchronous_consumer_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
+    with SyncConsumer(["127.0.0.1:1"]) as consumer:
         for question in (consumer.topics, consumer.status, lambda: consumer.partitions("t"), consumer.resume_all):
             assert in_child(question) == UsedAfterFork.__name__
         assert in_child(consumer.close) == "nothing"
@@ -124,8 +124,8 @@ def test_a_blocking_consumer_is_refused_in_the_child_and_goes_on_in_the_parent()
 
 
 def test_a_partition_that_is_read_is_refused_in_the_child_but_for_its_close() -> None:
-    with BlockingConsumer(["127.0.0.1:1"]) as consumer:
-        partition = BlockingPartition(_Reading(), consumer._call, check_crcs=True)  # type: ignore[arg-type]
+    with SyncConsumer(["127.0.0.1:1"]) as consumer:
+        partition = SyncPartition(_Reading(), consumer._call, check_crcs=True)  # type: ignore[arg-type]
         assert in_child(lambda: next(partition.batches())) == UsedAfterFork.__name__
         assert in_child(partition.pause) == UsedAfterFork.__name__
         assert in_child(partition.close) == "nothing"

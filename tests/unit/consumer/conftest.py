@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ATTRIBUTES = Struct(">h")
 _ATTRIBUTES_AT = 21
 _CONTROL = 0x20
-WITH_THREADS = {"test_blocking_calls.py"}
+WITH_THREADS = {"test_sync_calls.py"}
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, type[asyncio.AbstractEventLoop]]:

@@ -1,4 +1,4 @@
-"""What a blocking reader hands out where a policy goes back, and how it counts what nobody is handed."""
+"""What a synchronous reader hands out where a policy goes back, and how it counts what nobody is handed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from scripted_cluster import Cluster, part
 from simulated_clock import SimulatedClockLoop
 
-from ingestd.consumer.blocking import BlockingPartition
 from ingestd.consumer.settings import Isolation, OutOfRange
+from ingestd.consumer.sync import SyncPartition
 from ingestd.errors import DeadlineExceeded, ErrorCode
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ class Blocking:
         self.cluster: Cluster
         self.consumer: Consumer
 
-    def open(self, start: int, end: End = None, **settings: Any) -> BlockingPartition:
-        async def opened() -> BlockingPartition:
+    def open(self, start: int, end: End = None, **settings: Any) -> SyncPartition:
+        async def opened() -> SyncPartition:
             self.cluster = Cluster([1])
             self.consumer = self.cluster.consumer(**settings)
             partition = await self.consumer.consume_partition("t", 0, start, end)
-            return BlockingPartition(partition, self.call, check_crcs=True)
+            return SyncPartition(partition, self.call, check_crcs=True)
 
         return self.loop.run_until_complete(opened())
 
@@ -88,7 +88,7 @@ def simulated_loop() -> Iterator[asyncio.AbstractEventLoop]:
     ids=["records", "columns", "batches"],
 )
 def test_a_policy_that_goes_back_hides_none_of_what_comes_then(
-    blocking: Blocking, make_batch: Any, read: Callable[[BlockingPartition], list[Any]]
+    blocking: Blocking, make_batch: Any, read: Callable[[SyncPartition], list[Any]]
 ) -> None:
     # The log was cut below what was read: the out-of-range policy goes back to its beginning.
     partition = blocking.open(5, 7, out_of_range=OutOfRange.earliest)

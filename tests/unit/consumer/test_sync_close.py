@@ -1,10 +1,10 @@
-"""Closing a blocking consumer ends, whatever holds its thread."""
+"""Closing a synchronous consumer ends, whatever holds its thread."""
 
 import threading
 
 import pytest
 
-from ingestd.consumer.blocking import BlockingConsumer
+from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import DeadlineExceeded
 
 
@@ -15,7 +15,7 @@ def test_closing_ends_although_the_thread_is_blocked(monkeypatch: pytest.MonkeyP
         blocked.set()
         free.wait()
 
-    consumer = BlockingConsumer(["127.0.0.1:9"])
+    consumer = SyncConsumer(["127.0.0.1:9"])
     monkeypatch.setattr("ingestd.client.loop_thread.CLOSE_MARGIN", 0.1)
     consumer._host._loop.call_soon_threadsafe(block)
     assert blocked.wait(30)
@@ -30,7 +30,7 @@ def test_closing_ends_although_the_thread_is_blocked(monkeypatch: pytest.MonkeyP
 
 def test_one_dropped_unclosed_warns_and_takes_its_thread_down() -> None:
     # It lived on as long as the process, with its thread and its connections.
-    holder = [BlockingConsumer(["127.0.0.1:9"])]
+    holder = [SyncConsumer(["127.0.0.1:9"])]
     thread = holder[0]._host._thread
     with pytest.warns(ResourceWarning, match="unclosed"):
         holder.clear()

@@ -1,13 +1,13 @@
-"""Read a topic without an event loop: `python blocking_consumer.py BOOTSTRAP TOPIC`."""
+"""Read a topic without an event loop: `python sync_consumer.py BOOTSTRAP TOPIC`."""
 
 import sys
 
-from ingestd import BlockingConsumer
+from ingestd import SyncConsumer
 
 
 def main(bootstrap: str, topic: str) -> None:
     """Count records and their bytes, batch by batch, decoding nothing."""
-    with BlockingConsumer([bootstrap], patience=30) as consumer:
+    with SyncConsumer([bootstrap], patience=30) as consumer:
         records = size = 0
         for partition in consumer.partitions(topic):
             for batch in consumer.batches(topic, partition, "earliest", "latest"):

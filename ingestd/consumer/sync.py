@@ -1,4 +1,4 @@
-"""Blocking consumer: reads partitions from plain threads, without an event loop of the caller's.
+"""The synchronous consumer: reads partitions from plain threads, without an event loop of the caller's.
 
 A thread of its own runs the event loop, and does only input and output there; decoding happens in the caller's thread.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
-__all__ = ["BlockingConsumer", "BlockingPartition", "read_range"]
+__all__ = ["SyncConsumer", "SyncPartition", "read_range"]
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class _Call(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T: ...
 
 
-class BlockingPartition:
-    """Reads one partition from plain threads. Made by `BlockingConsumer.consume_partition`; context manager, closes.
+class SyncPartition:
+    """Reads one partition from plain threads. Made by `SyncConsumer.consume_partition`; context manager, closes.
 
     One thread at a time may iterate it, in whatever form: each goes on where the last one was left. The other methods
     may be called by any thread meanwhile. Every wait ends after the consumer's `patience`.
@@ -185,7 +185,7 @@ class BlockingPartition:
         self._next_offset = batch.next_offset
 
 
-class BlockingConsumer:
+class SyncConsumer:
     """A `Client` and a `Consumer` behind calls that block. Context manager; may be used by several threads at once.
 
     `patience`: seconds that reading may go without any progress before it raises `DeadlineExceeded`.
@@ -217,16 +217,16 @@ class BlockingConsumer:
         """See `Consumer.offsets`."""
         return self._call(self._consumer.offsets(wanted), "offsets")
 
-    def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> BlockingPartition:
+    def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> SyncPartition:
         """Read a partition from `start` up to `end` (for ever where it is None). See `Consumer.consume_partition`."""
         opening = self._consumer.consume_partition(topic, partition, start, end)
         consumer = self._call(opening, f"opening {topic}-{partition}")
-        return BlockingPartition(consumer, self._call, check_crcs=self._settings.check_crcs)
+        return SyncPartition(consumer, self._call, check_crcs=self._settings.check_crcs)
 
     def batches(self, topic: str, partition: int, start: Start, end: End) -> Iterator[FetchedBatch]:
         """Record batches of one partition, not decoded, from `start` up to `end` (for ever where it is None).
 
-        Raises what `consume_partition` and `BlockingPartition.batches` raise. Close the iterator to end early.
+        Raises what `consume_partition` and `SyncPartition.batches` raise. Close the iterator to end early.
         """
         with self.consume_partition(topic, partition, start, end) as reading:
             yield from reading.batches()
@@ -310,7 +310,7 @@ def read_range(
     """Read one partition from `start` up to but without `end`, as columns, with a connection of its own.
 
     Ends at `end` although the last records before it may be control records, aborted, or compacted away. Raises what
-    `BlockingConsumer.columns` raises.
+    `SyncConsumer.columns` raises.
     """
-    with BlockingConsumer(bootstrap, settings, patience=patience) as consumer:
+    with SyncConsumer(bootstrap, settings, patience=patience) as consumer:
         yield from consumer.columns(topic, partition, start, end)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from ingestd.consumer.blocking import BlockingConsumer, read_range
 from ingestd.consumer.settings import ConsumerSettings, Edge, TopicPartition
+from ingestd.consumer.sync import SyncConsumer, read_range
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def test_a_range_is_read_although_the_threads_own_loop_runs(kafka: KafkaCl
 
 
 def test_several_threads_share_one_consumer(kafka: KafkaCluster, filled: str) -> None:
-    with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(3) as threads:
+    with SyncConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(3) as threads:
         assert filled in consumer.topics()
         assert consumer.partitions(filled) == [0, 1, 2]
         ends = consumer.offsets({TopicPartition(filled, number): Edge.latest for number in range(3)})
@@ -71,7 +71,7 @@ def test_several_threads_share_one_consumer(kafka: KafkaCluster, filled: str) ->
 
 
 def test_an_iteration_that_is_left_can_be_begun_again(kafka: KafkaCluster, filled: str) -> None:
-    with BlockingConsumer(kafka.bootstrap) as consumer:
+    with SyncConsumer(kafka.bootstrap) as consumer:
         first = consumer.batches(filled, 0, Edge.earliest, Edge.latest)
         next(first)
         first.close()  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def test_an_iteration_that_is_left_can_be_begun_again(kafka: KafkaCluster, fille
 
 
 def test_errors_come_to_the_calling_thread(kafka: KafkaCluster, filled: str) -> None:
-    with BlockingConsumer(kafka.bootstrap) as consumer:
+    with SyncConsumer(kafka.bootstrap) as consumer:
         with pytest.raises(KafkaError) as caught:
             list(consumer.columns("never-made", 0, Edge.earliest, Edge.latest))
         assert caught.value.code is ErrorCode.unknown_topic_or_partition
@@ -89,7 +89,7 @@ def test_errors_come_to_the_calling_thread(kafka: KafkaCluster, filled: str) -> 
 
 def test_waiting_has_an_end_where_nothing_is_produced(kafka: KafkaCluster, filled: str) -> None:
     with (
-        BlockingConsumer(kafka.bootstrap, patience=5.0) as consumer,
+        SyncConsumer(kafka.bootstrap, patience=5.0) as consumer,
         pytest.raises(DeadlineExceeded, match=f"reading {filled}-0"),
     ):
         list(consumer.columns(filled, 0, Edge.latest, None))
@@ -98,13 +98,13 @@ def test_waiting_has_an_end_where_nothing_is_produced(kafka: KafkaCluster, fille
 def test_waiting_and_closing_have_an_end_where_nobody_answers() -> None:
     begun = time.monotonic()
     settings = ConsumerSettings(metadata_timeout=1.0)
-    with BlockingConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
+    with SyncConsumer(["127.0.0.1:9"], settings) as consumer, pytest.raises(DeadlineExceeded):
         list(consumer.columns("any", 0, Edge.earliest, Edge.latest))
     assert time.monotonic() - begun < 20  # unless told otherwise it waits for 30 s
 
 
 def test_records_are_read_by_a_plain_loop_from_and_to_anywhere(kafka: KafkaCluster, filled: str) -> None:
-    with BlockingConsumer(kafka.bootstrap) as consumer:
+    with SyncConsumer(kafka.bootstrap) as consumer:
         with consumer.consume_partition(filled, 2, 5, 2_000) as partition:
             first = next(iter(partition))
             assert (first.topic, first.partition, first.offset) == (filled, 2, 5)
@@ -135,7 +135,7 @@ def test_a_partition_that_one_thread_reads_is_paused_and_closed_by_another(kafka
             if record.offset == 2_000:
                 arrived.set()
 
-    with BlockingConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(1) as threads:
+    with SyncConsumer(kafka.bootstrap) as consumer, ThreadPoolExecutor(1) as threads:
         partition = consumer.consume_partition(filled, 0, Edge.earliest)
         reading = threads.submit(read)
         consumer.pause([TopicPartition(filled, 0)])
@@ -158,7 +158,7 @@ def test_a_partition_that_one_thread_reads_is_paused_and_closed_by_another(kafka
 
 
 def test_closing_ends_the_wait_of_a_reader_in_another_thread(kafka: KafkaCluster, filled: str) -> None:
-    consumer = BlockingConsumer(kafka.bootstrap)
+    consumer = SyncConsumer(kafka.bootstrap)
     partition = consumer.consume_partition(filled, 0, 2_000)
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(list, partition.records())

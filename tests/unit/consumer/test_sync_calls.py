@@ -1,4 +1,4 @@
-"""What a blocking consumer's calls leave behind when they end early, and from which threads they can be made."""
+"""What a synchronous consumer's calls leave behind when they end early, and from which threads they can be made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from scripted_cluster import Cluster, part
 
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.blocking import BlockingConsumer, BlockingPartition
 from ingestd.consumer.settings import Edge
+from ingestd.consumer.sync import SyncConsumer, SyncPartition
 from ingestd.errors import DeadlineExceeded, IngestdError, WrongLoop
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
                 raise DeadlineExceeded(doing)
             return outcome
 
-        reading = BlockingPartition(await consumer.consume_partition("t", 0, 0, 2), call, check_crcs=True)
+        reading = SyncPartition(await consumer.consume_partition("t", 0, 0, 2), call, check_crcs=True)
         (await cluster.asked()).answer(part(0, make_batch(0, [b"a", b"b"])))
         with pytest.raises(DeadlineExceeded):
             await asyncio.to_thread(list, reading.records())
@@ -46,7 +46,7 @@ async def test_what_comes_as_the_patience_ends_is_read_by_the_next_call(make_bat
 
 def test_a_question_that_is_not_answered_in_time_says_why() -> None:
     # "not done within 0.2 s" was all that it said of a broker that refuses.
-    with BlockingConsumer(NOBODY, patience=0.2) as consumer:
+    with SyncConsumer(NOBODY, patience=0.2) as consumer:
         for ask in (consumer.topics, lambda: consumer.partitions("t"), lambda: consumer.consume_partition("t", 0, 0)):
             with pytest.raises(DeadlineExceeded, match=r"not done within 0.2 s; .*127\.0\.0\.1:9: Connection refused"):
                 ask()
@@ -103,7 +103,7 @@ def test_an_interrupted_call_waits_no_more() -> None:
             time.sleep(0.001)  # not yet waiting
         signal.pthread_kill(caller, signal.SIGINT)
 
-    with BlockingConsumer(NOBODY, patience=10.0) as consumer:
+    with SyncConsumer(NOBODY, patience=10.0) as consumer:
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             consumer._call(wait(), "waiting")
@@ -112,7 +112,7 @@ def test_an_interrupted_call_waits_no_more() -> None:
 
 def test_a_call_in_the_consumers_own_thread_is_refused_and_closing_there_waits_for_nothing() -> None:
     # A generator in a reference cycle is closed by whichever thread collects it.
-    consumer = BlockingConsumer(NOBODY)
+    consumer = SyncConsumer(NOBODY)
     found: list[IngestdError] = []
     tried = threading.Event()
 
