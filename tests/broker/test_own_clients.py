@@ -62,7 +62,7 @@ async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> 
             async with AsyncProducer(client, ProducerSettings(transactional_id="shop")) as producer:
                 await producer.init_transactions(SECONDS)
         with pytest.raises(UnsupportedVersion, match=r"^join_group: the embedded broker has no groups yet$"):
-            async with ConsumerGroup(client, "billing").subscribe(["orders"]) as records:
+            async with ConsumerGroup(client, "billing") as group, group.subscribe(["orders"]) as records:
                 await anext(aiter(records))
         admin = ClusterAdmin(client)
         with pytest.raises(UnsupportedVersion, match=r"^list_groups: the embedded broker has no groups yet$"):

@@ -12,7 +12,8 @@ async def main(bootstrap: str, topic: str, group_id: str, count: str) -> None:
     settings = GroupSettings(no_offset="earliest")
     async with (
         Client([bootstrap]) as client,
-        ConsumerGroup(client, group_id, settings).subscribe([topic]) as records,
+        ConsumerGroup(client, group_id, settings) as group,
+        group.subscribe([topic]) as records,
     ):
         async for record in records:
             left -= 1

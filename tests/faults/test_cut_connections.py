@@ -190,7 +190,7 @@ async def test_a_group_handles_every_record_whatever_request_is_cut(
         for api in cuts:
             proxies.cut(api, moment)
         feeding = asyncio.create_task(feed())
-        async with ConsumerGroup(client, group_id, settings).subscribe([topic]) as records:
+        async with ConsumerGroup(client, group_id, settings) as group, group.subscribe([topic]) as records:
             async for record in records:
                 handled[record.value] += 1
                 if sent[-1] == b"last" and len(handled) == len(sent):

@@ -96,7 +96,11 @@ async def test_a_group_reads_everything_through_the_coordinators_errors(
             producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
         await producer.flush(20)
         trouble(fake, source, (*apis, Api.find_coordinator, Api.offset_fetch))
-        async with asyncio.timeout(60), ConsumerGroup(client, "group", settings).subscribe([TOPIC]) as records:
+        async with (
+            asyncio.timeout(60),
+            ConsumerGroup(client, "group", settings) as group,
+            group.subscribe([TOPIC]) as records,
+        ):
             async for record in records:
                 read.append(int(record.value or b""))
                 if len(read) % 100 == 50:
@@ -104,7 +108,11 @@ async def test_a_group_reads_everything_through_the_coordinators_errors(
                 if len(set(read)) == 300:
                     break
         assert sorted(set(read)) == list(range(300))
-        async with asyncio.timeout(60), ConsumerGroup(client, "group", settings).subscribe([TOPIC]) as records:
+        async with (
+            asyncio.timeout(60),
+            ConsumerGroup(client, "group", settings) as group,
+            group.subscribe([TOPIC]) as records,
+        ):
             producer.send(TOPIC, b"300", partition=0)
             async for record in records:
                 assert int(record.value or b"") == 300

@@ -151,7 +151,7 @@ async def main(servers, name):
     settings = GroupSettings(session_timeout=1.0, heartbeat_interval=0.2, rebalance_timeout=10.0,
         auto_commit_interval=0.2, no_offset=NoOffset.earliest)
     async with Client(servers.split(",")) as client:
-        async with ConsumerGroup(client, name, settings).subscribe([name]) as records:
+        async with ConsumerGroup(client, name, settings) as group, group.subscribe([name]) as records:
             async for record in records:
                 print(record.partition, record.offset, flush=True)
 
@@ -483,7 +483,7 @@ async def test_records_come_as_one_stream_and_go_on_where_it_was_left(
     seen: list[tuple[int, int]] = []
     async with Client([kafka.servers]) as client:
         for until in (100, 300):
-            async with ConsumerGroup(client, name, quick()).subscribe([name]) as records:
+            async with ConsumerGroup(client, name, quick()) as group, group.subscribe([name]) as records:
                 async for record in records:
                     seen.append((record.partition, record.offset))
                     if len(seen) == until:

@@ -41,7 +41,8 @@ async def read_as_member(cluster: KafkaCluster, group_id: str, topic: str, count
     async with (
         Client(cluster.bootstrap) as client,
         asyncio.timeout(30),
-        ConsumerGroup(client, group_id, settings).subscribe([topic]) as records,
+        ConsumerGroup(client, group_id, settings) as group,
+        group.subscribe([topic]) as records,
     ):
         async for record in records:
             assert record.value is not None

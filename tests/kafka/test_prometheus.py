@@ -53,7 +53,7 @@ async def test_what_was_done_is_counted_by_topic(kafka: KafkaCluster, topic: Cal
             consumer_events=consumer_metrics,
         )
         left = COUNT
-        async with group.subscribe([name]) as records:
+        async with group, group.subscribe([name]) as records:
             async for _ in records:
                 left -= 1
                 if not left:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from ingestd.client.group import OffsetAndMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
+    from ingestd.consumer.settings import Start
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
@@ -131,6 +132,22 @@ class Claim:
         """Records as columns, one value for each record batch."""
         return self._consumer.columns()
 
+    async def take(self) -> Sequence[FetchedBatch] | None:
+        """Wait for what one answer brought, not decoded; None at the end. Not to be mixed with iteration.
+
+        Where reading went back (see above) marks begin anew: they are about what is handed out now.
+        """
+        fetched = await self._consumer.take()
+        if fetched is None:
+            return None
+        if fetched.batches[0].first < self._marked:
+            self._marked = -1
+        return fetched.batches
+
+    async def seek(self, start: Start) -> int:
+        """Go on from another place; the offset that it is. Marks stay: see `reset_offset`. As `PartitionConsumer`'s."""
+        return await self._consumer.seek(start)
+
     # How far the handler is
 
     def mark(self, record: Record, metadata: str = "") -> None:
@@ -145,10 +162,12 @@ class Claim:
         handed_out = self._consumer.committable
         self._mark(handed_out.offset, handed_out.leader_epoch, metadata)
 
-    def mark_offset(self, offset: int, metadata: str = "") -> None:
-        """Say that everything before `offset` is processed."""
-        handed_out = self._consumer.committable
-        self._mark(offset, handed_out.leader_epoch if handed_out.offset == offset else -1, metadata)
+    def mark_offset(self, offset: int, metadata: str = "", *, leader_epoch: int | None = None) -> None:
+        """Say that everything before `offset` is processed. `leader_epoch`: of the record before it, if known."""
+        if leader_epoch is None:
+            handed_out = self._consumer.committable
+            leader_epoch = handed_out.leader_epoch if handed_out.offset == offset else -1
+        self._mark(offset, leader_epoch, metadata)
 
     def reset_offset(self, offset: int, metadata: str = "") -> None:
         """Mark `offset` although that may go back: the next session begins there. This one reads on where it is."""
@@ -164,6 +183,11 @@ class Claim:
             self._marked, self._leader_epoch, self._metadata = offset, leader_epoch, metadata
 
     # What the session does with it
+
+    @property
+    def released(self) -> bool:
+        """Whether the partition was given up: marks count no more."""
+        return self._released
 
     @property
     def uncommitted(self) -> OffsetAndMetadata | None:

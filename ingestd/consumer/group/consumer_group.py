@@ -59,12 +59,13 @@ class ConsumerGroup:
     Example:
         settings = GroupSettings(no_offset="earliest")
         async with Client(["kafka-1:9092"]) as client:
-            async with ConsumerGroup(client, "billing", settings).subscribe(["orders"]) as records:
+            async with ConsumerGroup(client, "billing", settings) as group, group.subscribe(["orders"]) as records:
                 async for record in records:
                     print(record.topic, record.partition, record.offset, record.value)
 
     So a record counts as processed when the next one is asked for, and is committed every `auto_commit_interval`
-    seconds, when its partition goes to another member, and at the end.
+    seconds, when its partition goes to another member, and at the end. Many at once: `GroupRecords.take_chunks` and
+    `take_columns`.
 
     For more say, derive from `ConsumerGroupHandler`, whose `consume_claim` runs in a task for each partition:
     `async for record in claim: …; claim.mark(record)`. Then call `await group.consume(topics, handler)` in a loop: each
@@ -133,9 +134,9 @@ class ConsumerGroup:
     def subscribe(self, topics: Topics) -> GroupRecords:
         """The simple way: `async with group.subscribe(topics) as records: async for record in records: …`.
 
-        Each record is marked when the next one is asked for. Leaving the block closes the group.
+        Each record is marked when the next one is asked for. Leaving the block commits and leaves the group open.
         """
-        return GroupRecords(self, _several(topics))
+        return GroupRecords(self, _several(topics), check_crcs=self._settings.consumer.check_crcs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""

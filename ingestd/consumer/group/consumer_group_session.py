@@ -129,6 +129,18 @@ class ConsumerGroupSession:
         self._member.run_callbacks()
         await self._commit(self._claims.values(), timeout)
 
+    async def commit_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None
+    ) -> None:
+        """Commit these, whatever is marked, and wait for it. They are the next to read. Raises what `commit` raises."""
+        self._member.run_callbacks()
+        deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
+        await deadline.wait_for(self._committing.acquire(), "commit: waiting for the commits before it")
+        try:
+            await self._member.commit(offsets, deadline.remaining)
+        finally:
+            self._committing.release()
+
     def commit_later(self, done: CommitDone | None = None) -> None:
         """Commit what is marked without waiting.
 

@@ -1,61 +1,74 @@
-"""Group records: the records of a group's member as one stream, marked as the reader goes on."""
+"""Group records: the records of a group's member as one stream, one by one or many at once, marked as it is read."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from ingestd.checks import is_of, require_several
+from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.turn import Turn
+from ingestd.errors import Closed, ConfigurationError, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from types import TracebackType
 
+    from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.group.claim import Claim
     from ingestd.consumer.group.consumer_group import ConsumerGroup
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
     from ingestd.consumer.group.session import Topics
+    from ingestd.consumer.settings import Start
+    from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
 __all__ = ["GroupRecords"]
 
-
-class _Chunk:
-    """Records of one claim, in line for the reader."""
-
-    __slots__ = ("begun", "claim", "done", "records")
-
-    def __init__(self, claim: Claim, records: list[Record]) -> None:
-        self.claim = claim
-        self.records: Iterator[Record] = iter(records)
-        self.begun = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+_LEAVE_SECONDS: Final = 10.0
+"""For the session's end when the block is left: the final commit among it."""
 
 
 class GroupRecords(ConsumerGroupHandler):
     """Made by `ConsumerGroup.subscribe`; async context manager and async iterator over records, for one task.
 
-    A record is marked when the next one is asked for, so that one that was not processed to the end is read again;
-    the last one when the block is left without an exception. Partitions take turns, a batch each.
+    `async for` gives records one by one; `take_chunks` and `take_columns` give many at once, by partition; `poll` waits
+    for one with a timeout. Each goes on where the last one stopped. What was given counts as processed when more is
+    asked for, when `commit` is called, and when the block is left without an exception. So what was not processed to
+    the end is read again. Partitions take turns, what one fetch brought each.
+
+    Leaving the block ends the session, with the final commit; the group stays open, for the next `subscribe`.
 
     Invariants
-        A rebalance waits for the record that the reader is at, within the rebalance timeout; what is behind it is
+        What was not given is never marked.
+        A rebalance waits for the reader to ask for more, within the rebalance timeout; what it was not given yet is
         dropped where its partition goes to another member.
-        In line for the reader: at most one batch for each partition.
+        In line for the reader: at most what one fetch brought of each partition.
     """
 
-    def __init__(self, group: ConsumerGroup, topics: Topics) -> None:
+    def __init__(self, group: ConsumerGroup, topics: Topics, *, check_crcs: bool) -> None:
         self._group = group
         self._topics = topics
+        self._check_crcs = check_crcs
         self._tasks = TaskOwner(lambda _: None)  # the reader is told
-        self._line: deque[_Chunk] = deque()
+        self._line: deque[Turn] = deque()
         self._news = asyncio.Event()
-        self._chunk: _Chunk | None = None
+        self._turn: Turn | None = None
+        """What the reader is given records of now."""
         self._last: Record | None = None
+        """The record of it that was given last, by itself."""
+        self._held: list[Turn] = []
+        """What the reader was given many records of at once."""
+        self._paused: set[TopicPartition] = set()
+        self._sought: dict[TopicPartition, Start] = {}
         self._consuming: asyncio.Task[None] | None = None
+        self._left = False
 
     async def __aenter__(self) -> Self:
         self._consuming = self._tasks.start(self._consume(), "consume for a subscription")
@@ -65,11 +78,12 @@ class GroupRecords(ConsumerGroupHandler):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._mark_last()
-        self._end_chunk()
+        self.finish_reading(processed=kind is None)
+        session = self._group.session
         try:
-            await self._group.close()
+            if session is not None and session.claims and self._consuming is not None:
+                session.end(EndReason.cancelled, within=_LEAVE_SECONDS)
+                await asyncio.wait({self._consuming}, timeout=_LEAVE_SECONDS)
         finally:
             await self._tasks.close()
 
@@ -78,58 +92,294 @@ class GroupRecords(ConsumerGroupHandler):
 
     async def __anext__(self) -> Record:
         """The next record. Raises what ended consuming: `KafkaError`, `PollIntervalExceeded`, `CorruptBatch`."""
-        self._mark_last()
-        while True:
-            if self._chunk is not None:
-                record = None if self._chunk.claim.ended else next(self._chunk.records, None)
-                if record is not None:
-                    self._last = record
-                    return record
-                self._end_chunk()
-            await self._next_chunk()
+        if (last := self._last) is not None and (turn := self._turn) is not None:
+            turn.claim.mark(last)
+            record = None if turn.claim.ended else next(turn.rest, None)
+            self._last = record
+            if record is not None:
+                return record
+        try:
+            record = await self._next(None)
+        except Closed:
+            raise StopAsyncIteration from None
+        assert record is not None
+        return record
+
+    async def poll(self, timeout: float = 1.0) -> Record | None:
+        """The next record; None: there was none for `timeout` seconds. Raises what `take_chunks` raises."""
+        return await self._next(Deadline.after(timeout))
+
+    async def take_chunks(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """All records at hand, by partition, up to `max_records`; what other clients call `getmany` or `consume`.
+
+        Waits up to `timeout` seconds for the first; empty: there was none. Raises what ended consuming: `KafkaError`,
+        `PollIntervalExceeded`, `CorruptBatch` (after what came before it); `Closed` after the group's end.
+        """
+        if max_records is not None and max_records < 1:
+            raise ConfigurationError(f"max_records: {max_records}; expected 1 or more, or None")
+        found: dict[TopicPartition, list[Record]] = {}
+        left = sys.maxsize if max_records is None else max_records
+
+        def give(turn: Turn) -> bool:
+            nonlocal left
+            while left and (records := turn.chunk(left)):
+                found.setdefault(turn.claim.key, []).extend(records)
+                left -= len(records)
+            return left > 0
+
+        await self._take(timeout, found, give)
+        return found
+
+    async def take_columns(self, timeout: float = 1.0) -> dict[TopicPartition, list[Columns]]:
+        """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`."""
+        found: dict[TopicPartition, list[Columns]] = {}
+
+        def give(turn: Turn) -> bool:
+            while (columns := turn.columns()) is not None:
+                found.setdefault(turn.claim.key, []).append(columns)
+            return True
+
+        await self._take(timeout, found, give)
+        return found
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit what was given, which counts as processed from now on; or these offsets: the next ones to read.
+
+        `timeout`: seconds, `GroupSettings.commit_timeout` where it is None. Raises `KafkaError`, REBALANCE_IN_PROGRESS
+        among others where the partition was given up meanwhile (its records come again, to its new owner);
+        `IngestdError` for a partition that is not assigned, `DeadlineExceeded`, `Closed`.
+        """
+        session = self._group.session
+        if offsets is not None:
+            explicit = {key: _explicit(key, offset) for key, offset in offsets.items()}
+            for key in explicit:
+                self._claim(key)
+            if session is not None:
+                await session.commit_offsets(explicit, timeout)
+            return
+        given = [turn.claim for turn in self._held if turn.given is not None]
+        if self._turn is not None and self._last is not None:
+            given.append(self._turn.claim)
+        for claim in given:
+            if claim.released:
+                raise KafkaError(ErrorCode.rebalance_in_progress, f"{claim.key} was given up before it was committed")
+        self._mark_given()
+        if session is not None:
+            await session.commit(timeout)
+
+    async def seek(self, partition: TopicPartition, start: Start) -> None:
+        """Go on from another place in `partition`; what was fetched of it, and given and not committed, is forgotten.
+
+        The place counts as marked: the next commit commits it. Raises `IngestdError` for a partition that is not
+        assigned, and what `PartitionConsumer.seek` raises.
+        """
+        claim = self._claim(partition)
+        if claim is None:  # assigned, not begun
+            self._sought[partition] = start
+            return
+        offset = await claim.seek(start)
+        if self._turn is not None and self._turn.claim is claim:
+            self._turn.end()
+            self._turn = self._last = None
+        for turn in [turn for turn in (*self._line, *self._held) if turn.claim is claim]:
+            turn.given = None
+            turn.end()
+        self._line = deque(turn for turn in self._line if turn.claim is not claim)
+        self._held = [turn for turn in self._held if turn.claim is not claim]
+        claim.reset_offset(offset)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Give no records of these, and fetch no more, until they are resumed. Causes no rebalance."""
+        self._group.pause(partitions)
+        self._paused.update(partitions)
+        if (turn := self._turn) is not None and turn.claim.key in self._paused:
+            if self._last is not None:
+                turn.given = OffsetAndMetadata(self._last.offset + 1, self._last.leader_epoch)
+                self._held.append(turn)
+            self._turn = self._last = None
+            turn.begun = False
+            turn.claim.idle = True
+            self._line.appendleft(turn)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Give these again."""
+        self._group.resume(partitions)
+        self._paused.difference_update(require_several("partitions", partitions))
+        self._news.set()
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """What `pause` paused."""
+        return frozenset(self._paused)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are ours now; none before the first rebalance is done, and while everything moves."""
+        session = self._group.session
+        return frozenset() if session is None else session.assignment
 
     async def consume_claim(self, session: ConsumerGroupSession, claim: Claim) -> None:  # noqa: ARG002 - a handler's
-        """See `ConsumerGroupHandler`: brings each batch before the reader."""
+        """See `ConsumerGroupHandler`: brings what each answer brought before the reader."""
+        if (start := self._sought.pop(claim.key, None)) is not None:
+            claim.reset_offset(await claim.seek(start))
         ended = asyncio.ensure_future(claim.wait_ended())
         try:
-            async for records in claim.chunks():
-                chunk = _Chunk(claim, records)
+            while (batches := await claim.take()) is not None:
+                turn = Turn(claim, batches, check_crcs=self._check_crcs)
                 # Nobody works on it until it is its turn; the first in line waits for the reader alone.
-                claim.idle = self._chunk is not None or bool(self._line)
-                self._line.append(chunk)
+                claim.idle = self._turn is not None or bool(self._line) or claim.key in self._paused
+                self._line.append(turn)
                 self._news.set()
-                await asyncio.wait({chunk.done, ended}, return_when=asyncio.FIRST_COMPLETED)
-                if not chunk.begun:
+                await asyncio.wait({turn.done, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if turn.begun:
+                    await turn.done
+                elif claim.ended:
                     return
-                await chunk.done
         finally:
             await end_task(ended)
 
+    def finish_reading(self, *, processed: bool) -> None:
+        """Nothing more is asked for. `processed`: what was given is."""
+        self._left = True
+        if processed:
+            self._mark_given()
+        self._last = None
+        for turn in self._held:
+            turn.given = None
+        self._release()
+        if self._turn is not None:
+            self._turn.end()
+            self._turn = None
+
     async def _consume(self) -> None:
-        while (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
+        while not self._left and (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
             pass
 
-    async def _next_chunk(self) -> None:
-        while not self._line:
+    # What the reader asks
+
+    async def _next(self, deadline: Deadline | None) -> Record | None:
+        self._mark_given()
+        if self._held:
+            self._release()
+        while True:
+            if (turn := self._turn) is not None:
+                record = None if turn.claim.ended else next(turn.rest, None)
+                if record is not None:
+                    self._last = record
+                    return record
+                if not turn.claim.ended and turn.open_next():
+                    continue
+                turn.end()
+                self._turn = None
+            if not await self._some(deadline):
+                return None
+
+    async def _take(self, timeout: float, found: Mapping[TopicPartition, Any], give: Callable[[Turn], bool]) -> None:
+        """Have `give` put into `found` what turns have, until it says that it is enough. Waits for the first."""
+        deadline = Deadline.after(timeout)
+        while not found:
+            self._mark_given()
+            self._release()
+            if self._turn is None and not await self._some(deadline):
+                return
+            for turn in self._turns():
+                try:
+                    if not give(turn):
+                        break
+                except IngestdError:
+                    if not found:
+                        raise
+                    break  # raised by the next call: what came before it is good
+
+    def _turns(self) -> Iterator[Turn]:
+        """The turn in the reader's hands, and those at hand; the last one stays in its hands."""
+        while self._turn is not None or self._begin_next():
+            assert self._turn is not None
+            if self._turn not in self._held:
+                self._held.append(self._turn)
+            yield self._turn
+            self._turn = None
+
+    async def _some(self, deadline: Deadline | None) -> bool:
+        """Wait for a turn, and take it; False: there was none until the deadline, or somebody calls for the reader.
+
+        Raises what ended consuming; `Closed`.
+        """
+        while not self._begin_next():
             assert self._consuming is not None
             if self._consuming.done():
                 self._consuming.result()
-                raise StopAsyncIteration
+                raise Closed("the group is closed")
+            if self._called():
+                return False
             self._news.clear()
-            await self._news.wait()
-        chunk = self._line.popleft()
-        if not chunk.claim.ended:
-            chunk.begun = True
-            chunk.claim.idle = False
-            self._chunk = chunk
+            if deadline is None:
+                await self._news.wait()
+                continue
+            try:
+                await deadline.wait_for(self._news.wait(), "records of a group")
+            except DeadlineExceeded:
+                return self._begin_next()
+        return True
 
-    def _mark_last(self) -> None:
-        if self._last is not None and self._chunk is not None:
-            self._chunk.claim.mark(self._last)
-        self._last = None
+    def _called(self) -> bool:
+        """Whether the reader is wanted for something else than records."""
+        return False
 
-    def _end_chunk(self) -> None:
-        if self._chunk is not None:
-            if not self._chunk.done.done():
-                self._chunk.done.set_result(None)
-            self._chunk = None
+    def _begin_next(self) -> bool:
+        """Take the first in line that is neither given up nor paused."""
+        passed: list[Turn] = []
+        while self._line and self._turn is None:
+            turn = self._line.popleft()
+            if turn.claim.ended:
+                turn.end()
+                continue
+            if turn.claim.key in self._paused:
+                passed.append(turn)
+                turn.claim.idle = True
+                continue
+            turn.begun = True
+            turn.claim.idle = False
+            self._turn = turn
+        self._line.extendleft(reversed(passed))
+        return self._turn is not None
+
+    def _mark_given(self) -> None:
+        """What was given is processed."""
+        if self._last is not None:
+            if self._turn is not None:
+                self._turn.claim.mark(self._last)
+            self._last = None
+        for turn in self._held:
+            turn.mark()
+
+    def _release(self) -> None:
+        """A rebalance waits no more for what was given."""
+        if (turn := self._turn) is not None and (turn.claim.ended or not turn.left):
+            turn.end()
+            self._turn = None
+        for turn in self._held:
+            if turn.claim.ended or not turn.left:
+                turn.end()
+        self._held.clear()
+
+    def _claim(self, partition: TopicPartition) -> Claim | None:
+        """The claim of an assigned partition; None: it has not begun yet. Raises `IngestdError` for others."""
+        session = self._group.session
+        if session is None or partition not in session.assignment:
+            ours = ", ".join(map(str, sorted(self.assignment))) or "none is"
+            raise IngestdError(f"{partition} is not assigned to this member; assigned: {ours}")
+        return session.claims.get(partition)
+
+
+def _explicit(key: TopicPartition, offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    one = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+    if not is_of(one.offset, int) or one.offset < 0:
+        raise ConfigurationError(f"offsets: {offset!r} for {key}; expected an offset, 0 or more")
+    return one

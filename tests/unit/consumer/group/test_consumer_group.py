@@ -17,6 +17,7 @@ from ingestd.client import broker as broker_module
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.fetched import Fetched, FetchedBatch
 from ingestd.consumer.group import consumer_group as consumer_group_module
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
@@ -24,6 +25,9 @@ from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.settings import Edge
 from ingestd.errors import Closed, ConfigurationError, ConnectionLost, ErrorCode, IngestdError, KafkaError
+from ingestd.records.batch import patch_offset, read_header, seal
+from ingestd.records.builder import BatchBuilder
+from ingestd.records.codecs import Compression
 from ingestd.records.decode import Record, TimestampType
 
 if TYPE_CHECKING:
@@ -82,11 +86,24 @@ class Partition:
                 self.next_offset += 1
                 yield self._record(self.next_offset - 1)
 
-    async def chunks(self) -> AsyncIterator[list[Record]]:
-        while await self._some():
-            records = [self._record(offset) for offset in range(self.next_offset, self.end)]
-            self.next_offset = self.end
-            yield records
+    async def take(self) -> Fetched | None:
+        """One batch of all there is."""
+        if not await self._some():
+            return None
+        builder = BatchBuilder(1 << 20)
+        for offset in range(self.next_offset, self.end):
+            builder.append(None, b"%d" % offset, (), 0)
+        batch = memoryview(builder.build(Compression.parse("none")))
+        patch_offset(batch, self.next_offset, 5)
+        seal(batch)
+        fetched = Fetched([FetchedBatch(read_header(batch), batch, self.next_offset, None)], len(batch), self.end)
+        self.next_offset = self.end
+        return fetched
+
+    async def seek(self, start: int) -> int:
+        self.next_offset = start
+        self._news.set()
+        return start
 
     async def _some(self) -> bool:
         while self.next_offset == self.end and not self.closed:
@@ -824,7 +841,7 @@ async def opened(consumer: Consumer, count: int) -> None:
 async def test_a_record_is_marked_when_the_next_one_is_asked_for_and_the_last_when_the_block_is_left(
     groups: Groups, consumer: Consumer, client: Client
 ) -> None:
-    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
         await opened(consumer, 4)
         consumer.partitions[ALL[1]].feed(5)
         read = [(record.partition, record.offset) for record in [await anext(records) for _ in range(3)]]
@@ -835,7 +852,7 @@ async def test_a_record_is_marked_when_the_next_one_is_asked_for_and_the_last_wh
 
 async def test_the_record_that_raised_is_not_marked(groups: Groups, consumer: Consumer, client: Client) -> None:
     async def read() -> None:
-        async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+        async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
             await opened(consumer, 4)
             consumer.partitions[ALL[1]].feed(5)
             async for record in records:
@@ -850,7 +867,7 @@ async def test_the_record_that_raised_is_not_marked(groups: Groups, consumer: Co
 async def test_partitions_take_turns_and_a_rebalance_waits_for_the_record_at_hand(
     groups: Groups, consumer: Consumer, client: Client
 ) -> None:
-    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
         await opened(consumer, 4)
         for key in ALL[:2]:
             consumer.partitions[key].feed(2)
@@ -872,7 +889,7 @@ async def test_partitions_take_turns_and_a_rebalance_waits_for_the_record_at_han
 
 async def test_what_ends_consuming_is_raised_to_the_reader(groups: Groups, consumer: Consumer, client: Client) -> None:
     groups.script["JoinGroup"].append(ErrorCode.group_authorization_failed)
-    async with ConsumerGroup(client, "g", SETTINGS).subscribe(["t"]) as records:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
         with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
             await anext(records)
 
@@ -882,7 +899,7 @@ async def test_a_reader_that_stays_away_exceeds_the_poll_interval(
     groups: Groups, consumer: Consumer, client: Client, reads: int
 ) -> None:
     settings = replace(SETTINGS, max_poll_interval=0.2)
-    async with ConsumerGroup(client, "g", settings).subscribe(["t"]) as records:
+    async with ConsumerGroup(client, "g", settings) as group, group.subscribe(["t"]) as records:
         await opened(consumer, 4)
         await groups.more("Heartbeat", 20)  # there is nothing to read: nobody is late
         for key in ALL:
@@ -892,3 +909,158 @@ async def test_a_reader_that_stays_away_exceeds_the_poll_interval(
         await groups.until(lambda: groups.left == [("m1", None)])
         with pytest.raises(PollIntervalExceeded):
             await anext(records)
+
+
+# Many at once
+
+
+def offsets_of(chunks: Mapping[TopicPartition, Sequence[Record]]) -> dict[int, list[int]]:
+    return {key.partition: [record.offset for record in records] for key, records in chunks.items()}
+
+
+async def test_many_at_once_come_by_partition_and_are_marked_when_more_is_asked_for(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        assert records.assignment == frozenset(ALL)
+        for key in ALL[:2]:
+            consumer.partitions[key].feed(3)
+        assert await records.poll(20.0) is not None  # both are in line by now, or soon
+        given: dict[int, list[int]] = {}
+        while sum(map(len, given.values())) < 5:
+            for number, offsets in offsets_of(await records.take_chunks(20.0, 4)).items():
+                given.setdefault(number, []).extend(offsets)
+        assert sorted(given.values()) == [[0, 1, 2], [1, 2]]
+        assert await records.take_chunks(0.0) == {}
+        consumer.partitions[ALL[2]].feed(4)
+        assert offsets_of(await records.take_chunks(20.0, 3)) == {2: [0, 1, 2]}
+        await records.commit()
+        assert groups.offsets == {("t", 0): (3, 5, ""), ("t", 1): (3, 5, ""), ("t", 2): (3, 5, "")}
+        following = await anext(records)
+        assert (following.partition, following.offset) == (2, 3)
+
+
+async def test_columns_go_on_where_records_stopped(groups: Groups, consumer: Consumer, client: Client) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert (await anext(records)).offset == 0
+        assert offsets_of(await records.take_chunks(20.0, 2)) == {1: [1, 2]}
+        ((key, (columns,)),) = (await records.take_columns(20.0)).items()
+        assert (key, list(memoryview(columns.offsets).cast("B").cast("q"))) == (ALL[1], [3, 4])
+        assert await records.take_columns(0.0) == {}
+        assert groups.offsets == {}
+    assert groups.offsets == {("t", 1): (5, 5, "")}
+
+
+async def test_what_was_not_given_is_not_committed_by_a_rebalance(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert offsets_of(await records.take_chunks(20.0, 2)) == {1: [0, 1]}
+        groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+        await groups.more("Heartbeat", 3)
+        assert groups.offsets == {}  # it waits for the reader
+        old = consumer.partitions[ALL[1]]
+        asking = asyncio.ensure_future(records.take_chunks(20.0))
+        async with asyncio.timeout(20):
+            while consumer.partitions[ALL[1]] is old:
+                await asyncio.sleep(0.001)
+        assert groups.offsets == {("t", 1): (2, 5, "")}
+        consumer.partitions[ALL[1]].feed(1)
+        assert offsets_of(await asking) == {1: [2]}
+
+
+async def test_leaving_the_block_commits_and_leaves_the_group_open(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group:
+        async with group.subscribe(["t"]) as records:
+            await opened(consumer, 4)
+            consumer.partitions[ALL[1]].feed(2)
+            assert offsets_of(await records.take_chunks(20.0)) == {1: [0, 1]}
+        assert groups.offsets == {("t", 1): (2, 5, "")}
+        assert groups.left == []
+        old = consumer.partitions[ALL[1]]
+        async with group.subscribe(["t"]) as records:
+            async with asyncio.timeout(20):
+                while consumer.partitions[ALL[1]] is old:
+                    await asyncio.sleep(0.001)
+            consumer.partitions[ALL[1]].feed(1)
+            assert offsets_of(await records.take_chunks(20.0)) == {1: [2]}
+    assert groups.left == [("m1", None)]
+
+
+async def test_a_seek_forgets_what_was_given_and_the_next_commit_commits_the_place(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert offsets_of(await records.take_chunks(20.0, 3)) == {1: [0, 1, 2]}
+        await records.commit()
+        await records.seek(ALL[1], 1)
+        await records.commit()
+        assert groups.offsets == {("t", 1): (1, -1, "")}
+        assert offsets_of(await records.take_chunks(20.0, 1)) == {1: [1]}
+        await records.commit()
+        assert groups.offsets == {("t", 1): (2, 5, "")}
+        with pytest.raises(IngestdError, match="t-9 is not assigned to this member; assigned: t-0, t-1"):
+            await records.seek(TopicPartition("t", 9), 1)
+
+
+async def test_paused_partitions_keep_their_records_until_they_are_resumed(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    settings = replace(SETTINGS, max_poll_interval=0.2)
+    async with ConsumerGroup(client, "g", settings) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert (await anext(records)).offset == 0
+        records.pause([ALL[1]])
+        assert (records.paused, group.paused) == ({ALL[1]}, {ALL[1]})
+        assert await records.take_chunks(0.0) == {}
+        await groups.more("Heartbeat", 20)  # longer than the poll interval: nobody is late
+        assert groups.left == []
+        asking = asyncio.ensure_future(records.take_chunks(20.0))
+        await asyncio.sleep(0)
+        records.resume([ALL[1]])
+        assert offsets_of(await asking) == {1: [1, 2, 3, 4]}
+
+
+async def test_offsets_of_ones_own_are_committed_whatever_was_given(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    settings = replace(SETTINGS, auto_commit_interval=None)
+    async with ConsumerGroup(client, "g", settings) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert offsets_of(await records.take_chunks(20.0)) == {1: [0, 1, 2, 3, 4]}
+        await records.commit({ALL[1]: 2, ALL[2]: OffsetAndMetadata(7, metadata="m")})
+        assert groups.offsets == {("t", 1): (2, -1, ""), ("t", 2): (7, -1, "m")}
+        with pytest.raises(IngestdError, match="t-9 is not assigned"):
+            await records.commit({TopicPartition("t", 9): 2})
+        with pytest.raises(ConfigurationError, match="offsets: -2 for t-1; expected an offset"):
+            await records.commit({ALL[1]: -2})
+    assert groups.offsets == {("t", 1): (2, -1, ""), ("t", 2): (7, -1, "m")}
+
+
+async def test_committing_what_was_given_up_meanwhile_is_refused(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    settings = replace(SETTINGS, rebalance_timeout=0.2)
+    async with ConsumerGroup(client, "g", settings) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(5)
+        assert offsets_of(await records.take_chunks(20.0)) == {1: [0, 1, 2, 3, 4]}
+        groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+        old = consumer.partitions[ALL[1]]
+        async with asyncio.timeout(20):
+            while consumer.partitions[ALL[1]] is old:  # it waited for the reader for as long as it may
+                await asyncio.sleep(0.001)
+        with pytest.raises(KafkaError, match="t-1 was given up before it was committed"):
+            await records.commit()
+    assert groups.offsets == {}
