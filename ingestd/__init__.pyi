@@ -89,6 +89,7 @@ from ingestd.consumer.group.session import SessionEnd as SessionEnd
 from ingestd.consumer.group.settings import GroupProtocol as GroupProtocol
 from ingestd.consumer.group.settings import GroupSettings as GroupSettings
 from ingestd.consumer.group.settings import NoOffset as NoOffset
+from ingestd.consumer.group.sync import SyncConsumerGroup as SyncConsumerGroup
 from ingestd.consumer.partition_consumer import PartitionConsumer as PartitionConsumer
 from ingestd.consumer.settings import AtTime as AtTime
 from ingestd.consumer.settings import ConsumerSettings as ConsumerSettings

@@ -14,7 +14,7 @@ import ingestd
 if TYPE_CHECKING:
     from embedded.process import BrokerProcess
 
-NAMES = ("AsyncProducer", "SyncProducer", "Consumer", "ConsumerGroup", "Client", "ClusterAdmin")
+NAMES = ("AsyncProducer", "SyncProducer", "Consumer", "ConsumerGroup", "SyncConsumerGroup", "Client", "ClusterAdmin")
 ADDRESS = "kafka-1:9092"
 
 
@@ -47,7 +47,9 @@ def test_an_example_uses_public_names_alone(name: str) -> None:
     assert classes <= set(ingestd.__all__)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"ConsumerGroup"}))  # the embedded broker has no groups
+@pytest.mark.parametrize(
+    "name", sorted({*NAMES} - {"ConsumerGroup", "SyncConsumerGroup"})
+)  # the embedded broker has no groups
 async def test_an_example_runs(embedded: BrokerProcess, capsys: pytest.CaptureFixture[str], name: str) -> None:
     program = example(name).replace(ADDRESS, embedded.servers)
     async with ingestd.Client([embedded.servers]) as client, ingestd.AsyncProducer(client) as producer:

@@ -106,6 +106,18 @@ def test_subscription(kafka: KafkaCluster, filled: str) -> None:
     assert said.endswith(f"offset {COUNT // 2 - 1}\n{COUNT} records\n")
 
 
+def test_sync_consumer_group(kafka: KafkaCluster, filled: str) -> None:
+    said = run("sync_consumer_group", kafka.servers, filled, group := f"group-{uuid.uuid4()}", str(COUNT))
+    assert said == f"assigned: {filled}-0, {filled}-1\n{COUNT} records\n"
+
+    async def committed() -> int:
+        async with Client(kafka.bootstrap) as client:
+            (found,) = await ClusterAdmin(client).list_group_offsets({group: None})
+            return sum(offset.offset for offset in found.offsets.values())
+
+    assert asyncio.run(committed()) == COUNT
+
+
 def test_custom_assignor(kafka: KafkaCluster, filled: str) -> None:
     said = run("custom_assignor", kafka.servers, filled, f"group-{uuid.uuid4()}", str(COUNT), "3")
     assert said == f"generation 1: 2 partitions for weight 3\n{COUNT} records\n"

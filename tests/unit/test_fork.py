@@ -11,6 +11,7 @@ from simulated_cluster import SimulatedCluster
 
 from ingestd.client.client import Client
 from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.sync import SyncConsumerGroup
 from ingestd.consumer.sync import SyncConsumer, SyncPartition
 from ingestd.errors import UsedAfterFork
 from ingestd.producer.producer import AsyncProducer
@@ -121,6 +122,14 @@ def test_a_synchronous_consumer_is_refused_in_the_child_and_goes_on_in_the_paren
             assert in_child(question) == UsedAfterFork.__name__
         assert in_child(consumer.close) == "nothing"
         assert consumer.status()
+
+
+def test_a_synchronous_group_is_refused_in_the_child_and_goes_on_in_the_parent() -> None:
+    with SyncConsumerGroup(["127.0.0.1:1"], "g", ["t"]) as group:
+        for question in (lambda: group.poll(0.0), group.take_chunks, group.commit, group.status):
+            assert in_child(question) == UsedAfterFork.__name__
+        assert in_child(group.close) == "nothing"
+        assert group.poll(0.0) is None
 
 
 def test_a_partition_that_is_read_is_refused_in_the_child_but_for_its_close() -> None:

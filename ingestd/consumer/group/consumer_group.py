@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.session import CoordinatorSession, SessionEnd, Topics
     from ingestd.consumer.settings import ConsumerSettings
 
-__all__ = ["ConsumerGroup"]
+__all__ = ["ConsumerGroup", "several"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class ConsumerGroup:
 
     So a record counts as processed when the next one is asked for, and is committed every `auto_commit_interval`
     seconds, when its partition goes to another member, and at the end. Many at once: `GroupRecords.take_chunks` and
-    `take_columns`.
+    `take_columns`. Threads without an event loop: `SyncConsumerGroup`.
 
     For more say, derive from `ConsumerGroupHandler`, whose `consume_claim` runs in a task for each partition:
     `async for record in claim: …; claim.mark(record)`. Then call `await group.consume(topics, handler)` in a loop: each
@@ -120,7 +120,7 @@ class ConsumerGroup:
         that were lost, `close`. Raises what a handler raised; `PollIntervalExceeded`; `KafkaError` for what trying
         again does not mend; `Closed`. Cancelling it ends the session, with cleanup and final commit.
         """
-        return await self._consume(_several(topics), None, handler)
+        return await self._consume(several(topics), None, handler)
 
     async def consume_assigned(
         self, partitions: Collection[TopicPartition], handler: ConsumerGroupHandler
@@ -136,7 +136,7 @@ class ConsumerGroup:
 
         Each record is marked when the next one is asked for. Leaving the block commits and leaves the group open.
         """
-        return GroupRecords(self, _several(topics), check_crcs=self._settings.consumer.check_crcs)
+        return GroupRecords(self, several(topics), check_crcs=self._settings.consumer.check_crcs)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more until they are resumed, in this session and later ones. Causes no rebalance."""
@@ -294,7 +294,8 @@ class ConsumerGroup:
         return [] if session is None else [session.claims[key] for key in partitions if key in session.claims]
 
 
-def _several(topics: Topics) -> Topics:
+def several(topics: Topics) -> Topics:
+    """Names of topics, or a pattern. Raises `ConfigurationError` for one name by itself."""
     if not isinstance(topics, re.Pattern):
         require_several("topics", topics)
     return topics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ingestd.checks import is_of, require_several
@@ -17,7 +18,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
     from ingestd.client.metadata import TopicPartition
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record
 
-__all__ = ["GroupRecords"]
+__all__ = ["GroupRecords", "most_of"]
 
 _LEAVE_SECONDS: Final = 10.0
 """For the session's end when the block is left: the final commit among it."""
@@ -63,6 +64,8 @@ class GroupRecords(ConsumerGroupHandler):
         """What the reader is given records of now."""
         self._last: Record | None = None
         """The record of it that was given last, by itself."""
+        self._following: deque[Turn] = deque()
+        """What it is given records of after that."""
         self._held: list[Turn] = []
         """What the reader was given many records of at once."""
         self._paused: set[TopicPartition] = set()
@@ -99,15 +102,20 @@ class GroupRecords(ConsumerGroupHandler):
             if record is not None:
                 return record
         try:
-            record = await self._next(None)
+            while True:
+                await self.ready(None, 1)
+                if (record := self.give_one()) is not None:
+                    return record
         except Closed:
             raise StopAsyncIteration from None
-        assert record is not None
-        return record
 
     async def poll(self, timeout: float = 1.0) -> Record | None:
         """The next record; None: there was none for `timeout` seconds. Raises what `take_chunks` raises."""
-        return await self._next(Deadline.after(timeout))
+        deadline = Deadline.after(timeout)
+        while await self.ready(deadline, 1):
+            if (record := self.give_one()) is not None:
+                return record
+        return None
 
     async def take_chunks(
         self, timeout: float = 1.0, max_records: int | None = None
@@ -117,32 +125,19 @@ class GroupRecords(ConsumerGroupHandler):
         Waits up to `timeout` seconds for the first; empty: there was none. Raises what ended consuming: `KafkaError`,
         `PollIntervalExceeded`, `CorruptBatch` (after what came before it); `Closed` after the group's end.
         """
-        if max_records is not None and max_records < 1:
-            raise ConfigurationError(f"max_records: {max_records}; expected 1 or more, or None")
-        found: dict[TopicPartition, list[Record]] = {}
-        left = sys.maxsize if max_records is None else max_records
-
-        def give(turn: Turn) -> bool:
-            nonlocal left
-            while left and (records := turn.chunk(left)):
-                found.setdefault(turn.claim.key, []).extend(records)
-                left -= len(records)
-            return left > 0
-
-        await self._take(timeout, found, give)
-        return found
+        most, deadline = most_of(max_records), Deadline.after(timeout)
+        while await self.ready(deadline, most):
+            if found := self.give_chunks(most):
+                return found
+        return {}
 
     async def take_columns(self, timeout: float = 1.0) -> dict[TopicPartition, list[Columns]]:
         """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`."""
-        found: dict[TopicPartition, list[Columns]] = {}
-
-        def give(turn: Turn) -> bool:
-            while (columns := turn.columns()) is not None:
-                found.setdefault(turn.claim.key, []).append(columns)
-            return True
-
-        await self._take(timeout, found, give)
-        return found
+        deadline = Deadline.after(timeout)
+        while await self.ready(deadline, sys.maxsize):
+            if found := self.give_columns():
+                return found
+        return {}
 
     async def commit(
         self,
@@ -187,10 +182,12 @@ class GroupRecords(ConsumerGroupHandler):
         if self._turn is not None and self._turn.claim is claim:
             self._turn.end()
             self._turn = self._last = None
-        for turn in [turn for turn in (*self._line, *self._held) if turn.claim is claim]:
-            turn.given = None
-            turn.end()
+        for turn in (*self._line, *self._following, *self._held):
+            if turn.claim is claim:
+                turn.given = None
+                turn.end()
         self._line = deque(turn for turn in self._line if turn.claim is not claim)
+        self._following = deque(turn for turn in self._following if turn.claim is not claim)
         self._held = [turn for turn in self._held if turn.claim is not claim]
         claim.reset_offset(offset)
 
@@ -245,10 +242,12 @@ class GroupRecords(ConsumerGroupHandler):
             await end_task(ended)
 
     def finish_reading(self, *, processed: bool) -> None:
-        """Nothing more is asked for. `processed`: what was given is."""
+        """Nothing more is asked for. `processed`: what was given last is; what was given before that is in any case."""
         self._left = True
         if processed:
             self._mark_given()
+        elif self._last is not None and self._turn is not None:
+            self._turn.claim.mark_offset(self._last.offset)
         self._last = None
         for turn in self._held:
             turn.given = None
@@ -261,94 +260,122 @@ class GroupRecords(ConsumerGroupHandler):
         while not self._left and (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
             pass
 
-    # What the reader asks
+    # What the reader asks: first to be `ready`, then to be given something, which touches nothing of the loop's
 
-    async def _next(self, deadline: Deadline | None) -> Record | None:
+    async def ready(self, deadline: Deadline | None, most: int) -> bool:
+        """What was given before is processed. Wait for something to give, up to `most` records at hand.
+
+        False: there was nothing until the deadline, or the reader is called. Raises what ended consuming; `Closed`.
+        """
         self._mark_given()
-        if self._held:
-            self._release()
-        while True:
-            if (turn := self._turn) is not None:
-                record = None if turn.claim.ended else next(turn.rest, None)
-                if record is not None:
-                    self._last = record
-                    return record
-                if not turn.claim.ended and turn.open_next():
-                    continue
-                turn.end()
-                self._turn = None
-            if not await self._some(deadline):
-                return None
+        self._release()
+        if self._turn is None and not await self._some(deadline):
+            return False
+        assert self._turn is not None
+        left = most - self._turn.most
+        while left > 0 and (turn := self._first_in_line()) is not None:
+            self._following.append(turn)
+            left -= turn.most
+        return True
 
-    async def _take(self, timeout: float, found: Mapping[TopicPartition, Any], give: Callable[[Turn], bool]) -> None:
-        """Have `give` put into `found` what turns have, until it says that it is enough. Waits for the first."""
-        deadline = Deadline.after(timeout)
-        while not found:
-            self._mark_given()
-            self._release()
-            if self._turn is None and not await self._some(deadline):
-                return
-            for turn in self._turns():
-                try:
-                    if not give(turn):
-                        break
-                except IngestdError:
-                    if not found:
-                        raise
-                    break  # raised by the next call: what came before it is good
+    def give_one(self) -> Record | None:
+        """The next record at hand. Raises `CorruptBatch`."""
+        turn = self._turn
+        if turn is None or turn.claim.ended:
+            return None
+        record = next(turn.rest, None)
+        if record is None and turn.open_next():
+            record = next(turn.rest)
+        if record is not None:
+            self._last = record
+        return record
 
-    def _turns(self) -> Iterator[Turn]:
-        """The turn in the reader's hands, and those at hand; the last one stays in its hands."""
-        while self._turn is not None or self._begin_next():
-            assert self._turn is not None
-            if self._turn not in self._held:
-                self._held.append(self._turn)
-            yield self._turn
-            self._turn = None
+    def give_chunks(self, most: int) -> dict[TopicPartition, list[Record]]:
+        """Up to `most` records at hand. Raises `CorruptBatch`."""
+        found: dict[TopicPartition, list[Record]] = {}
+        left = most
+
+        def give(turn: Turn) -> bool:
+            nonlocal left
+            while left and (records := turn.chunk(left)):
+                found.setdefault(turn.claim.key, []).extend(records)
+                left -= len(records)
+            return left > 0
+
+        self._give(found, give)
+        return found
+
+    def give_columns(self) -> dict[TopicPartition, list[Columns]]:
+        """All that is at hand. Raises `CorruptBatch`."""
+        found: dict[TopicPartition, list[Columns]] = {}
+
+        def give(turn: Turn) -> bool:
+            while (columns := turn.columns()) is not None:
+                found.setdefault(turn.claim.key, []).append(columns)
+            return True
+
+        self._give(found, give)
+        return found
+
+    def _give(self, found: Mapping[TopicPartition, Any], give: Callable[[Turn], bool]) -> None:
+        """Have `give` put into `found` what the turns in the reader's hands have, until it says that it is enough."""
+        while (turn := self._turn) is not None:
+            self._held.append(turn)
+            try:
+                if not give(turn):
+                    return
+            except IngestdError:
+                if not found:
+                    raise
+                return  # raised by the next call: what came before it is good
+            self._turn = self._following.popleft() if self._following else None
 
     async def _some(self, deadline: Deadline | None) -> bool:
         """Wait for a turn, and take it; False: there was none until the deadline, or somebody calls for the reader.
 
         Raises what ended consuming; `Closed`.
         """
-        while not self._begin_next():
+        while (turn := self._first_in_line()) is None:
             assert self._consuming is not None
             if self._consuming.done():
                 self._consuming.result()
                 raise Closed("the group is closed")
-            if self._called():
+            if self._called() or (deadline is not None and deadline.expired):
                 return False
             self._news.clear()
-            if deadline is None:
-                await self._news.wait()
-                continue
-            try:
-                await deadline.wait_for(self._news.wait(), "records of a group")
-            except DeadlineExceeded:
-                return self._begin_next()
+            await self._wait(deadline)
+        turn.claim.idle = False
+        self._turn = turn
         return True
+
+    async def _wait(self, deadline: Deadline | None) -> None:
+        """Wait for news, or the deadline."""
+        if deadline is None:
+            await self._news.wait()
+            return
+        with suppress(DeadlineExceeded):
+            await deadline.wait_for(self._news.wait(), "records of a group")
 
     def _called(self) -> bool:
         """Whether the reader is wanted for something else than records."""
         return False
 
-    def _begin_next(self) -> bool:
-        """Take the first in line that is neither given up nor paused."""
+    def _first_in_line(self) -> Turn | None:
+        """Begin the first in line that is neither given up nor paused."""
+        found: Turn | None = None
         passed: list[Turn] = []
-        while self._line and self._turn is None:
+        while self._line and found is None:
             turn = self._line.popleft()
             if turn.claim.ended:
                 turn.end()
-                continue
-            if turn.claim.key in self._paused:
+            elif turn.claim.key in self._paused:
                 passed.append(turn)
                 turn.claim.idle = True
-                continue
-            turn.begun = True
-            turn.claim.idle = False
-            self._turn = turn
+            else:
+                found = turn
+                turn.begun = True
         self._line.extendleft(reversed(passed))
-        return self._turn is not None
+        return found
 
     def _mark_given(self) -> None:
         """What was given is processed."""
@@ -368,6 +395,10 @@ class GroupRecords(ConsumerGroupHandler):
             if turn.claim.ended or not turn.left:
                 turn.end()
         self._held.clear()
+        while self._following:  # the reader was interrupted before it was given them
+            turn = self._following.pop()
+            turn.begun = False
+            self._line.appendleft(turn)
 
     def _claim(self, partition: TopicPartition) -> Claim | None:
         """The claim of an assigned partition; None: it has not begun yet. Raises `IngestdError` for others."""
@@ -376,6 +407,15 @@ class GroupRecords(ConsumerGroupHandler):
             ours = ", ".join(map(str, sorted(self.assignment))) or "none is"
             raise IngestdError(f"{partition} is not assigned to this member; assigned: {ours}")
         return session.claims.get(partition)
+
+
+def most_of(max_records: int | None) -> int:
+    """How many records that is. Raises `ConfigurationError`."""
+    if max_records is None:
+        return sys.maxsize
+    if not is_of(max_records, int) or max_records < 1:
+        raise ConfigurationError(f"max_records: {max_records!r}; expected 1 or more, or None")
+    return max_records
 
 
 def _explicit(key: TopicPartition, offset: int | OffsetAndMetadata) -> OffsetAndMetadata:

@@ -50,6 +50,11 @@ class Turn:
         """Whether there is something to give yet."""
         return length_hint(self.rest) > 0 or bool(self._batches)
 
+    @property
+    def most(self) -> int:
+        """How many records that is at most."""
+        return length_hint(self.rest) + sum(batch.header.records for batch in self._batches)
+
     def open_next(self) -> bool:
         """Decode the next batch that has records into `rest`; False: there is none. Raises `CorruptBatch`."""
         while self._batches:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fed_partitions import Consumer
 from group_coordinator import Groups, Member
 from next_generation_coordinator import FAST, Silence
 
@@ -17,7 +18,6 @@ from ingestd.client import broker as broker_module
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.fetched import Fetched, FetchedBatch
 from ingestd.consumer.group import consumer_group as consumer_group_module
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
@@ -25,16 +25,13 @@ from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.settings import Edge
 from ingestd.errors import Closed, ConfigurationError, ConnectionLost, ErrorCode, IngestdError, KafkaError
-from ingestd.records.batch import patch_offset, read_header, seal
-from ingestd.records.builder import BatchBuilder
-from ingestd.records.codecs import Compression
-from ingestd.records.decode import Record, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from ingestd.consumer.group.claim import Claim
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
+    from ingestd.records.decode import Record
 
 SETTINGS = GroupSettings(
     assignors=("range",),
@@ -46,104 +43,6 @@ SETTINGS = GroupSettings(
     no_offset=NoOffset.earliest,
 )
 ALL = [TopicPartition("t", number) for number in range(4)]
-
-
-class Partition:
-    """Stands for a partition consumer: hands out as many records as there are."""
-
-    def __init__(self, key: TopicPartition, offset: int) -> None:
-        self.key = key
-        self.next_offset = offset
-        self.end = offset
-        self.high_watermark = -1
-        self.lag = None
-        self.paused = False
-        self.awaited = False
-        self.closed = False
-        self._news = asyncio.Event()
-
-    @property
-    def committable(self) -> OffsetAndMetadata:
-        return OffsetAndMetadata(self.next_offset, 5)
-
-    def feed(self, count: int) -> None:
-        self.end += count
-        self._news.set()
-
-    def pause(self) -> None:
-        self.paused = True
-
-    def resume(self) -> None:
-        self.paused = False
-
-    def abandon(self) -> None:
-        self.closed = True
-        self._news.set()
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        while await self._some():
-            while self.next_offset < self.end and not self.closed:
-                self.next_offset += 1
-                yield self._record(self.next_offset - 1)
-
-    async def take(self) -> Fetched | None:
-        """One batch of all there is."""
-        if not await self._some():
-            return None
-        builder = BatchBuilder(1 << 20)
-        for offset in range(self.next_offset, self.end):
-            builder.append(None, b"%d" % offset, (), 0)
-        batch = memoryview(builder.build(Compression.parse("none")))
-        patch_offset(batch, self.next_offset, 5)
-        seal(batch)
-        fetched = Fetched([FetchedBatch(read_header(batch), batch, self.next_offset, None)], len(batch), self.end)
-        self.next_offset = self.end
-        return fetched
-
-    async def seek(self, start: int) -> int:
-        self.next_offset = start
-        self._news.set()
-        return start
-
-    async def _some(self) -> bool:
-        while self.next_offset == self.end and not self.closed:
-            self._news.clear()
-            self.awaited = True
-            await self._news.wait()
-            self.awaited = False
-        return not self.closed
-
-    def _record(self, offset: int) -> Record:
-        topic, partition = self.key
-        return Record(
-            offset, 0, TimestampType.create_time, None, b"v", topic=topic, partition=partition, leader_epoch=5
-        )
-
-
-class Consumer:
-    """Stands for the consumer below: partitions by key, and a gate or an error before they open."""
-
-    def __init__(self) -> None:
-        self.partitions: dict[TopicPartition, Partition] = {}
-        self.asked: list[dict[TopicPartition, Any]] = []
-        self.gate: asyncio.Event | None = None
-        self.errors: list[IngestdError] = []
-
-    async def consume_partitions(self, starts: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Partition]:
-        self.asked.append(dict(starts))
-        if self.errors:
-            raise self.errors.pop(0)
-        if self.gate is not None:
-            await self.gate.wait()
-        opened = {
-            key: Partition(key, start.offset if isinstance(start, OffsetAndMetadata) else 0)
-            for key, start in starts.items()
-        }
-        self.partitions |= opened
-        return opened
-
-    async def close(self, timeout: float) -> None:
-        """Nothing to close."""
 
 
 class Handler(ConsumerGroupHandler):

@@ -1,0 +1,137 @@
+"""Relayed: a group's records for another thread, which is also the one that the callbacks are called in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ingestd.consumer.group.group_records import GroupRecords
+from ingestd.tasks import end_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.group.consumer_group import ConsumerGroup
+    from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
+    from ingestd.consumer.group.session import Topics
+    from ingestd.records.decode import Record
+
+__all__ = ["Callback", "Relayed", "RelayedCall"]
+
+Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
+"""Told of partitions that were assigned, revoked or lost."""
+
+_PATIENCE: Final = 0.2
+"""Of the rebalance timeout: for the reader to come for a callback, when it is done with what it was given."""
+
+
+class RelayedCall:
+    """A callback that waits for the reader's thread."""
+
+    __slots__ = ("begun", "callback", "done", "partitions")
+
+    def __init__(self, callback: Callback, partitions: Sequence[TopicPartition]) -> None:
+        self.callback = callback
+        self.partitions = partitions
+        self.begun = asyncio.Event()
+        self.done = asyncio.Event()
+
+
+class Relayed(GroupRecords):
+    """Made by `SyncConsumerGroup`, whose thread calls `ready` on the loop, and what gives something in its own.
+
+    Invariants
+        Callbacks are called in the order in which their causes came.
+        A rebalance waits for the callback: for its begin a part of the rebalance timeout, then as long as it may. If
+        the reader does not come in time for `revoked`, it is called with `lost` afterwards.
+    """
+
+    def __init__(
+        self,
+        group: ConsumerGroup,
+        topics: Topics,
+        callbacks: tuple[Callback | None, Callback | None, Callback | None],
+        *,
+        check_crcs: bool,
+        rebalance_timeout: float,
+    ) -> None:
+        super().__init__(group, topics, check_crcs=check_crcs)
+        self._on_assigned, self._on_revoked, self._on_lost = callbacks
+        self._patience = rebalance_timeout * _PATIENCE
+        self._closing: asyncio.Task[None] | None = None
+        self.calls: deque[RelayedCall] = deque()
+        """What the reader's thread is to call, the oldest first."""
+
+    # As `ConsumerGroupHandler`
+
+    async def assigned(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        """Wait for the reader to have been told."""
+        if self._on_assigned is not None:
+            await self._relay(self._on_assigned, partitions).done.wait()
+
+    async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        """Wait for the reader to have been told; if it does not come, it will have lost them."""
+        if self._on_revoked is None:
+            return
+        call = self._relay(self._on_revoked, partitions)
+        coming = asyncio.ensure_future(call.begun.wait())
+        try:
+            await asyncio.wait({coming}, timeout=self._patience)
+            if call.begun.is_set():
+                await call.done.wait()
+        finally:
+            await end_task(coming)
+            if not call.begun.is_set():
+                call.callback = self._on_lost or self._on_revoked
+
+    async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        """Have the reader told. There is nothing to wait for."""
+        callback = self._on_lost or self._on_revoked
+        if callback is not None:
+            self._relay(callback, partitions)
+
+    def _relay(self, callback: Callback, partitions: Sequence[TopicPartition]) -> RelayedCall:
+        call = RelayedCall(callback, partitions)
+        self.calls.append(call)
+        self._news.set()
+        return call
+
+    def _called(self) -> bool:
+        return bool(self.calls)
+
+    # For the reader's thread
+
+    def at_hand(self) -> Record | None:
+        """The next record, if there is one without asking the loop for anything."""
+        return None if self._held or self.calls else self.give_one()
+
+    # On the loop
+
+    def take_call(self) -> RelayedCall:
+        """The next call to make; `end_call` is owed for it."""
+        call = self.calls.popleft()
+        call.begun.set()
+        return call
+
+    def end_call(self, call: RelayedCall) -> None:
+        """The call was made."""
+        call.done.set()
+
+    def begin_close(self, timeout: float, *, processed: bool) -> None:
+        """Close the group within `timeout` seconds, in a task. `processed`: what was given is."""
+        self.finish_reading(processed=processed)
+        self._closing = self._tasks.start(self._group.close(timeout), "close a group")
+        self._closing.add_done_callback(lambda _: self._news.set())
+
+    async def closed_or_called(self) -> bool:
+        """Wait for the group's end. False: there is something to call before. Raises what closing raised."""
+        assert self._closing is not None
+        while not self._closing.done():
+            if self.calls:
+                return False
+            self._news.clear()
+            await self._news.wait()
+        self._closing.result()
+        return not self.calls
