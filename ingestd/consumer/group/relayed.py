@@ -105,7 +105,14 @@ class Relayed(GroupRecords):
 
     def at_hand(self) -> Record | None:
         """The next record, if there is one without asking the loop for anything."""
-        return None if self._held or self.calls else self.give_one()
+        turn = self._turn
+        if turn is None or self._held or self.calls or turn.claim.ended:
+            return None
+        record = next(turn.rest, None)
+        if record is None:
+            return self.give_one()
+        self._last = record
+        return record
 
     # On the loop
 

@@ -16,6 +16,7 @@ from ingestd.consumer.group.relayed import Relayed
 from ingestd.consumer.group.settings import GroupSettings
 from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
+from ingestd.tasks import tell_of_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -95,12 +96,14 @@ class SyncConsumerGroup:
         self._settings = require_settings(settings, GroupSettings)
         self._calling = False
         self._look_at = 0.0
-        """On the monotonic clock: when to look at the loop again."""
+        """On the monotonic clock: when to look at the loop again. Never ahead once it is closed, or forked."""
         client_settings = require_settings(client_settings, ClientSettings)
         callbacks = (assigned, revoked, lost)
         build = _build(bootstrap, group_id, several(topics), self._settings, client_settings, callbacks)
         self._host = LoopThread("consumer group")
         self._client, self._group, self._records = self._host.begin(build)
+        self._at_hand = self._records.at_hand
+        tell_of_fork(self)
 
     def poll(self, timeout: float = 1.0) -> Record | None:
         """The next record; None: there was none for `timeout` seconds. Calls callbacks.
@@ -108,7 +111,7 @@ class SyncConsumerGroup:
         Raises what ended the membership: `KafkaError`, `PollIntervalExceeded`, `CorruptBatch`; `Closed`,
         `UsedAfterFork`.
         """
-        if monotonic() < self._look_at and not self._host.closed and (record := self._records.at_hand()) is not None:
+        if monotonic() < self._look_at and (record := self._at_hand()) is not None:
             return record
         return self._ask(1, self._records.give_one, timeout)
 
@@ -185,6 +188,10 @@ class SyncConsumerGroup:
         """
         self._close(timeout, processed=True)
 
+    def forked(self) -> None:
+        """See `Forkable`: in the child every call raises `UsedAfterFork`, but for `close`, which does nothing there."""
+        self._look_at = 0.0
+
     def __enter__(self) -> Self:
         return self
 
@@ -228,6 +235,7 @@ class SyncConsumerGroup:
     def _close(self, timeout: float, *, processed: bool) -> None:
         if self._host.closed:
             return
+        self._look_at = 0.0
         records, failures = self._records, []
         try:
             begin = soon(records.begin_close, timeout, processed=processed)
