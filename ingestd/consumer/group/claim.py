@@ -199,6 +199,11 @@ class Claim:
         """This much is committed."""
         self._committed = offset
 
+    def committed_by_hand(self, offset: OffsetAndMetadata) -> None:
+        """This is committed, whatever was marked: marks go on from here."""
+        self._committed = offset
+        self._marked, self._leader_epoch, self._metadata = offset.offset, offset.leader_epoch, offset.metadata
+
     @property
     def stuck(self) -> bool:
         """Whether the handler has neither marked nor asked for anything since this was asked last, and is not idle."""

@@ -132,12 +132,15 @@ class ConsumerGroupSession:
     async def commit_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None
     ) -> None:
-        """Commit these, whatever is marked, and wait for it. They are the next to read. Raises what `commit` raises."""
+        """Commit these, the next to read, and wait for it; marks go on from there. Raises what `commit` raises."""
         self._member.run_callbacks()
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._committing.acquire(), "commit: waiting for the commits before it")
         try:
             await self._member.commit(offsets, deadline.remaining)
+            for key, offset in offsets.items():
+                if (claim := self._claims.get(key)) is not None:
+                    claim.committed_by_hand(offset)
         finally:
             self._committing.release()
 

@@ -18,7 +18,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner, end_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from ingestd.client.metadata import TopicPartition
@@ -131,10 +131,15 @@ class GroupRecords(ConsumerGroupHandler):
                 return found
         return {}
 
-    async def take_columns(self, timeout: float = 1.0) -> dict[TopicPartition, list[Columns]]:
-        """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`."""
-        deadline = Deadline.after(timeout)
-        while await self.ready(deadline, sys.maxsize):
+    async def take_columns(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Columns]]:
+        """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`.
+
+        What one fetch brought of a partition is given whole: there may be more than `max_records`.
+        """
+        most, deadline = most_of(max_records), Deadline.after(timeout)
+        while await self.ready(deadline, most):
             if found := self.give_columns():
                 return found
         return {}
@@ -240,6 +245,18 @@ class GroupRecords(ConsumerGroupHandler):
                     return
         finally:
             await end_task(ended)
+
+    async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        """See `ConsumerGroupHandler`."""
+        self._forget_seeks(partitions)
+
+    async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        """See `ConsumerGroupHandler`."""
+        self._forget_seeks(partitions)
+
+    def _forget_seeks(self, partitions: Sequence[TopicPartition]) -> None:
+        for key in partitions:
+            self._sought.pop(key, None)
 
     def finish_reading(self, *, processed: bool) -> None:
         """Nothing more is asked for. `processed`: what was given last is; what was given before that is in any case."""

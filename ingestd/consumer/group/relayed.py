@@ -73,6 +73,7 @@ class Relayed(GroupRecords):
 
     async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
         """Wait for the reader to have been told; if it does not come, it will have lost them."""
+        self._forget_seeks(partitions)
         if self._on_revoked is None:
             return
         call = self._relay(self._on_revoked, partitions)
@@ -88,6 +89,7 @@ class Relayed(GroupRecords):
 
     async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
         """Have the reader told. There is nothing to wait for."""
+        self._forget_seeks(partitions)
         callback = self._on_lost or self._on_revoked
         if callback is not None:
             self._relay(callback, partitions)

@@ -126,7 +126,7 @@ class SyncConsumerGroup:
     def take_columns(self, timeout: float = 1.0, max_records: int | None = None) -> dict[TopicPartition, list[Columns]]:
         """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`.
 
-        A batch is given whole: there may be more than `max_records`.
+        What one fetch brought of a partition is given whole: there may be more than `max_records`.
         """
         return self._ask(most_of(max_records), self._records.give_columns, timeout) or {}
 

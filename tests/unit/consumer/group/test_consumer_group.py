@@ -963,3 +963,39 @@ async def test_committing_what_was_given_up_meanwhile_is_refused(
         with pytest.raises(KafkaError, match="t-1 was given up before it was committed"):
             await records.commit()
     assert groups.offsets == {}
+
+
+async def test_the_final_commit_does_not_go_back_behind_offsets_of_ones_own(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    # 2 was marked when more was asked for, 4 committed by hand; the end of the block committed 2.
+    async def read() -> None:
+        async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+            await opened(consumer, 4)
+            consumer.partitions[ALL[1]].feed(5)
+            assert offsets_of(await records.take_chunks(20.0, 2)) == {1: [0, 1]}
+            assert offsets_of(await records.take_chunks(20.0)) == {1: [2, 3, 4]}
+            await records.commit({ALL[1]: OffsetAndMetadata(4, 5, "m")})
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await read()
+    assert groups.offsets == {("t", 1): (4, 5, "m")}
+
+
+async def test_a_seek_before_the_claim_is_forgotten_when_its_partition_goes(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    # It was kept, and applied whenever the partition came again.
+    consumer.gate = asyncio.Event()
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await groups.until(lambda: groups.state == "Stable" and len(consumer.asked) == 1)
+        await records.seek(ALL[1], 3)
+        groups.script["Heartbeat"].append(ErrorCode.rebalance_in_progress)
+        async with asyncio.timeout(20):
+            while len(consumer.asked) < 2:
+                await asyncio.sleep(0.001)
+        consumer.gate.set()
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(1)
+        assert (await anext(records)).offset == 0
