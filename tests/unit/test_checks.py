@@ -32,6 +32,7 @@ from ingestd import (
     Scram,
     Secret,
     SyncConsumer,
+    SyncConsumerGroup,
     SyncProducer,
     TlsSettings,
     TopicPartition,
@@ -141,13 +142,24 @@ def test_addresses_where_a_client_is_expected(kind: Callable[[Any], object]) -> 
         kind(ANY_ADDRESS)
 
 
-@pytest.mark.parametrize("kind", [Client, SyncProducer, SyncConsumer])
+@pytest.mark.parametrize(
+    "kind", [Client, SyncProducer, SyncConsumer, lambda bootstrap: SyncConsumerGroup(bootstrap, "group", ["topic"])]
+)
 def test_one_address_where_several_are_expected(kind: Callable[[Any], object]) -> None:
     with pytest.raises(ConfigurationError, match="bootstrap: expected a list of addresses"):
         kind("127.0.0.1:9")
 
 
-@pytest.mark.parametrize("kind", [Client, SyncProducer, SyncConsumer])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Client,
+        SyncProducer,
+        SyncConsumer,
+        lambda bootstrap, settings: SyncConsumerGroup(bootstrap, "group", ["topic"], settings),
+        lambda bootstrap, settings: SyncConsumerGroup(bootstrap, "group", ["topic"], None, settings),
+    ],
+)
 def test_settings_of_another_class(kind: Callable[[Any, Any], object]) -> None:
     with pytest.raises(ConfigurationError, match="settings: something of class dict; expected a"):
         kind(ANY_ADDRESS, {})
@@ -158,6 +170,8 @@ async def test_a_group_without_a_name(group_id: Any) -> None:
     async with Client(ANY_ADDRESS) as client:
         with pytest.raises(ConfigurationError, match=r"group_id: .* expected a name"):
             ConsumerGroup(client, group_id)
+    with pytest.raises(ConfigurationError, match=r"group_id: .* expected a name"):
+        SyncConsumerGroup(ANY_ADDRESS, group_id, ["topic"])
 
 
 async def test_a_topic_or_partition_of_another_class_is_refused_at_once() -> None:

@@ -44,6 +44,8 @@ class GroupRecords(ConsumerGroupHandler):
     asked for, when `commit` is called, and when the block is left without an exception. So what was not processed to
     the end is read again. Partitions take turns, what one fetch brought each.
 
+    An error that ends consuming is raised once: who asks again joins again.
+
     Leaving the block ends the session, with the final commit; the group stays open, for the next `subscribe`.
 
     Invariants
@@ -74,8 +76,7 @@ class GroupRecords(ConsumerGroupHandler):
         self._left = False
 
     async def __aenter__(self) -> Self:
-        self._consuming = self._tasks.start(self._consume(), "consume for a subscription")
-        self._consuming.add_done_callback(lambda _: self._news.set())
+        self._start()
         return self
 
     async def __aexit__(
@@ -273,6 +274,10 @@ class GroupRecords(ConsumerGroupHandler):
             self._turn.end()
             self._turn = None
 
+    def _start(self) -> None:
+        self._consuming = self._tasks.start(self._consume(), "consume for a subscription")
+        self._consuming.add_done_callback(lambda _: self._news.set())
+
     async def _consume(self) -> None:
         while not self._left and (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
             pass
@@ -355,8 +360,12 @@ class GroupRecords(ConsumerGroupHandler):
         while (turn := self._first_in_line()) is None:
             assert self._consuming is not None
             if self._consuming.done():
-                self._consuming.result()
-                raise Closed("the group is closed")
+                error = self._consuming.exception()
+                if error is None:
+                    raise Closed("the group is closed")
+                if not isinstance(error, Closed):
+                    self._start()
+                raise error
             if self._called() or (deadline is not None and deadline.expired):
                 return False
             self._news.clear()

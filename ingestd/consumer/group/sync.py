@@ -108,8 +108,8 @@ class SyncConsumerGroup:
     def poll(self, timeout: float = 1.0) -> Record | None:
         """The next record; None: there was none for `timeout` seconds. Calls callbacks.
 
-        Raises what ended the membership: `KafkaError`, `PollIntervalExceeded`, `CorruptBatch`; `Closed`,
-        `UsedAfterFork`.
+        Raises what ended the membership, once: `KafkaError`, `PollIntervalExceeded`; who asks again joins again.
+        `CorruptBatch` until a `seek` goes past it; `Closed`, `UsedAfterFork`.
         """
         if monotonic() < self._look_at and (record := self._at_hand()) is not None:
             return record

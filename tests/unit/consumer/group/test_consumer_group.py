@@ -999,3 +999,22 @@ async def test_a_seek_before_the_claim_is_forgotten_when_its_partition_goes(
         await opened(consumer, 4)
         consumer.partitions[ALL[1]].feed(1)
         assert (await anext(records)).offset == 0
+
+
+async def test_who_asks_again_after_an_error_that_ended_the_membership_joins_again(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    # As with other clients: a program that logs the error and asks again reads on. Each call raised the same, for ever.
+    settings = replace(SETTINGS, max_poll_interval=0.2)
+    async with ConsumerGroup(client, "g", settings) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(2)
+        assert offsets_of(await records.take_chunks(20.0, 1)) == {1: [0]}
+        await groups.until(lambda: groups.left == [("m1", None)])
+        consumer.partitions.clear()
+        with pytest.raises(PollIntervalExceeded):
+            await records.poll(20.0)
+        await groups.until(lambda: groups.state == "Stable" and list(groups.members) == ["m2"])
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].feed(2)
+        assert offsets_of(await records.take_chunks(20.0)) == {1: [0, 1]}
