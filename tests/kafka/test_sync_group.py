@@ -136,3 +136,31 @@ def test_offsets_of_ones_own_are_committed_and_a_seek_goes_back(kafka: KafkaClus
         with pytest.raises(IngestdError, match="is not assigned"):
             group.seek(TopicPartition(name, 7), 0)
     assert committed(kafka, name) == {0: 10}
+
+
+def test_reading_outlives_the_only_broker_and_closing_needs_none(kafka_cluster: Callable[..., KafkaCluster]) -> None:
+    cluster = kafka_cluster()
+    name = cluster.create_topic()
+    produce(cluster.servers, name, 10, 1)
+    group = SyncConsumerGroup(cluster.bootstrap, name, [name], QUICK, revoked=lambda _: None)
+    found: list[int] = []
+
+    def read(count: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < count:
+            assert time.monotonic() < deadline
+            record = group.poll(1.0)
+            found.extend([] if record is None else [record.offset])
+
+    read(5)
+    group.commit()
+    cluster.kill(1)
+    read(10)
+    assert group.poll(0.5) is None
+    cluster.start(1)
+    produce(cluster.servers, name, 10, 1, first=10)
+    read(20)
+    assert found == list(range(20))
+    cluster.kill(1)
+    group.close(3.0)
+    assert not group._host._thread.is_alive()
