@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupRecords", "most_of"]
 
+_FAIR_BYTES: Final = 1024 * 1024
+"""A reader that never has to wait lets other tasks run after so much."""
 _LEAVE_SECONDS: Final = 10.0
 """For the session's end when the block is left: the final commit among it."""
 
@@ -291,6 +293,10 @@ class GroupRecords(ConsumerGroupHandler):
         """
         self._mark_given()
         self._release()
+        if self._turn is not None and self._turn.opened_bytes >= _FAIR_BYTES:
+            self._turn.opened_bytes = 0
+            await asyncio.sleep(0)
+            self._release()
         if self._turn is None and not await self._some(deadline):
             return False
         assert self._turn is not None

@@ -30,7 +30,7 @@ class Turn:
         A batch that can not be decoded raises each time; what comes before it was given.
     """
 
-    __slots__ = ("_batches", "_check_crcs", "_open", "begun", "claim", "done", "given", "rest")
+    __slots__ = ("_batches", "_check_crcs", "_open", "begun", "claim", "done", "given", "opened_bytes", "rest")
 
     def __init__(self, claim: Claim, batches: Sequence[FetchedBatch], *, check_crcs: bool) -> None:
         self.claim = claim
@@ -41,6 +41,8 @@ class Turn:
         """What the reader was given many at once and has not asked after yet: everything before this."""
         self.rest: Iterator[Record] = iter(())
         """The records of the open batch that were not given yet."""
+        self.opened_bytes = 0
+        """Of the batches that were opened since the reader last let others run."""
         self._batches = deque(batches)
         self._open: FetchedBatch | None = None
         self._check_crcs = check_crcs
@@ -60,6 +62,7 @@ class Turn:
         while self._batches:
             records = records_of(self._batches[0], self.claim.key, check_crc=self._check_crcs)
             self._open = self._batches.popleft()
+            self.opened_bytes += len(self._open.data)
             if records:
                 self.rest = iter(records)
                 return True

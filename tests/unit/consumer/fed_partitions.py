@@ -28,6 +28,7 @@ class Partition:
         self.key = key
         self.next_offset = offset
         self.end = offset
+        self.per_batch = 1_000
         self.high_watermark = -1
         self.lag = None
         self.paused = False
@@ -60,18 +61,23 @@ class Partition:
                 yield self._record(self.next_offset - 1)
 
     async def take(self) -> Fetched | None:
-        """One batch of all there is."""
+        """All there is, in batches of `per_batch`."""
         if not await self._some():
             return None
+        firsts = range(self.next_offset, self.end, self.per_batch)
+        batches = [self._batch(first, min(first + self.per_batch, self.end)) for first in firsts]
+        self.next_offset = self.end
+        return Fetched(batches, sum(len(batch.data) for batch in batches), self.end)
+
+    @staticmethod
+    def _batch(first: int, end: int) -> FetchedBatch:
         builder = BatchBuilder(1 << 20)
-        for offset in range(self.next_offset, self.end):
+        for offset in range(first, end):
             builder.append(None, b"%d" % offset, (), 0)
         batch = memoryview(builder.build(Compression.parse("none")))
-        patch_offset(batch, self.next_offset, 5)
+        patch_offset(batch, first, 5)
         seal(batch)
-        fetched = Fetched([FetchedBatch(read_header(batch), batch, self.next_offset, None)], len(batch), self.end)
-        self.next_offset = self.end
-        return fetched
+        return FetchedBatch(read_header(batch), batch, first, None)
 
     async def seek(self, start: int) -> int:
         self.next_offset = start

@@ -1018,3 +1018,25 @@ async def test_who_asks_again_after_an_error_that_ended_the_membership_joins_aga
         await opened(consumer, 4)
         consumer.partitions[ALL[1]].feed(2)
         assert offsets_of(await records.take_chunks(20.0)) == {1: [0, 1]}
+
+
+async def test_a_reader_that_never_has_to_wait_lets_other_tasks_run(
+    groups: Groups, consumer: Consumer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.consumer.group.group_records._FAIR_BYTES", 150)
+    async with ConsumerGroup(client, "g", SETTINGS) as group, group.subscribe(["t"]) as records:
+        await opened(consumer, 4)
+        consumer.partitions[ALL[1]].per_batch = 1
+        consumer.partitions[ALL[1]].feed(100)
+        ran: list[int] = []
+
+        async def other() -> None:
+            while len(ran) < 20:
+                ran.append(0)
+                await asyncio.sleep(0)
+
+        assert (await anext(records)).offset == 0
+        running = asyncio.ensure_future(other())
+        for _ in range(99):
+            await anext(records)
+        assert running.done()
