@@ -222,7 +222,7 @@ class Log:
 
     def _may_be_overwritten(self, stored: Generation, place: Place) -> bool:
         """Whether what is sought may have been copied into a file that was over. Else it has lines that came late."""
-        return stored.known.done and place.size > stored.position and self._unsettled
+        return stored.known.done and place.size != stored.position and self._unsettled
 
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
@@ -248,7 +248,7 @@ class Log:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
                 yield Keep(generation)
-            elif self.careful and generation.copy_of is None:
+            elif generation.copy_of is None and (self.careful or self._is_cut(generation, place)):
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
             else:
@@ -265,6 +265,10 @@ class Log:
                 yield Examine(place)
             else:
                 yield self._read(generation)
+
+    @staticmethod
+    def _is_cut(generation: Generation, place: Place) -> bool:
+        return not generation.known.codec and place.size < generation.position
 
     def _resume(self, generation: Generation, place: Place) -> Read | Examine:
         """Go on with what was found again. What was empty, or a copy, is examined first."""
