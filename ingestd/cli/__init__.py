@@ -3,7 +3,9 @@
     main.py         the entry: runs a verb, turns errors into one line
     app.py          the verbs and their options; topic_verbs.py and group_verbs.py have those of two groups
     configured.py   a configuration file with all kinds of routes; the cluster that a tool talks to
+    properties.py   `-X NAME=VALUE`: librdkafka's names for the settings of a tool's client
     reaching.py     says on standard error which broker is not reached, and why
+    check.py        what of a configuration can be known without running it
     progress.py     the live table of `ingestd run`
     rendering.py    how `ingestd consume` writes records
 
