@@ -17,6 +17,7 @@ from harness.numbered import NumberedRecords, consumed
 
 from ingestd.client.client import Client
 from ingestd.errors import ErrorCode, KafkaError, UnsupportedVersion
+from ingestd.producer.failures import SendFailed
 from ingestd.producer.producer import AsyncProducer
 from ingestd.records.codecs import Codec, Compression
 from ingestd.wire.apis import Api
@@ -119,9 +120,10 @@ async def test_a_fenced_producer_fails_everything_and_says_so(mock: MockCluster)
                 producer.send(TOPIC, b"value", partition=0)
                 await producer.flush(10)
 
-        with pytest.raises(KafkaError) as raised:
+        with pytest.raises(SendFailed) as raised:
             await send_on()
-    assert raised.value.code is ErrorCode.invalid_producer_epoch
+    assert isinstance(raised.value.error, KafkaError)
+    assert raised.value.error.code is ErrorCode.invalid_producer_epoch
 
 
 async def test_leaders_that_move_while_records_are_sent_are_followed(

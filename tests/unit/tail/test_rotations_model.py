@@ -175,7 +175,9 @@ class World:
             if verb == "delete" and not self.up:
                 return
             if self.up:
-                await self.settle()  # what is deleted before it was seen nobody can read
+                if verb == "delete":
+                    writer.end_partial()
+                await self.settle()  # what is deleted before it was seen nobody can read, the end of a line neither
             getattr(writer, verb)()
         elif verb != "copytruncate" or not writer.unseen:  # a copy of what nobody saw is a copy of nothing known
             getattr(writer, verb)(amount)
