@@ -704,6 +704,24 @@ async def test_a_copy_that_the_next_rotation_overwrites_in_place_is_its_copy(
     await follower.reads(*headers, *map(str, range(15)), ordered=False)
 
 
+async def test_a_file_that_begins_as_one_that_was_over_in_the_last_run_is_read(follow: Any, log: Any) -> None:
+    # Its log was never followed again, in silence: the file waited for the end of what had ended long before.
+    follower = follow("a.log")
+    append(log, "#Fields: date time")
+    await follower.settle()
+    copytruncate(log, log.with_name("a.log.1"))
+    append(log, "1", "2")
+    await follower.settle()
+    follower.stop()
+    log.with_name("a.log.1").rename(log.with_name("a.log.2"))
+    copytruncate(log, log.with_name("a.log.1"))
+    append(log, "#Fields: date time", "3")
+    follower.start()
+    await follower.settle()
+    append(log, "4")
+    await follower.reads("#Fields: date time", "1", "2", "#Fields: date time", "3", "4")
+
+
 async def test_a_copy_in_the_making_is_not_sent(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     lines = [f"line {number}" for number in range(50)]

@@ -735,6 +735,16 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
                 pytest.fail(tell(seed, scene, shrink(seed, scene, steps)), pytrace=False)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [36183, 59741, 88937, 96841, 97391, 100194, 133696, 136088, 183712, 194538, 190165, 219638, 255292, 259015, 488987],
+)
+def test_a_history_that_once_failed(seed: int) -> None:
+    """A change of the model makes others of them."""
+    with simulated():
+        assert why(seed, *make(seed)) is None
+
+
 if __name__ == "__main__":
     import argparse
     from dataclasses import replace
