@@ -23,8 +23,8 @@ class Wanted:
     Invariants
         After `update`, `fetches` is what a look at every partition would give; only those are looked at of which
         `changed` was said, and all of them when a partition's share of the memory is another than before.
-        `fetches` is in the order of turns: what moved on is behind what did not. A broker that keeps no session serves
-        them in that order, and where there is more than fits, the first ones alone.
+        `fetches` is in the order in which partitions get their turn: one that was just served comes last. A broker that
+        keeps no session serves them in that order, and where there is more than fits, the first ones alone.
     """
 
     def __init__(self, partition_max_bytes: int, share: Callable[[], int]) -> None:

@@ -25,7 +25,7 @@ _PAUSE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """A record that failed: its place in what was given to `send_many`, and why."""
+    """A record that failed: its index among the messages of `send_many`, and why."""
 
     index: int
     message: OutgoingMessage

@@ -316,7 +316,7 @@ class AsyncProducer(RecordIntake):
         """Send at once what is being collected, and wait until all that was accepted before this call is done.
 
         Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent. Raises `SendFailed` where records
-        without `done` failed since the last flush: each is raised once, and is a warning in the log as well. In a
+        without `done` failed since the last flush. Each is raised once, and may be a warning in the log too. In a
         transaction it is `commit` that says so.
         """
         self._check_place()

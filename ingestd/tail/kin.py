@@ -95,7 +95,7 @@ class Kin:
 
     def _original(self, generation: Generation, *, akin: bool) -> Original:
         known, position = self._newest(generation)
-        # Nobody waits in a run with an end for what a reader has to say.
+        # In a run with an end nobody hears what a reader finds.
         reading = generation.phase is Phase.READING and not self._once
         return Original(generation.source, known.path, known.file, position, known.witness, reading, akin)
 
@@ -117,9 +117,10 @@ class Kin:
 
         def over(file: FileId) -> Known | None:
             other = log.of(file)
-            if other is None or other is generation or other.phase not in {Phase.DONE, Phase.STORED}:
+            if other is None or other is generation:
                 return None
-            return other.known if other.known.done or other.phase is Phase.DONE else None
+            read = other.phase is Phase.DONE or (other.phase is Phase.STORED and other.known.done)
+            return other.known if read else None
 
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))

@@ -35,7 +35,8 @@ class Round:
 
     def __init__(self, stream: EventStream | None) -> None:
         self._stream = stream
-        self._watched: dict[str, int] = {}
+        self.watched: dict[str, int] = {}
+        """Watches by directory."""
         self.limit: OSError | None = None
         """Why no more can be watched."""
         self.gone = False
@@ -46,16 +47,11 @@ class Round:
         if self._stream is None or self.limit is not None:
             return
         try:
-            self._watched[directory] = self._stream.watch(directory, DIRECTORY_EVENTS)
+            self.watched[directory] = self._stream.watch(directory, DIRECTORY_EVENTS)
         except WatchLimit as error:
             self.limit = error
         except OSError:
             self.gone = True
-
-    @property
-    def watched(self) -> dict[str, int]:
-        """Watches by directory."""
-        return self._watched
 
 
 class Watches:

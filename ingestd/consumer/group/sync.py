@@ -143,7 +143,7 @@ class SyncConsumerGroup:
         self._host.call(self._records.commit(offsets, timeout), seconds + CLOSE_MARGIN, "commit")
 
     def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on from another place in `partition`; what was given of it and is not committed is forgotten.
+        """Go on from another offset of `partition`. Records that were given and not committed are not marked any more.
 
         The place counts as processed: the next commit commits it. Raises `IngestdError` for a partition that is not
         assigned, `DeadlineExceeded`, and what `Consumer.offsets` raises.

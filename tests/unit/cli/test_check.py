@@ -252,7 +252,7 @@ def test_a_file_of_two_tails_is_said_with_who_takes_it(warned: Callable[[str], l
 def test_what_this_user_may_not_read_or_write_is_said(
     warned: Callable[..., list[str]], logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """root may read and write everything: what is asked of the kernel is answered here."""
+    """Tests run as root, who may read and write everything. So this answers instead of the kernel."""
     monkeypatch.setattr(cli_check.os, "access", lambda path, _: Path(path).name in ("b.log", "ingestd.toml"))
     assert warned(tail("one", logs / "*.log"), logs) == [
         f"daemon.state: {logs} can not be written by this user",
