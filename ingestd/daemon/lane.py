@@ -1,4 +1,4 @@
-"""Lane: the values that flow through a pipeline: open sources, slabs, and the queue of sources that share batches."""
+"""Lane: the values of a line runner: open sources, slabs, and the queue of sources that share batches."""
 
 from __future__ import annotations
 

@@ -155,11 +155,11 @@ class Metrics(Collector):
         unread: dict[tuple[str, ...], int] = {}
         position: dict[tuple[str, ...], int] = {}
         count: dict[str, int] = dict.fromkeys(self._totals.routes(), 0)
-        for gauges in self._totals.sources().values():
-            key = (gauges.route, gauges.label)
+        for (route, _), gauges in self._totals.sources().items():
+            key = (route, gauges.label)
             unread[key] = unread.get(key, 0) + gauges.unread
             position[key] = max(position.get(key, 0), gauges.position)
-            count[gauges.route] = count.get(gauges.route, 0) + 1
+            count[route] = count.get(route, 0) + 1
         yield _family("ingestd_sources", "Sources (files) that workers have open.", ["route"], _one_label(count))
         labels = ["route", "source"]
         yield _family(

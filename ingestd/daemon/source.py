@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ingestd.daemon.runner import Runner, Workplace
+
 __all__ = [
     "Assignment",
     "BatchSpan",
@@ -32,6 +34,7 @@ __all__ = [
     "Finder",
     "Found",
     "Lane",
+    "LineRoute",
     "Loss",
     "Opener",
     "Piece",
@@ -328,7 +331,10 @@ class Finder(Protocol):
 
 
 class Route(Protocol):
-    """One configured route. Frozen, pickles; constructed from its configuration table."""
+    """One configured route. Frozen, pickles; constructed from its configuration table.
+
+    `LineRoute` is what a route of lines implements besides; its runner is a `LineRunner`.
+    """
 
     @property
     def name(self) -> str:
@@ -339,6 +345,47 @@ class Route(Protocol):
     def cluster(self) -> str:
         """Name of the target cluster."""
         ...
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Names of all clusters that it uses, the target among them."""
+        ...
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Target topics that it is known to write to from the start. It can not begin while one of them is missing."""
+        ...
+
+    @property
+    def writes_to(self) -> str:
+        """What it writes to, for people: its topic, or how the topics are named."""
+        ...
+
+    @property
+    def loss_reasons(self) -> tuple[str, ...]:
+        """Every `Loss.reason` that its finder may give; their counters are at zero from the start."""
+        ...
+
+    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder]) -> Finder:
+        """The finder, with what is stored of the route. `stored` is None if the route has never run.
+
+        `others` are the finders of the routes before this one in the configuration. Called in a thread, since there may
+        be many rows: what needs a running loop waits for `scan` or `run`. Raises `WrongDetail`, or another `ValueError`
+        that names the source, for a detail that it can not understand.
+        """
+        ...
+
+    def runner(self, workplace: Workplace) -> Runner:
+        """What moves its sources in one worker. Needs a running loop."""
+        ...
+
+    def encoder(self) -> Encoder:
+        """A new encoder with its own scratch space, for any worker."""
+        ...
+
+
+class LineRoute(Route, Protocol):
+    """A route whose sources are lines of bytes, of which record batches for one topic are made."""
 
     @property
     def topic(self) -> str:
@@ -360,30 +407,12 @@ class Route(Protocol):
         """The same if memory is plentiful: as many as one batch may gather."""
         ...
 
-    @property
-    def loss_reasons(self) -> tuple[str, ...]:
-        """Every `Loss.reason` that its finder may give; their counters are at zero from the start."""
-        ...
-
-    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder]) -> Finder:
-        """The finder, with what is stored of the route. `stored` is None if the route has never run.
-
-        `others` are the finders of the routes before this one in the configuration. Called in a thread, since there may
-        be many rows: what needs a running loop waits for `scan` or `run`. Raises `WrongDetail`, or another `ValueError`
-        that names the source, for a detail that it can not understand.
-        """
-        ...
-
     def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
         """The opener. Needs a running loop.
 
         `ready(source)`: it may have something to read, or is finished. `changed(source)`: its detail changed although
         nothing was read (it was renamed), and must be stored.
         """
-        ...
-
-    def encoder(self) -> Encoder:
-        """A new encoder with its own scratch space."""
         ...
 
     def lane(self, found: Found, partitions: int) -> Lane:

@@ -16,7 +16,7 @@ __all__ = ["SourceReports"]
 
 
 class SourceReports:
-    """One per pipeline: positions and details that changed, and gauges of the sources that were touched."""
+    """One per line runner: positions and details that changed, and gauges of the sources that were touched."""
 
     def __init__(self, route: str) -> None:
         self._route = route
@@ -73,4 +73,4 @@ class SourceReports:
 
     def _gauge(self, held: OpenSource) -> SourceGauges:
         unread = 0 if held.source is None else held.source.unread
-        return SourceGauges(self._route, held.assignment.found.display_name, unread, held.progress.position)
+        return SourceGauges(held.assignment.found.display_name, unread, held.progress.position)

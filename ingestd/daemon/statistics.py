@@ -73,7 +73,6 @@ class RouteCounters:
 class SourceGauges(NamedTuple):
     """One source now."""
 
-    route: str
     label: str
     """What a person calls it (a path)."""
     unread: int
@@ -98,5 +97,5 @@ class WorkerStatistics:
     """By route, seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
     oldest: dict[str, float] = field(default_factory=dict)
     """By route, seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
-    sources: dict[str, SourceGauges | None] = field(default_factory=dict)
-    """By name, the sources that changed since the last report; None for one that is gone."""
+    sources: dict[tuple[str, str], SourceGauges | None] = field(default_factory=dict)
+    """By route and name, the sources that changed since the last report; None for one that is gone."""

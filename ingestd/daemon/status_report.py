@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ingestd.daemon.clusters import ClusterSession
     from ingestd.daemon.shards import Shards
     from ingestd.daemon.source import Route
-    from ingestd.daemon.statistics import SourceGauges
     from ingestd.daemon.status import NotTaken
     from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
@@ -49,13 +48,15 @@ def route_statuses(
     """
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
-    for name, gauges in totals.sources().items():
-        sources[gauges.route].append(_source_status(name, gauges, shards))
+    for (route, source), gauges in totals.sources().items():
+        shard = shards.get(route, source)
+        path = "" if shard is None else str(shard.found.detail.get("path", ""))
+        sources[route].append(SourceStatus(source, gauges.label, gauges.unread, gauges.position, path))
     return [
         RouteStatus(
             name=name,
             cluster=route.cluster,
-            topic=route.topic,
+            topic=route.writes_to,
             records=counters.records_acknowledged,
             bytes_read=counters.bytes_read,
             bytes_acknowledged=counters.bytes_acknowledged,
@@ -68,12 +69,6 @@ def route_statuses(
         for name, route in routes.items()
         for counters in [counted.get(name, RouteCounters())]
     ]
-
-
-def _source_status(name: str, gauges: SourceGauges, shards: Shards) -> SourceStatus:
-    shard = shards.get(gauges.route, name)
-    path = "" if shard is None else str(shard.found.detail.get("path", ""))
-    return SourceStatus(name, gauges.label, gauges.unread, gauges.position, path)
 
 
 def cluster_status(name: str, session: ClusterSession) -> ClusterStatus:

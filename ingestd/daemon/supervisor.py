@@ -166,11 +166,13 @@ class Supervisor:
     def _sessions(self) -> dict[str, ClusterSession]:
         topics: dict[str, dict[str, list[str]]] = {name: {} for name in self._configuration.clusters}
         for route in self._configuration.routes:
-            topics[route.cluster].setdefault(route.topic, []).append(route.name)
+            for topic in route.topics:
+                topics[route.cluster].setdefault(topic, []).append(route.name)
+        wanted = {name for route in self._configuration.routes for name in route.clusters}
         used = {
             name: settings
             for name, settings in self._configuration.clusters.items()
-            if topics[name] or settings.embedded
+            if name in wanted or settings.embedded
         }
         self.totals.reachable.update(dict.fromkeys(used, False))
         return {
@@ -368,7 +370,8 @@ class Supervisor:
 
     def _note_blocked(self) -> None:
         for name, route in self._routes.items():
-            self.totals.note_blocked(name, blocked=not self._clusters[route.cluster].has(route.topic))
+            session = self._clusters[route.cluster]
+            self.totals.note_blocked(name, blocked=not all(session.has(topic) for topic in route.topics))
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
         """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""

@@ -131,8 +131,8 @@ class Totals:
             _add(totals.setdefault(name, RouteCounters()), counters)
         return totals
 
-    def sources(self) -> dict[str, SourceGauges]:
-        """Every source that a live worker reports, by name."""
+    def sources(self) -> dict[tuple[str, str], SourceGauges]:
+        """Every source that a live worker reports, by route and name."""
         reported = [report.sources for report in self._current.values()]
         return {name: gauges for sources in reported for name, gauges in sources.items() if gauges is not None}
 

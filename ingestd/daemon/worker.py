@@ -14,12 +14,8 @@ import pickle
 import resource
 import socket
 import time
-from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ingestd.client.client import Client
-from ingestd.client.pushed import PushedMetadata
-from ingestd.client.settings import ClientSettings
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
     Assign,
@@ -31,9 +27,7 @@ from ingestd.daemon.control import (
     IdentityGranted,
     IdentityRefused,
     IdentityWanted,
-    LeaderHinted,
     MetadataPushed,
-    MetadataWanted,
     PositionsReported,
     Revoke,
     RouteFailed,
@@ -43,85 +37,23 @@ from ingestd.daemon.control import (
     Wire,
 )
 from ingestd.daemon.encode import EncodeStage
-from ingestd.daemon.pipeline import Pipeline
+from ingestd.daemon.runner import Workplace
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
-from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError, error_kind
+from ingestd.daemon.worker_cluster import WorkerCluster
+from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.logs import configure_logs, get_logger
 from ingestd.producer.identity import ProducerIdentity
-from ingestd.producer.producer import AsyncProducer
-from ingestd.producer.settings import ProducerSettings
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
+    from ingestd.daemon.runner import Runner
     from ingestd.daemon.source import Assignment, End, Route
 
 __all__ = ["Worker", "main"]
 
 IDENTITY_TIMEOUT = 30.0
 """Seconds to wait for the supervisor's answer to a request for a producer id."""
-
-
-class _SupervisorIdentities:
-    """Producer ids from the supervisor, the only process that asks a cluster for them."""
-
-    def __init__(self, cluster: str, worker: Worker) -> None:
-        self._cluster = cluster
-        self._worker = worker
-
-    async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
-        """See `ingestd.producer.identity.IdentitySource`."""
-        before = None if previous is None else (previous.producer_id, previous.epoch)
-        return await self._worker.identity(self._cluster, before)
-
-
-class _RouteEvents:
-    """Counts retries of a cluster's producer for the routes that write to the topic. See `ProducerEvents`."""
-
-    def __init__(self, counters: dict[str, list[RouteCounters]]) -> None:
-        self._counters = counters
-
-    def acknowledged(self, topic: str, partition: int, records: int, size: int, seconds: float) -> None:
-        """Counted by the pipeline, which knows the source."""
-
-    def retried(self, topic: str, partition: int, error: IngestdError) -> None:  # noqa: ARG002 - the event's signature
-        """Count by error name."""
-        self._count(topic, error_kind(error))
-
-    def failed(self, topic: str, partition: int, records: int, error: IngestdError) -> None:
-        """Counted by the pipeline, whose route fails."""
-
-    def throttled(self, node: int, seconds: float) -> None:  # noqa: ARG002 - the event's signature
-        """Count a quota's pause for every route of the cluster, because it slows all of them."""
-        for topic in self._counters:
-            self._count(topic, "throttled")
-
-    def _count(self, topic: str, kind: str) -> None:
-        for counters in self._counters.get(topic, ()):
-            counters.count_retry(kind)
-
-
-class _Cluster:
-    """A target cluster as a worker sees it."""
-
-    def __init__(self, name: str, routes: list[tuple[Route, RouteCounters]], worker: Worker) -> None:
-        self.metadata = PushedMetadata(
-            wanted=lambda topics, reason: worker.tell(MetadataWanted(name, tuple(topics), reason)),
-            hint=lambda topic, partition, leader, epoch: worker.tell(
-                LeaderHinted(name, topic, partition, leader, epoch)
-            ),
-        )
-        connection = worker.configure.clusters[name].connection(f"ingestd-worker-{worker.configure.slot}")
-        self.client = Client([], ClientSettings(connection, retry_authentication=True), metadata=self.metadata)
-        topics: dict[str, list[RouteCounters]] = {}
-        for route, counters in routes:
-            topics.setdefault(route.topic, []).append(counters)
-        self.producer = AsyncProducer(
-            self.client,
-            ProducerSettings(delivery_timeout=inf, metadata_timeout=inf),
-            identities=_SupervisorIdentities(name, worker),
-            events=_RouteEvents(topics),
-        )
 
 
 class Worker:
@@ -135,8 +67,8 @@ class Worker:
         self._ended = self._loop.create_future()
         self._tasks = TaskOwner(self._crashed)
         self._control: ControlChannel | None = None
-        self._clusters: dict[str, _Cluster] = {}
-        self._pipelines: dict[str, Pipeline] = {}
+        self._clusters: dict[str, WorkerCluster] = {}
+        self._runners: dict[str, Runner] = {}
         self._counters: list[RouteCounters] = []
         self._tickets: dict[int, asyncio.Future[ProducerIdentity]] = {}
         self._numbers = itertools.count(1)
@@ -178,13 +110,13 @@ class Worker:
                 self._configure(message)
             case Assign(assignments):
                 for assignment in assignments:
-                    self._pipelines[assignment.route].assign(assignment)
+                    self._runners[assignment.route].assign(assignment)
             case Conclude(route, sources):
                 for source in sources:
-                    self._pipelines[route].conclude(source)
+                    self._runners[route].conclude(source)
             case Revoke(route, sources):
                 for source in sources:
-                    self._pipelines[route].revoke(source)
+                    self._runners[route].revoke(source)
                 self._settled.set()
             case MetadataPushed():
                 self._pushed(message)
@@ -217,23 +149,20 @@ class Worker:
         configure_logs(configure.log_level, configure.log_format, process=f"worker-{configure.slot}")
         self._counters = [RouteCounters() for _ in configure.routes]
         self._encoding = EncodeStage(self._arena, [route.encoder for route in configure.routes], self._counters)
-        by_cluster: dict[str, list[tuple[Route, RouteCounters]]] = {}
-        for route, counters in zip(configure.routes, self._counters, strict=True):
-            by_cluster.setdefault(route.cluster, []).append((route, counters))
-        self._clusters = {name: _Cluster(name, routes, self) for name, routes in by_cluster.items()}
+        used = dict.fromkeys(cluster for route in configure.routes for cluster in route.clusters)
+        self._clusters = {name: WorkerCluster(configure.clusters[name], configure.slot, self) for name in used}
         share = self._arena.usable_pages // max(1, len(configure.routes))
         for number, route in enumerate(configure.routes):
-            cluster = self._clusters[route.cluster]
-            self._pipelines[route.name] = Pipeline(
-                route,
-                number,
-                arena=self._arena,
-                share=share,
-                encoding=self._encoding,
-                metadata=cluster.metadata,
-                producer=cluster.producer,
-                counters=self._counters[number],
-                news=self,
+            self._runners[route.name] = route.runner(
+                Workplace(
+                    number,
+                    arena=self._arena,
+                    share=share,
+                    encoding=self._encoding,
+                    clusters={name: self._clusters[name] for name in route.clusters},
+                    counters=self._counters[number],
+                    news=self,
+                )
             )
         self._arena.freed = self._pages_freed
         self._wiring.settimeout(0)
@@ -259,34 +188,34 @@ class Worker:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    # What pipelines say.
+    # What runners say.
 
     def ended(self, assignment: Assignment, end: End) -> None:
-        """See `PipelineNews`. The last position is sent before this."""
+        """See `RunnerNews`. The last position is sent before this."""
         self._tell_positions()
         self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, end))
 
     def troubled(self, assignment: Assignment, reason: str) -> None:
-        """See `PipelineNews`."""
+        """See `RunnerNews`."""
         self.tell(SourceTroubled(assignment.route, assignment.found.source, assignment.generation, reason))
 
     def failed(self, route: Route, reason: str) -> None:
-        """See `PipelineNews`."""
+        """See `RunnerNews`."""
         self._tell_positions()
         self.tell(RouteFailed(route.name, reason))
         self._settled.set()
 
     def moved(self) -> None:
-        """See `PipelineNews`. Reported a moment later, together with what moves until then."""
+        """See `RunnerNews`. Reported a moment later, together with what moves until then."""
         if self._positions_due is None:
             self._positions_due = self._loop.call_later(self.configure.position_interval, self._tell_positions)
 
     def settled(self) -> None:
-        """See `PipelineNews`."""
+        """See `RunnerNews`."""
         self._settled.set()
 
     def _pages_freed(self) -> None:
-        if not self._kick_due and any(pipeline.starved for pipeline in self._pipelines.values()):
+        if not self._kick_due and any(runner.starved for runner in self._runners.values()):
             self._kick_soon()
 
     def _kick_soon(self) -> None:
@@ -296,8 +225,8 @@ class Worker:
 
     def _kick(self) -> None:
         self._kick_due = False
-        for pipeline in self._pipelines.values():
-            pipeline.kick()
+        for runner in self._runners.values():
+            runner.kick()
 
     # Reports.
 
@@ -305,7 +234,7 @@ class Worker:
         if self._positions_due is not None:
             self._positions_due.cancel()
             self._positions_due = None
-        moved = [move for pipeline in self._pipelines.values() for move in pipeline.moved()]
+        moved = [move for runner in self._runners.values() for move in runner.moved()]
         if moved:
             self.tell(PositionsReported(moved))
             self._tell_counters({})  # If it is killed now, its counters agree with its positions.
@@ -316,10 +245,15 @@ class Worker:
             await asyncio.sleep(self.configure.statistics_interval)
 
     def _tell_statistics(self) -> None:
-        changed = [pipeline.gauges() for pipeline in self._pipelines.values()]
-        self._tell_counters({name: gauges for each in changed for name, gauges in each.items()})
+        self._tell_counters(
+            {
+                (route, source): gauges
+                for route, runner in self._runners.items()
+                for source, gauges in runner.gauges().items()
+            }
+        )
 
-    def _tell_counters(self, sources: dict[str, SourceGauges | None]) -> None:
+    def _tell_counters(self, sources: dict[tuple[str, str], SourceGauges | None]) -> None:
         names = [route.name for route in self.configure.routes]
         self.tell(
             StatisticsReported(
@@ -330,8 +264,8 @@ class Worker:
                     arena_pages=self._arena.usable_pages,
                     arena_pages_used=self._arena.used_pages,
                     routes=dict(zip(names, self._counters, strict=True)),
-                    waiting={name: pipeline.waiting for name, pipeline in self._pipelines.items()},
-                    oldest={name: pipeline.oldest for name, pipeline in self._pipelines.items()},
+                    waiting={name: runner.waiting for name, runner in self._runners.items()},
+                    oldest={name: runner.oldest for name, runner in self._runners.items()},
                     sources=sources,
                 )
             )
@@ -341,13 +275,13 @@ class Worker:
 
     async def _drain(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)
-        for pipeline in self._pipelines.values():
-            pipeline.drain()
-        while not all(pipeline.settled for pipeline in self._pipelines.values()) and not deadline.expired:
+        for runner in self._runners.values():
+            runner.drain()
+        while not all(runner.settled for runner in self._runners.values()) and not deadline.expired:
             self._settled.clear()
             with contextlib.suppress(DeadlineExceeded):  # The loop ends then, and what is left is counted.
                 await deadline.wait_for(self._settled.wait(), "drain")
-        unacknowledged = {name: pipeline.unacknowledged for name, pipeline in self._pipelines.items()}
+        unacknowledged = {name: runner.unacknowledged for name, runner in self._runners.items()}
         left = {name: part for name, part in unacknowledged.items() if part.sources}
         self._tell_positions()
         self._tell_statistics()
@@ -363,13 +297,12 @@ class Worker:
 
     async def _close(self) -> None:
         await self._tasks.close()
-        for pipeline in self._pipelines.values():
-            pipeline.close()
+        for runner in self._runners.values():
+            runner.close()
         if self._encoding is not None:
             self._encoding.close()
         for cluster in self._clusters.values():
-            await cluster.producer.close(timeout=0)
-            await cluster.client.close(timeout=1)
+            await cluster.close()
         if self._control is not None:
             self._control.close()
         self._loop.remove_reader(self._wiring.fileno())

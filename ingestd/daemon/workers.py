@@ -57,7 +57,7 @@ class Workers:
         self.restarts = [0] * self.count
         self._settings = settings
         self._routes = routes
-        self._clusters = {route.cluster: clusters[route.cluster] for route in routes}
+        self._clusters = {name: clusters[name] for route in routes for name in route.clusters}
         self._received = received
         self._started = started
         self._died = died

@@ -22,6 +22,7 @@ from ingestd.tail.partition import partition_of_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition
 
 __all__ = ["TailRoute"]
@@ -208,6 +209,21 @@ class TailRoute:
         return Globs(self.rotated, ())
 
     @property
+    def clusters(self) -> tuple[str, ...]:
+        """See `ingestd.daemon.source.Route.clusters`."""
+        return (self.cluster,)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """See `ingestd.daemon.source.Route.topics`."""
+        return (self.topic,)
+
+    @property
+    def writes_to(self) -> str:
+        """See `ingestd.daemon.source.Route.writes_to`."""
+        return self.topic
+
+    @property
     def loss_reasons(self) -> tuple[str, ...]:
         """See `ingestd.daemon.source.Route.loss_reasons`."""
         return LOSS_REASONS
@@ -217,6 +233,12 @@ class TailRoute:
         from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
         return TailFinder(self, stored, once=once, others=others)
+
+    def runner(self, workplace: Workplace) -> Runner:
+        """See `ingestd.daemon.source.Route.runner`."""
+        from ingestd.daemon.line_runner import LineRunner  # noqa: PLC0415 - only a worker needs it
+
+        return LineRunner.at(self, workplace)
 
     def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
         """See `ingestd.daemon.source.Route.opener`."""

@@ -96,7 +96,7 @@ class TailSource:
         self._within_split = False
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
-    # What the pipeline asks.
+    # What the runner asks.
 
     @property
     def unread(self) -> int:

@@ -50,7 +50,7 @@ def report(slot: int = 0, incarnation: int = 0, *, records: int = 0, sources: di
 
 
 def gauges(label: str, unread: int = 7, position: int = 100) -> SourceGauges:
-    return SourceGauges(route="access", label=label, unread=unread, position=position)
+    return SourceGauges(label=label, unread=unread, position=position)
 
 
 def samples(totals: Totals) -> dict[tuple, float]:
@@ -174,9 +174,9 @@ def test_no_counter_falls_when_a_worker_is_killed_and_restarted() -> None:
 
 def test_a_file_that_is_gone_has_no_series() -> None:
     totals = Totals()
-    totals.take(report(sources={"a": gauges("/a"), "b": gauges("/b")}))
+    totals.take(report(sources={("access", "a"): gauges("/a"), ("access", "b"): gauges("/b")}))
     assert samples(totals)["ingestd_source_unread_bytes", "/b", "access"] == 7
-    totals.take(report(sources={"b": None, "never shown": None}))
+    totals.take(report(sources={("access", "b"): None, ("access", "never shown"): None}))
     shown = samples(totals)
     assert ("ingestd_source_unread_bytes", "/a", "access") in shown
     assert not any("/b" in key for key in shown)
@@ -185,10 +185,10 @@ def test_a_file_that_is_gone_has_no_series() -> None:
 def test_the_files_of_a_dead_worker_have_no_series_even_if_its_last_report_comes_late() -> None:
     totals = Totals()
     totals.worker_started(0)
-    totals.take(report(sources={"a": gauges("/a")}))
+    totals.take(report(sources={("access", "a"): gauges("/a")}))
     totals.worker_ended(0)
     assert not any("/a" in key for key in samples(totals))
-    totals.take(report(records=20, sources={"a": gauges("/a")}))
+    totals.take(report(records=20, sources={("access", "a"): gauges("/a")}))
     shown = samples(totals)
     assert not any("/a" in key for key in shown)
     assert shown["ingestd_records_total", "access"] == 20
@@ -197,7 +197,7 @@ def test_the_files_of_a_dead_worker_have_no_series_even_if_its_last_report_comes
 
 def test_two_sources_of_one_path_are_one_series() -> None:
     totals = Totals()
-    totals.take(report(sources={"old": gauges("/a", 5, 100), "new": gauges("/a", 3, 10)}))
+    totals.take(report(sources={("access", "old"): gauges("/a", 5, 100), ("access", "new"): gauges("/a", 3, 10)}))
     shown = samples(totals)
     assert shown["ingestd_source_unread_bytes", "/a", "access"] == 8
     assert shown["ingestd_source_position_bytes", "/a", "access"] == 100
@@ -256,7 +256,7 @@ def test_ready_and_alive_are_shown() -> None:
 
 def test_openmetrics_is_spoken_to_whom_asks_for_it() -> None:
     totals = Totals()
-    totals.take(report(records=10, sources={"a": gauges('/odd "name"\n')}))
+    totals.take(report(records=10, sources={("access", "a"): gauges('/odd "name"\n')}))
     content_type, body = Metrics(totals).exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert {family.name for family in parse_openmetrics(body.decode())} >= {"ingestd_records", "ingestd_build"}
@@ -268,7 +268,7 @@ def test_promtool_is_content() -> None:
     assert promtool is not None, "promtool is in Debian's package `prometheus`"
     totals = Totals()
     totals.worker_started(0)
-    totals.take(report(records=10, sources={"a": gauges("/a")}))
+    totals.take(report(records=10, sources={("access", "a"): gauges("/a")}))
     _, body = Metrics(totals).exposition()
     answer = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, b"", b"")
@@ -276,7 +276,7 @@ def test_promtool_is_content() -> None:
 
 def test_a_report_without_sources_leaves_them_as_they_were() -> None:
     totals = Totals()
-    totals.take(report(records=1, sources={"a": gauges("/a", unread=5)}))
+    totals.take(report(records=1, sources={("access", "a"): gauges("/a", unread=5)}))
     totals.take(report(records=2))
     shown = samples(totals)
     assert shown["ingestd_source_unread_bytes", "/a", "access"] == 5

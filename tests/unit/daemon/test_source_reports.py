@@ -28,11 +28,11 @@ def test_only_what_changed_is_told(sources):
     reports = SourceReports("r")
     for held in sources.values():
         reports.touch(held)
-    assert reports.gauges(sources) == {name: SourceGauges("r", f"/{name}", 5, 10) for name in ("a", "b")}
+    assert reports.gauges(sources) == {name: SourceGauges(f"/{name}", 5, 10) for name in ("a", "b")}
     reports.touch(sources["a"])
     reports.touch(sources["b"])
     sources["b"].source.unread = 0
-    assert reports.gauges(sources) == {"b": SourceGauges("r", "/b", 0, 10)}
+    assert reports.gauges(sources) == {"b": SourceGauges("/b", 0, 10)}
     assert reports.gauges(sources) == {}
 
 
@@ -44,4 +44,4 @@ def test_what_is_not_open_any_more_is_told_as_gone_and_anew_when_it_is_back(sour
     reports.drop(gone)
     assert reports.gauges(sources) == {"a": None}
     reports.touch(gone)
-    assert reports.gauges({"a": gone}) == {"a": SourceGauges("r", "/a", 5, 10)}
+    assert reports.gauges({"a": gone}) == {"a": SourceGauges("/a", 5, 10)}

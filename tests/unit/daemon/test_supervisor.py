@@ -41,7 +41,9 @@ class FakeRoute:
     looking: asyncio.Event = field(default_factory=asyncio.Event)
     name: str = "r"
     cluster: str = "c"
-    topic: str = "t"
+    clusters: tuple = ("c",)
+    topics: tuple = ("t",)
+    writes_to: str = "t"
     loss_reasons: tuple = ("deleted", "truncated")
     said: list = field(default_factory=list)
     ends: list = field(default_factory=list)
@@ -466,7 +468,7 @@ async def test_what_was_not_acknowledged_is_said_by_route(make, monkeypatch):
 async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(make):
     route = FakeRoute((Found("1", 0, {"path": "/pods/a/0.log"}, label="/containers/a.log"), Found("2", 0, {})))
     made, running = await started(make, route)
-    gauges = {name: SourceGauges("r", label, 3, 5) for name, label in (("1", "/containers/a.log"), ("2", "2"))}
+    gauges = {("r", name): SourceGauges(label, 3, 5) for name, label in (("1", "/containers/a.log"), ("2", "2"))}
     made._received(0, StatisticsReported(WorkerStatistics(0, 1, sources=gauges)))
     (shown,) = made.status().routes
     assert [(source.label, source.path) for source in shown.sources] == [

@@ -14,12 +14,13 @@ from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.control import Conclude, Drained, MetadataPushed, Revoke, SourceEnded, Unacknowledged
 from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
+from ingestd.daemon.worker_cluster import WorkerCluster
 from ingestd.errors import ErrorCode
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import LineEncoder
 
 
-class FakePipeline:
+class FakeRunner:
     """One source, not settled until it is given up."""
 
     settled = False
@@ -66,11 +67,11 @@ async def worker():
 
 @pytest.mark.parametrize("how", ["the route fails here", "the route failed in another worker"])
 async def test_a_route_that_stops_while_it_drains_is_not_waited_for(worker, how):
-    pipeline = worker._pipelines["r"] = FakePipeline()
+    runner = worker._runners["r"] = FakeRunner()
     draining = asyncio.create_task(worker._drain(30))
     await asyncio.sleep(0.01)
     if how == "the route fails here":
-        pipeline.revoke("a")
+        runner.revoke("a")
         worker.failed(SimpleNamespace(name="r"), "it can not be delivered")
     else:
         worker._received(Revoke("r", ["a"]))
@@ -79,17 +80,17 @@ async def test_a_route_that_stops_while_it_drains_is_not_waited_for(worker, how)
 
 
 async def test_what_is_left_at_the_end_of_a_drain_is_said_by_route(worker):
-    worker._pipelines["r"] = FakePipeline()
-    worker._pipelines["s"] = FakePipeline()
-    worker._pipelines["s"].settled = True
+    worker._runners["r"] = FakeRunner()
+    worker._runners["s"] = FakeRunner()
+    worker._runners["s"].settled = True
     await worker._drain(0)
     assert worker.said[-1] == Drained(1, {"r": Unacknowledged(1, 700)})
 
 
-async def test_sources_are_concluded_in_their_routes_pipeline(worker):
-    pipeline = worker._pipelines["r"] = FakePipeline()
+async def test_sources_are_concluded_in_their_routes_runner(worker):
+    runner = worker._runners["r"] = FakeRunner()
     worker._received(Conclude("r", ["a", "b"]))
-    assert pipeline.concluded == ["a", "b"]
+    assert runner.concluded == ["a", "b"]
 
 
 async def test_the_end_of_a_source_is_told_as_it_is(worker):
@@ -112,8 +113,7 @@ async def test_news_of_a_cluster_that_no_route_uses_is_no_concern_of_a_worker(wo
 async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_elsewhere(worker, monkeypatch):
     # The topic was deleted and made again with fewer: the batch waited for its partition as long as the worker lived.
     monkeypatch.setattr("ingestd.producer.partition_producer._BEYOND", 0.05)
-    worker.configure = SimpleNamespace(slot=0, clusters={"c": ClusterSettings("c", bootstrap=("nowhere:1",))})
-    cluster = worker_module._Cluster("c", [], worker)
+    cluster = WorkerCluster(ClusterSettings("c", bootstrap=("nowhere:1",)), 0, worker)
     cluster.metadata.push(_snapshot(1, 6))
     out = memoryview(bytearray(65536))
     (made,) = (

@@ -1,4 +1,4 @@
-"""Pipeline: whatever order encoders and brokers answer in, lines arrive in order and positions never pass a hole."""
+"""Line runner: whatever order encoders and brokers answer in, lines arrive in order and positions never pass a hole."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from ingestd.daemon import outbox
 from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch, pages_for
 from ingestd.daemon.control import Moved, Unacknowledged
 from ingestd.daemon.encode import EncodingFailed
-from ingestd.daemon.pipeline import Pipeline
+from ingestd.daemon.line_runner import LineRunner
 from ingestd.daemon.source import Assignment, BatchSpan, EncodedAgain, Encoding, End, Found, Lane, Piece
 from ingestd.daemon.statistics import RouteCounters
 from ingestd.errors import ErrorCode, KafkaError
@@ -210,7 +210,7 @@ class News:
 
 
 class Bench:
-    """A pipeline with everything around it in our hands."""
+    """A runner with everything around it in our hands."""
 
     def __init__(self, route, arena, partitions=2):
         self.route, self.arena = route, arena
@@ -219,7 +219,7 @@ class Bench:
         self.metadata = Metadata(partitions)
         self.news = News()
         self.counters = RouteCounters()
-        self.pipeline = Pipeline(
+        self.runner = LineRunner(
             route,
             0,
             arena=arena,
@@ -233,10 +233,10 @@ class Bench:
         self.positions = {}
 
     def assign(self, source, position=0, until=None, generation=1):
-        self.pipeline.assign(Assignment("r", Found(source, position, {}, until), generation))
+        self.runner.assign(Assignment("r", Found(source, position, {}, until), generation))
 
     def collect(self):
-        for move in self.pipeline.moved():
+        for move in self.runner.moved():
             assert move.position > self.positions.get(move.source, 0)
             self.positions[move.source] = move.position
 
@@ -253,12 +253,12 @@ def bench(route, pages=64, partitions=2):
     made = Bench(route, arena, partitions)
 
     def freed():
-        if made.pipeline.starved:
-            asyncio.get_running_loop().call_soon(made.pipeline.kick)
+        if made.runner.starved:
+            asyncio.get_running_loop().call_soon(made.runner.kick)
 
     arena.freed = freed
     yield made
-    made.pipeline.close()
+    made.runner.close()
     arena.close()
     os.close(descriptor)
 
@@ -280,7 +280,7 @@ async def drive(made, source, until):
             return
         else:
             await asyncio.sleep(0.002)
-    raise AssertionError("the pipeline stands still")
+    raise AssertionError("the runner stands still")
 
 
 @settings(deadline=None, max_examples=40)
@@ -292,7 +292,7 @@ async def drive(made, source, until):
     fixed=st.booleans(),
 )
 def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_moves(counts, most, pages, seed, fixed):
-    # Hypothesis draws nothing while the pipeline works: how often it is asked must not depend on how a run goes.
+    # Hypothesis draws nothing while the runner works: how often it is asked must not depend on how a run goes.
     texts = {f"s{number}": lines(f"s{number}", count, 150) for number, count in enumerate(counts)}
     lanes = {name: Lane(number % 2, b"k%d" % number) for number, name in enumerate(texts)} if fixed else {}
     route = TextRoute(texts, most, lanes=lanes)
@@ -345,7 +345,7 @@ async def test_reading_stops_at_the_bound_of_memory_and_goes_on_when_pages_come_
             while made.encoding.jobs:
                 made.encoding.finish(0)
         assert made.arena.used_pages <= 23
-        assert made.pipeline.starved
+        assert made.runner.starved
         sent = len(made.broker.waiting)
         while made.broker.waiting:
             made.broker.acknowledge(0)
@@ -362,7 +362,7 @@ async def test_nothing_is_read_before_the_partitions_are_known():
         assert made.encoding.jobs == []
         assert made.metadata.asked
         made.metadata.set(3)
-        made.pipeline.kick()
+        made.runner.kick()
         await made.turn()
         assert len(made.encoding.jobs) == 1
 
@@ -381,8 +381,8 @@ async def test_a_source_opened_before_the_partitions_are_known_gets_the_lane_tha
         await made.turn()
         made.metadata.set(4)
         made.assign("5")
-        made.pipeline.revoke("3")
-        made.pipeline.kick()
+        made.runner.revoke("3")
+        made.runner.kick()
         for _ in range(20):
             await made.turn()
             while made.encoding.jobs:
@@ -423,7 +423,7 @@ async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_on
     now = 100.0
     monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: now))
     with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
-        assert made.pipeline.oldest == 0.0
+        assert made.runner.oldest == 0.0
         made.assign("a")
         await made.turn()
         while made.encoding.jobs:
@@ -431,10 +431,10 @@ async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_on
         assert len(made.broker.waiting) > 2
         now = 130.0
         made.broker.acknowledge(1)
-        assert (made.pipeline.waiting, made.pipeline.oldest) == (0.0, 30.0)
+        assert (made.runner.waiting, made.runner.oldest) == (0.0, 30.0)
         while made.broker.waiting:
             made.broker.acknowledge(0)
-        assert (made.pipeline.waiting, made.pipeline.oldest) == (0.0, 0.0)
+        assert (made.runner.waiting, made.runner.oldest) == (0.0, 0.0)
 
 
 async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_position_stays_before_it():
@@ -485,18 +485,18 @@ async def test_of_what_is_given_up_what_is_with_the_producer_still_counts_and_no
         assert made.encoding.jobs
         (sent,) = made.broker.sent[made.broker.waiting[0][2]]
         if how.startswith("revoked"):
-            made.pipeline.revoke("a")
+            made.runner.revoke("a")
         else:
-            made.pipeline.stop("the cluster refuses a record")
-        made.pipeline.drain()
+            made.runner.stop("the cluster refuses a record")
+        made.runner.drain()
         while made.encoding.jobs:
             made.encoding.finish(0)
-        assert not made.pipeline.settled
+        assert not made.runner.settled
         assert not made.route.opened["a"].closed
         made.news.events.clear()
         made.broker.acknowledge(0)
         assert made.news.events[-1] == ("settled",)
-        assert made.pipeline.settled
+        assert made.runner.settled
         assert made.route.opened["a"].closed
         await made.turn()
         assert made.positions == {"a": len(sent)}
@@ -524,7 +524,7 @@ async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once()
     with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
         made.assign("a")
         await made.turn()
-        made.pipeline.revoke("a")
+        made.runner.revoke("a")
         assert made.route.opened["a"].closed
         made.encoding.finish(0)
         assert not made.broker.sent
@@ -533,25 +533,25 @@ async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once()
 
 async def test_who_waits_for_an_acknowledgement_says_so():
     with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
-        assert made.pipeline.waiting == 0
+        assert made.runner.waiting == 0
         made.assign("a")
         await made.turn()
         made.encoding.finish(0)
         made.encoding.finish(0)
-        first = made.pipeline.waiting
+        first = made.runner.waiting
         await made.turn()
-        assert made.pipeline.waiting > first
+        assert made.runner.waiting > first
         made.broker.acknowledge(0)
         made.broker.acknowledge(0)
-        assert made.pipeline.waiting == 0
+        assert made.runner.waiting == 0
 
 
-async def test_a_draining_pipeline_reads_no_more_and_settles():
+async def test_a_draining_runner_reads_no_more_and_settles():
     text = lines("a", 20_000, 200)
     with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
-        made.pipeline.drain()
+        made.runner.drain()
         read = made.counters.bytes_read
         while made.encoding.jobs or made.broker.waiting:
             while made.encoding.jobs:
@@ -560,8 +560,8 @@ async def test_a_draining_pipeline_reads_no_more_and_settles():
                 made.broker.acknowledge(0)
             await made.turn()
         assert made.counters.bytes_read == read < len(text)
-        assert made.pipeline.settled
-        assert made.pipeline.unacknowledged == Unacknowledged(0, 0)
+        assert made.runner.settled
+        assert made.runner.unacknowledged == Unacknowledged(0, 0)
         assert made.positions["a"] == read
 
 
@@ -651,7 +651,7 @@ async def test_what_is_half_encoded_gets_pages_before_more_is_read():
         rest = made.arena.allocate(9 * PAGE_BYTES)
         made.metadata.set(0)
         made.encoding.finish(0)
-        assert made.pipeline.starved
+        assert made.runner.starved
         made.metadata.set(2)
         made.assign("b")
         made.arena.release(rest)
@@ -682,7 +682,7 @@ async def test_lanes_go_with_their_last_source():
             while made.broker.waiting:
                 made.broker.acknowledge(0)
         assert len(made.news.events) == len(names)
-        assert not made.pipeline._lanes
+        assert not made.runner._lanes
 
 
 GONE = KafkaError(ErrorCode.unknown_topic_or_partition, "t[5]")
@@ -772,7 +772,7 @@ async def test_a_topic_whose_partitions_are_back_before_a_batch_gave_them_up_is_
         made.route.ready("5")
         await finish_all(made, least=2)
         made.metadata.set(6)
-        made.pipeline.kick()
+        made.runner.kick()
         await finish_all(made, least=6)
         assert made.broker.sent == {5: [text, b"5 late\n"]}
 
@@ -781,7 +781,7 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
     texts = {"8-2a-1f": lines("a", 2, 10), "8-2b-20": lines("b", 2, 10)}
     with bench(TextRoute(texts)) as made:
         for name, path in zip(texts, ("/logs/a", "/logs/b"), strict=True):
-            made.pipeline.assign(Assignment("r", Found(name, 0, {}, label=path), 1))
+            made.runner.assign(Assignment("r", Found(name, 0, {}, label=path), 1))
         await finish_all(made)
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
@@ -814,9 +814,9 @@ async def test_a_concluded_source_ends_once_it_is_read_and_acknowledged():
     with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
-        made.pipeline.conclude("a")
-        made.pipeline.conclude("a")
-        made.pipeline.conclude("nobody")
+        made.runner.conclude("a")
+        made.runner.conclude("a")
+        made.runner.conclude("nobody")
         await made.turn()
         assert made.news.events == []
         made.encoding.finish(0)
@@ -847,7 +847,7 @@ async def test_a_quiet_source_that_is_concluded_ends_at_once():
     with bench(TextRoute({"a": b""})) as made:
         made.assign("a")
         await made.turn()
-        made.pipeline.conclude("a")
+        made.runner.conclude("a")
         await made.turn()
         assert made.news.events == [("ended", "a", End("concluded", "/a", 0, 0))]
 
@@ -856,7 +856,7 @@ async def test_a_source_that_is_concluded_before_it_could_be_opened_is_opened_wi
     route = TextRoute({})
     with bench(route) as made:
         made.assign("a", until=10)
-        made.pipeline.conclude("a")
+        made.runner.conclude("a")
         route.texts["a"] = b""
         async with asyncio.timeout(5):
             while len(made.news.events) < 2:
@@ -874,8 +874,8 @@ async def test_a_detail_that_changed_is_reported_with_the_position_as_it_was():
         route.changed("a")
         route.changed("nobody")
         assert made.news.told_of_moves
-        assert made.pipeline.moved() == [Moved("r", "a", 7, 0, {"at": 0, "path": "/a.1"})]
-        assert made.pipeline.moved() == []
+        assert made.runner.moved() == [Moved("r", "a", 7, 0, {"at": 0, "path": "/a.1"})]
+        assert made.runner.moved() == []
 
 
 async def test_what_is_not_acknowledged_is_counted_in_sources_and_bytes():
@@ -884,5 +884,5 @@ async def test_what_is_not_acknowledged_is_counted_in_sources_and_bytes():
         for name in texts:
             made.assign(name)
         await made.turn()
-        assert not made.pipeline.settled
-        assert made.pipeline.unacknowledged == Unacknowledged(2, len(texts["a"]) + len(texts["b"]))
+        assert not made.runner.settled
+        assert made.runner.unacknowledged == Unacknowledged(2, len(texts["a"]) + len(texts["b"]))

@@ -1,11 +1,11 @@
-"""Pipeline: one per route and worker. Moves bytes of sources through slabs and batches to positions, in order."""
+"""Line runner: the runner of routes of lines. Bytes of sources go through slabs and batches to positions, in order."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Self
 
 from ingestd.daemon.arena import PAGE_BYTES, ArenaShare, pages_for
 from ingestd.daemon.control import Unacknowledged
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from ingestd.daemon.encode import EncodeStage
     from ingestd.daemon.outbox import BatchSender
     from ingestd.daemon.progress import Span
-    from ingestd.daemon.source import Assignment, EncodedAgain, Encoder, Encoding, End, Opener, Piece, Route
+    from ingestd.daemon.runner import RunnerNews, Workplace
+    from ingestd.daemon.source import Assignment, EncodedAgain, Encoder, Encoding, LineRoute, Opener, Piece
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
 
-__all__ = ["Pipeline", "PipelineNews"]
+__all__ = ["LineRunner"]
 
 LEAST_READ: Final = PAGE_BYTES
 """Bytes. A slab with less room than this is full: no source is asked to read into it."""
@@ -43,31 +44,7 @@ SLABS_PER_PUMP: Final = 4
 """Slabs that are filled before sockets get their turn."""
 
 
-class PipelineNews(Protocol):
-    """What a pipeline tells its worker."""
-
-    def ended(self, assignment: Assignment, end: End) -> None:
-        """A source is finished and all of it acknowledged."""
-        ...
-
-    def troubled(self, assignment: Assignment, reason: str) -> None:
-        """A source can not be opened or read now."""
-        ...
-
-    def failed(self, route: Route, reason: str) -> None:
-        """The route can not go on: something can not be delivered."""
-        ...
-
-    def moved(self) -> None:
-        """A position or a detail changed, for the first time since `Pipeline.moved` was called."""
-        ...
-
-    def settled(self) -> None:
-        """While draining: all of another slab is acknowledged."""
-        ...
-
-
-class Pipeline:
+class LineRunner:
     """Moves the bytes of one route's sources in this worker.
 
     Invariants
@@ -79,7 +56,7 @@ class Pipeline:
 
     def __init__(
         self,
-        route: Route,
+        route: LineRoute,
         number: int,
         *,
         arena: Arena,
@@ -88,7 +65,7 @@ class Pipeline:
         metadata: MetadataSource,
         producer: BatchSender,
         counters: RouteCounters,
-        news: PipelineNews,
+        news: RunnerNews,
     ) -> None:
         self.route = route
         self._number = number
@@ -136,6 +113,23 @@ class Pipeline:
         self._stopped = False
         self._draining = False
         self._starved = False
+
+    @classmethod
+    def at(cls, route: LineRoute, workplace: Workplace) -> Self:
+        """The runner of `route` in a worker."""
+        cluster = workplace.clusters[route.cluster]
+        cluster.count_retries(route.topic, workplace.counters)
+        return cls(
+            route,
+            workplace.number,
+            arena=workplace.arena,
+            share=workplace.share,
+            encoding=workplace.encoding,
+            metadata=cluster.metadata,
+            producer=cluster.producer,
+            counters=workplace.counters,
+            news=workplace.news,
+        )
 
     # Sources come and go.
 
