@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ingestd.daemon.positions import PositionStore
-    from ingestd.daemon.source import StoredPosition
+    from ingestd.daemon.source import PositionKeeper, StoredPosition
     from ingestd.retry import Deadline
 
 __all__ = ["Checkpoint"]
@@ -35,6 +35,7 @@ class Checkpoint:
         Nothing waits for the file. While it is locked, or the disk is full, a timer tries again.
         All changes are one transaction. What could not be stored waits for the next one.
         That routes have run is stored together with what they found, never before.
+        A route whose positions are kept elsewhere has none in the file.
     """
 
     def __init__(self, positions: PositionStore, failed: Callable[[str], None]) -> None:
@@ -45,6 +46,7 @@ class Checkpoint:
         self._failed = failed
         self._log = get_logger("ingestd.supervisor")
         self._changed: dict[tuple[str, str], StoredPosition | None] = {}
+        self._elsewhere: dict[str, PositionKeeper] = {}
         self._run: set[str] = set()
         self._routes: set[str] = set()
         """All routes that have run."""
@@ -53,13 +55,23 @@ class Checkpoint:
         self._since: float | None = None
         self._hurried = False
 
+    def keep_elsewhere(self, route: str, keeper: PositionKeeper) -> None:
+        """Let `keeper` have what is to be stored of a route from now on."""
+        self._elsewhere[route] = keeper
+
     def remember(self, route: str, stored: StoredPosition) -> None:
         """Store a position, together with what else changes in this turn of the loop."""
+        if route in self._elsewhere:
+            self._elsewhere[route].remember(stored)
+            return
         self._changed[route, stored.source] = stored
         self._try_soon()
 
     def forget(self, route: str, source: str) -> None:
         """Drop a position, together with what else changes in this turn of the loop."""
+        if route in self._elsewhere:
+            self._elsewhere[route].forget(source)
+            return
         self._changed[route, source] = None
         self._try_soon()
 
@@ -81,6 +93,11 @@ class Checkpoint:
 
     async def finish(self, deadline: Deadline) -> str | None:
         """Store the rest; wait for another program's lock until the deadline. Returns why it could not, or None."""
+        kept = await asyncio.gather(*(keeper.finish(deadline) for keeper in self._elsewhere.values()))
+        reasons = [reason for reason in (*kept, await self._finish_file(deadline)) if reason is not None]
+        return "; ".join(reasons) or None
+
+    async def _finish_file(self, deadline: Deadline) -> str | None:
         while True:
             self._cancel()
             error = self._store()

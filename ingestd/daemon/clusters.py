@@ -207,6 +207,13 @@ class ClusterSession:
         self._tasks.start(self._watch(self.client), "ask whether it answers")
 
     @property
+    def opened(self) -> Client:
+        """The client. Raises `IngestdError` before the cluster is started."""
+        if self.client is None:
+            raise IngestdError(f"cluster {self.settings.name} is not open yet")
+        return self.client
+
+    @property
     def metadata(self) -> ClusterMetadata | None:
         """The newest snapshot."""
         return None if self.client is None else self.client.metadata.snapshot

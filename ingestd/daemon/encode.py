@@ -80,11 +80,10 @@ class EncodeStage:
         Own jobs and peers' requests take turns, so that neither waits for more than one of the other.
     """
 
-    def __init__(
-        self, arena: Arena, encoders: Sequence[Callable[[], Encoder]], counters: Sequence[RouteCounters]
-    ) -> None:
+    def __init__(self, arena: Arena, counters: Sequence[RouteCounters]) -> None:
+        """`counters` has those of each route, by its number."""
         self._arena = arena
-        self._make = encoders
+        self._make: dict[int, Callable[[], Encoder]] = {}
         self._encoders: dict[int, Encoder] = {}
         self._counters = counters
         self._own: deque[EncodeJob] = deque()
@@ -95,6 +94,10 @@ class EncodeStage:
         self._turn_due = False
         self._peer_turn = False
         self._publish()
+
+    def add(self, route: int, make: Callable[[], Encoder]) -> None:
+        """Encode jobs of this route, by its number, with what `make` makes. All are added before peers are joined."""
+        self._make[route] = make
 
     @property
     def capacity(self) -> int:

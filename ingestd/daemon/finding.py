@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.intake import Intake
+from ingestd.daemon.source import Surroundings
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
@@ -15,6 +16,7 @@ from ingestd.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ingestd.client.client import Client
     from ingestd.daemon.checkpoint import Checkpoint
     from ingestd.daemon.handover import Handover
     from ingestd.daemon.intake import IntakeNews
@@ -47,13 +49,16 @@ class Finding:
         news: IntakeNews,
         *,
         once: bool,
+        client: Callable[[str], Client],
     ) -> None:
+        """`client` gives the supervisor's client of a cluster, by name, once the clusters are started."""
         self._routes = routes
         self._positions = positions
         self._checkpoint = checkpoint
         self._handover = handover
         self._news = news
         self._once = once
+        self._client = client
         self._intakes: dict[str, Intake] = {}
         self._scanned: set[str] = set()
         self._done = asyncio.Event()
@@ -69,13 +74,16 @@ class Finding:
         for route in self._routes:
             known = stored.get(route.name)
             rows = None if known is None else known.positions
-            if known is None:
+            surroundings = Surroundings(self._once, tuple(finders), self._client)
+            with self._positions.naming(route.name):
+                finder = await asyncio.to_thread(route.finder, rows, surroundings)
+            if finder.keeper is not None:
+                self._checkpoint.keep_elsewhere(route.name, finder.keeper)
+            elif known is None:
                 begins = "each file is read from where the tail's `start` says"
                 self._log.info(
                     "first run of this tail", route=route.name, state=str(self._positions.path), begins=begins
                 )
-            with self._positions.naming(route.name):
-                finder = await asyncio.to_thread(route.finder, rows, once=self._once, others=tuple(finders))
             finders.append(finder)
             self._intakes[route.name] = Intake(route, finder, known, self._handover, self._news)
 

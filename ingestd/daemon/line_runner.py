@@ -119,6 +119,7 @@ class LineRunner:
         """The runner of `route` in a worker."""
         cluster = workplace.clusters[route.cluster]
         cluster.count_retries(route.topic, workplace.counters)
+        workplace.encoding.add(workplace.number, route.encoder)
         return cls(
             route,
             workplace.number,

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ingestd.client.client import Client
     from ingestd.daemon.runner import Runner, Workplace
+    from ingestd.retry import Deadline
 
 __all__ = [
     "Assignment",
@@ -38,10 +40,12 @@ __all__ = [
     "Loss",
     "Opener",
     "Piece",
+    "PositionKeeper",
     "Route",
     "Source",
     "Sources",
     "StoredPosition",
+    "Surroundings",
     "WrongDetail",
 ]
 
@@ -308,8 +312,43 @@ class Sources(Protocol):
         ...
 
 
+class PositionKeeper(Protocol):
+    """Keeps a route's positions elsewhere than in the daemon's file. Owned by the route's finder; no call waits."""
+
+    def remember(self, stored: StoredPosition) -> None:
+        """Store a position soon, in place of an older one of its source."""
+        ...
+
+    def forget(self, source: str) -> None:
+        """Drop what is stored for a source."""
+        ...
+
+    async def finish(self, deadline: Deadline) -> str | None:
+        """Store the rest, and stop. Returns why it could not, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the supervisor gives a finder.
+
+    once: whether the run has an end.
+    others: the finders of the routes before this one in the configuration.
+    client: the supervisor's client of a cluster, by name. Raises `IngestdError` until `Finder.scan` is called.
+    """
+
+    once: bool
+    others: Sequence[Finder]
+    client: Callable[[str], Client]
+
+
 class Finder(Protocol):
     """Finds the sources of one route. Runs in the supervisor; of the data it reads only what proves identity."""
+
+    @property
+    def keeper(self) -> PositionKeeper | None:
+        """Who keeps the route's positions; None: the daemon's file does."""
+        ...
 
     async def scan(self, sources: Sources) -> None:
         """One complete pass; for `--once`, each source found has `until` set to its present end.
@@ -366,21 +405,16 @@ class Route(Protocol):
         """Every `Loss.reason` that its finder may give; their counters are at zero from the start."""
         ...
 
-    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder]) -> Finder:
+    def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:
         """The finder, with what is stored of the route. `stored` is None if the route has never run.
 
-        `others` are the finders of the routes before this one in the configuration. Called in a thread, since there may
-        be many rows: what needs a running loop waits for `scan` or `run`. Raises `WrongDetail`, or another `ValueError`
-        that names the source, for a detail that it can not understand.
+        Called in a thread, since there may be many rows: what needs a running loop waits for `scan` or `run`. Raises
+        `WrongDetail`, or another `ValueError` that names the source, for a detail that it can not understand.
         """
         ...
 
     def runner(self, workplace: Workplace) -> Runner:
         """What moves its sources in one worker. Needs a running loop."""
-        ...
-
-    def encoder(self) -> Encoder:
-        """A new encoder with its own scratch space, for any worker."""
         ...
 
 
@@ -413,6 +447,10 @@ class LineRoute(Route, Protocol):
         `ready(source)`: it may have something to read, or is finished. `changed(source)`: its detail changed although
         nothing was read (it was renamed), and must be stored.
         """
+        ...
+
+    def encoder(self) -> Encoder:
+        """A new encoder with its own scratch space, for any worker."""
         ...
 
     def lane(self, found: Found, partitions: int) -> Lane:

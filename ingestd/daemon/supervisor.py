@@ -160,7 +160,13 @@ class Supervisor:
         self._shards = Shards(self._workers.count)
         self._handover = Handover(self._shards, self._checkpoint, self._workers.tell)
         self._finding = Finding(
-            configuration.routes, self._positions, self._checkpoint, self._handover, self, once=once
+            configuration.routes,
+            self._positions,
+            self._checkpoint,
+            self._handover,
+            self,
+            once=once,
+            client=lambda cluster: self._clusters[cluster].opened,
         )
 
     def _sessions(self) -> dict[str, ClusterSession]:

@@ -148,7 +148,7 @@ class Worker:
         self.configure = configure
         configure_logs(configure.log_level, configure.log_format, process=f"worker-{configure.slot}")
         self._counters = [RouteCounters() for _ in configure.routes]
-        self._encoding = EncodeStage(self._arena, [route.encoder for route in configure.routes], self._counters)
+        self._encoding = EncodeStage(self._arena, self._counters)
         used = dict.fromkeys(cluster for route in configure.routes for cluster in route.clusters)
         self._clusters = {name: WorkerCluster(configure.clusters[name], configure.slot, self) for name in used}
         share = self._arena.usable_pages // max(1, len(configure.routes))

@@ -222,6 +222,10 @@ class TailFinder:
 
     # What the supervisor calls.
 
+    @property
+    def keeper(self) -> None:
+        """Positions of files are kept in the daemon's file."""
+
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
         self._sources = sources

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingestd.daemon.runner import Runner, Workplace
-    from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition
+    from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition, Surroundings
 
 __all__ = ["TailRoute"]
 
@@ -228,11 +228,11 @@ class TailRoute:
         """See `ingestd.daemon.source.Route.loss_reasons`."""
         return LOSS_REASONS
 
-    def finder(self, stored: Sequence[StoredPosition] | None, *, once: bool, others: Sequence[Finder] = ()) -> Finder:
+    def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
-        return TailFinder(self, stored, once=once, others=others)
+        return TailFinder(self, stored, once=surroundings.once, others=surroundings.others)
 
     def runner(self, workplace: Workplace) -> Runner:
         """See `ingestd.daemon.source.Route.runner`."""

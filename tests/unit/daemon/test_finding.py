@@ -16,14 +16,16 @@ from ingestd.tasks import TaskOwner
 class FakeRoute:
     """A route that is its own finder, and scans when it may."""
 
+    keeper = None
+
     def __init__(self, name, events, refusal=None):
         self.name, self.events, self.refusal = name, events, refusal
         self.may_scan, self.scanning, self.told = asyncio.Event(), asyncio.Event(), []
 
-    def finder(self, stored, *, once, others):
+    def finder(self, stored, surroundings):
         assert threading.current_thread() is not threading.main_thread()
         self.events.append(("made", self.name))
-        self.stored, self.once, self.others = stored, once, others
+        self.stored, self.once, self.others = stored, surroundings.once, surroundings.others
         if self.refusal is not None:
             raise self.refusal
         return self
@@ -69,7 +71,7 @@ class Bench:
         self.tasks = TaskOwner(self.crashes.append)
         self.routes = [FakeRoute(name, self.events, refusal) for name in names]
         self.checkpoint, self.handover, self.found = FakeCheckpoint(), FakeHandover(), asyncio.Event()
-        self.finding = Finding(self.routes, store, self.checkpoint, self.handover, None, once=once)
+        self.finding = Finding(self.routes, store, self.checkpoint, self.handover, None, once=once, client=None)
 
     async def start(self):
         await self.finding.prepare()

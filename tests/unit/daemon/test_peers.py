@@ -101,7 +101,9 @@ def stage():
     descriptor = Arena.create(64 * PAGE_BYTES)
     arena = Arena(descriptor)
     counters = [RouteCounters()]
-    return EncodeStage(arena, [Upper], counters), arena, descriptor, counters[0]
+    stage = EncodeStage(arena, counters)
+    stage.add(0, Upper)
+    return stage, arena, descriptor, counters[0]
 
 
 def submit(stage, arena, text, results, *, lane=ONE, partitions=1):

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import time
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 import structlog
@@ -36,6 +37,7 @@ from ingestd.daemon.supervisor import Supervisor
 class FakeRoute:
     """A route whose finder finds what it is told to, as soon as `looked` is set; and says what a test wants."""
 
+    keeper: ClassVar = None
     found: tuple = ()
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,7 +50,7 @@ class FakeRoute:
     said: list = field(default_factory=list)
     ends: list = field(default_factory=list)
 
-    def finder(self, stored, *, once, others):
+    def finder(self, stored, surroundings):
         return self
 
     async def scan(self, sources):
@@ -202,7 +204,7 @@ async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_pat
 async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkeypatch):
     given = []
 
-    def finder(self, stored, *, once, others):
+    def finder(self, stored, surroundings):
         given.append(stored)
         return self
 

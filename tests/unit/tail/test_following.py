@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import lz4.frame
 import pytest
+import structlog
 import zstandard
 
 from ingestd.daemon.source import StoredPosition
@@ -1236,7 +1237,7 @@ async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole
 
 @pytest.mark.parametrize("once", [False, True])
 async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_start_is_said(
-    follow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], once: bool
+    follow: Any, tmp_path: Path, once: bool
 ) -> None:
     names = ["deleted.log", "cut.log", "renamed.log", "compressed.log"]
     for name in names:
@@ -1249,15 +1250,17 @@ async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_sta
     (tmp_path / "renamed.log").rename(tmp_path / "renamed.log.1")
     (tmp_path / "compressed.log.1.gz").write_bytes(gzip.compress((tmp_path / "compressed.log").read_bytes()))
     (tmp_path / "compressed.log").unlink()
-    follower.start()
-    await follower.reads(*(f"{name} 1" for name in names), "2", ordered=False)
-    await follower.settle()
-    told = [line for line in capsys.readouterr().out.splitlines() if "gone or were cut off" in line]
+    with structlog.testing.capture_logs() as logs:
+        follower.start()
+        await follower.reads(*(f"{name} 1" for name in names), "2", ordered=False)
+        await follower.settle()
+    told = [str(entry) for entry in logs if "gone or were cut off" in entry["event"]]
     assert [any(name in line for line in told) for name in names] == [True, True, False, False]
     assert not follower.losses
-    follower.restart()
-    await follower.settle()
-    assert "gone or were cut off" not in capsys.readouterr().out
+    with structlog.testing.capture_logs() as logs:
+        follower.restart()
+        await follower.settle()
+    assert not [entry for entry in logs if "gone or were cut off" in entry["event"]]
 
 
 async def test_of_a_compressed_file_the_text_counts_and_not_its_size_on_disk(follow: Any, tmp_path: Path) -> None:
