@@ -223,7 +223,7 @@ class LineRunner:
             held.queued = False
         held.lane.sources -= 1
         self._drop_unused(held.lane)
-        if held.progress.settled or not self._outbox.outstanding:
+        if held.progress.settled or not self._outbox.in_flight:
             self._close_source(held)
         else:
             self._given_up.append(held)
@@ -582,12 +582,12 @@ class LineRunner:
     @property
     def waiting(self) -> float:
         """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
-        return self._outbox.waiting
+        return self._outbox.in_flight.waiting
 
     @property
     def oldest(self) -> float:
         """Seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
-        return self._outbox.oldest
+        return self._outbox.in_flight.oldest
 
     def close(self) -> None:
         """Close all sources, after `drain` or to give up."""

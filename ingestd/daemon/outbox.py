@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Protocol
 
+from ingestd.daemon.in_flight import InFlight
 from ingestd.daemon.lane import Output
-from ingestd.daemon.statistics import LATENCY_BOUNDS
 from ingestd.errors import IngestdError, KafkaError, error_kind
 from ingestd.producer.delivery import Delivery
 
@@ -63,23 +62,9 @@ class Outbox:
         self._counters = counters
         self._settled = settled
         self._idle = idle
-        self.outstanding = 0
-        """Batches that are with the producer."""
-        self._waits_since = 0.0
-        self._began: dict[object, float] = {}
-        """When each of them was first sent."""
+        self.in_flight = InFlight(counters)
         self._encode_again = encode_again
         self._failed = failed
-
-    @property
-    def waiting(self) -> float:
-        """Seconds since anything was acknowledged, while batches are with the producer; 0 while none is."""
-        return time.monotonic() - self._waits_since if self.outstanding else 0.0
-
-    @property
-    def oldest(self) -> float:
-        """Seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
-        return time.monotonic() - min(self._began.values()) if self._began else 0.0
 
     def send(self, slab: Slab, encoding: Encoding) -> str | None:
         """Send what `encoding` made of a slab. Returns None, or why that is impossible."""
@@ -114,10 +99,9 @@ class Outbox:
         """`output` is the run that the batch lies in; None if the batch has memory of its own."""
 
         def done(delivery: Delivery) -> None:
-            self.outstanding -= 1
-            del self._began[done]
+            self.in_flight.end(done)
             ended(delivery)
-            if not self.outstanding:
+            if not self.in_flight:
                 self._idle()
 
         def ended(delivery: Delivery) -> None:
@@ -132,25 +116,16 @@ class Outbox:
             if error is not None:
                 self._undeliverable(slab, delivery, error)
                 return
-            self._waits_since = now = time.monotonic()
-            elapsed = now - began
-            counters = self._counters
-            counters.records_acknowledged += records
-            counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
-            counters.latency_sum += elapsed
+            self.in_flight.acknowledged(began, records)
             slab.unacknowledged -= 1
             if slab.sent and not slab.unacknowledged:
                 self._settled(slab)
 
-        if not self.outstanding:
-            self._waits_since = time.monotonic()
-        self.outstanding += 1
-        self._began[done] = began
+        self.in_flight.begin(done, began)
         try:
             self._producer.send_batch(self._topic, partition, batch, records, done)
         except IngestdError as error:  # the producer has ended, for this route and all others
-            self.outstanding -= 1
-            del self._began[done]
+            self.in_flight.end(done)
             self._give_back(output)
             self._undeliverable(slab, Delivery(self._topic, partition, records, error=error), error)
 

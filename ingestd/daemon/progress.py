@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Progress", "Span"]
 
 
 @dataclass(slots=True)
 class Span:
-    """The positions from the end of the span before it up to `end`. `acknowledged`: the cluster has all of it."""
+    """The positions from the end of the span before it up to `end`. `acknowledged`: the cluster has all of it.
+
+    `mark` is the route's own: what belongs to the position at the span's end.
+    """
 
     end: int
     acknowledged: bool = False
+    mark: Any = None
 
 
 class Progress:
@@ -24,8 +29,10 @@ class Progress:
         Spans are taken in the order in which they were read.
     """
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, mark: Any = None) -> None:
         self.position = position
+        self.mark = mark
+        """What belongs to the position: the mark of the last span that it moved over."""
         self._spans: deque[Span] = deque()
 
     def read(self, end: int) -> Span:
@@ -39,7 +46,8 @@ class Progress:
         span.acknowledged = True
         moved = False
         while self._spans and self._spans[0].acknowledged:
-            self.position = self._spans.popleft().end
+            passed = self._spans.popleft()
+            self.position, self.mark = passed.end, passed.mark
             moved = True
         return moved
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulated_clock import simulate
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from ingestd.daemon import outbox
+from ingestd.daemon import in_flight, outbox
 from ingestd.daemon.arena import PAGE_BYTES, Arena, largest_batch, pages_for
 from ingestd.daemon.control import Moved, Unacknowledged
 from ingestd.daemon.encode import EncodingFailed
@@ -421,7 +421,8 @@ async def test_a_read_that_fails_is_reported_and_tried_again():
 async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_ones_are(monkeypatch):
     # A partition without a leader: as long as others were acknowledged, nothing told of it.
     now = 100.0
-    monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (in_flight, outbox):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
         assert made.runner.oldest == 0.0
         made.assign("a")
