@@ -57,9 +57,11 @@ class ClusterAccess:
 
 def route_kinds() -> Mapping[str, type[Route]]:
     """The tables of routes that a configuration file may have, and what each is made into."""
-    from ingestd.tail.route import TailRoute  # noqa: PLC0415 - tools that need no configuration do without the tails
+    # Tools that need no configuration do without these.
+    from ingestd.mirror.route import MirrorRoute  # noqa: PLC0415
+    from ingestd.tail.route import TailRoute  # noqa: PLC0415
 
-    kinds: dict[str, Any] = {"tails": TailRoute}
+    kinds: dict[str, Any] = {"tails": TailRoute, "mirrors": MirrorRoute}
     return kinds
 
 

@@ -79,7 +79,7 @@ def cut(
     as batches. Raises `CorruptBatch`, `UnsupportedCodec`.
     """
     if len(records) * _PINNED_SHARE < answer_bytes:
-        records = memoryview(bytes(records))
+        records = memoryview(bytearray(records))  # writable, as the answer is
     hidden = AbortedFilter(aborted if isolation is Isolation.read_committed else ())
     batches = []
     next_offset = position

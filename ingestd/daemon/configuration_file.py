@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["read_configuration"]
 
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-_NOT_BUILT_TABLES: Final = {"mirrors": "mirrors from topic to topic"}
+_CLUSTER_KEYS: Final = ("cluster", "source", "target")
+"""Keys of routes that name a cluster."""
 
 
 def read_configuration(path: Path, kinds: Mapping[str, type[Route]]) -> Configuration:
@@ -75,10 +76,7 @@ def _check_sections(document: Document, kinds: Mapping[str, type[Route]]) -> Non
     for section in document.content:
         if section in known:
             continue
-        if section in _NOT_BUILT_TABLES:
-            document.fault((section,), f"{_NOT_BUILT_TABLES[section]} are not built yet", show=False)
-        else:
-            document.fault((section,), "unknown table" + did_you_mean(section, known), show=False)
+        document.fault((section,), "unknown table" + did_you_mean(section, known), show=False)
 
 
 def _daemon(document: Document) -> DaemonSettings:
@@ -140,7 +138,9 @@ def _routes(document: Document, section: str, kind: type[Route]) -> list[Route]:
             del given["delivery"]
         elif "delivery" not in fields and given.get("delivery") == "at-least-once":
             del given["delivery"]
-        _check_cluster(document, key)
+        for each in _CLUSTER_KEYS:
+            if each in fields:
+                _check_cluster(document, (*key, each))
         topic = given.get("topic")
         if isinstance(topic, str) and not _TOPIC.fullmatch(topic):
             document.fault((*key, "topic"), "expected 1 to 249 of letters, digits, '.', '_' and '-'")
@@ -153,7 +153,7 @@ def _routes(document: Document, section: str, kind: type[Route]) -> list[Route]:
 def _pipelines(document: Document) -> dict[str, PipelineSettings]:
     pipelines = {}
     for name, table in document.tables("pipelines").items():
-        _check_cluster(document, ("pipelines", name, "source"))
+        _check_cluster(document, ("pipelines", name, "source", "cluster"))
         settings = document.construct(PipelineSettings, table, ("pipelines", name), name)
         if settings is not None:
             pipelines[name] = settings
@@ -161,13 +161,13 @@ def _pipelines(document: Document) -> dict[str, PipelineSettings]:
 
 
 def _check_cluster(document: Document, key: Key) -> None:
-    """Note a fault if the cluster that the table at `key` names is not configured. Faults in it are noted elsewhere."""
+    """Note a fault if the cluster that `key` names is not configured. Faults in it are noted elsewhere."""
     configured = document.content.get("clusters", {})
-    found, name = document.look_up((*key, "cluster"))
+    found, name = document.look_up(key)
     if not found or not isinstance(name, str) or not isinstance(configured, dict) or name in configured:
         return
     expected = ", ".join(configured) if configured else "none is configured"
-    document.fault((*key, "cluster"), f"no such [clusters.NAME] ({expected})" + did_you_mean(name, configured))
+    document.fault(key, f"no such [clusters.NAME] ({expected})" + did_you_mean(name, configured))
 
 
 def _check_unique(document: Document, kinds: Mapping[str, type[Route]]) -> None:

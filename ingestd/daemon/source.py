@@ -391,7 +391,7 @@ class Route(Protocol):
         ...
 
     @property
-    def topics(self) -> tuple[str, ...]:
+    def fixed_topics(self) -> tuple[str, ...]:
         """Target topics that it is known to write to from the start. It can not begin while one of them is missing."""
         ...
 

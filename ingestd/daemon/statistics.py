@@ -78,7 +78,11 @@ class SourceGauges(NamedTuple):
     unread: int
     """Bytes there but not yet read."""
     position: int
-    """Every byte before it is acknowledged."""
+    """Everything before it is acknowledged: bytes of a file; or an offset, where there is a lag."""
+    lag: int | None = None
+    """Offsets from the position to the end of the source's log; None if it is not known, or the source is no log."""
+    lag_seconds: float = 0.0
+    """How old the newest record is that was acknowledged, while there is a lag; else 0."""
 
 
 @dataclass(slots=True)

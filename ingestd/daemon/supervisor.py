@@ -172,7 +172,7 @@ class Supervisor:
     def _sessions(self) -> dict[str, ClusterSession]:
         topics: dict[str, dict[str, list[str]]] = {name: {} for name in self._configuration.clusters}
         for route in self._configuration.routes:
-            for topic in route.topics:
+            for topic in route.fixed_topics:
                 topics[route.cluster].setdefault(topic, []).append(route.name)
         wanted = {name for route in self._configuration.routes for name in route.clusters}
         used = {
@@ -377,7 +377,7 @@ class Supervisor:
     def _note_blocked(self) -> None:
         for name, route in self._routes.items():
             session = self._clusters[route.cluster]
-            self.totals.note_blocked(name, blocked=not all(session.has(topic) for topic in route.topics))
+            self.totals.note_blocked(name, blocked=not all(session.has(topic) for topic in route.fixed_topics))
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
         """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""

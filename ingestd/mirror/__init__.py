@@ -1,1 +1,1 @@
-"""Topics to topics: reserved for the mirror routes."""
+"""Topics of one cluster into another: which topics, how they are named there, how batches get there, from where on."""

@@ -214,8 +214,8 @@ class TailRoute:
         return (self.cluster,)
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        """See `ingestd.daemon.source.Route.topics`."""
+    def fixed_topics(self) -> tuple[str, ...]:
+        """See `ingestd.daemon.source.Route.fixed_topics`."""
         return (self.topic,)
 
     @property

@@ -44,7 +44,7 @@ class FakeRoute:
     name: str = "r"
     cluster: str = "c"
     clusters: tuple = ("c",)
-    topics: tuple = ("t",)
+    fixed_topics: tuple = ("t",)
     writes_to: str = "t"
     loss_reasons: tuple = ("deleted", "truncated")
     said: list = field(default_factory=list)

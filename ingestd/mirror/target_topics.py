@@ -1,0 +1,119 @@
+"""Target topics: sees to it that what is copied has a topic with enough partitions on the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.client.admin import ConfigResource, ConfigSource, NewPartitions, NewTopic, ResourceType
+from ingestd.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ingestd.client.admin import ClusterAdmin
+    from ingestd.client.metadata import TopicMetadata
+    from ingestd.mirror.route import MirrorRoute
+
+__all__ = ["NOT_COPIED", "PreparedTopics", "TargetTopics"]
+
+NOT_COPIED: Final = (
+    "message.timestamp.type",
+    "message.timestamp.difference.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+"""Configurations that a topic on the target does not take from the source: records keep their own timestamps, and the
+rest is about the brokers of one cluster."""
+
+REQUEST_TIMEOUT: Final = 30.0
+"""Seconds for one question or change, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTopics:
+    """By name on the target: how many partitions can be written now; and why the others can not be."""
+
+    partitions: Mapping[str, int]
+    problems: Mapping[str, str]
+
+
+class TargetTopics:
+    """Looks, creates and grows. Holds nothing of its own."""
+
+    def __init__(self, route: MirrorRoute, source: ClusterAdmin, target: ClusterAdmin) -> None:
+        self._route = route
+        self._source = source
+        self._target = target
+
+    async def prepare(self, wanted: Mapping[str, TopicMetadata]) -> PreparedTopics:
+        """Make topics of the target ready. `wanted` has the source's topics by their names on the target.
+
+        Raises `IngestdError` if a cluster does not answer.
+        """
+        if not wanted:
+            return PreparedTopics({}, {})
+        problems: dict[str, str] = {}
+        there = await self._there(list(wanted), problems)
+        missing = [name for name in wanted if name not in there and name not in problems]
+        grown = {name: len(wanted[name].partitions) for name in there if there[name] < len(wanted[name].partitions)}
+        if self._route.create_topics:
+            if missing:
+                await self._create({name: wanted[name] for name in missing}, problems)
+            if grown:
+                await self._grow(grown, problems)
+            if missing or grown:
+                there = await self._there([name for name in wanted if name not in problems], problems)
+        for name in wanted:
+            have, need = there.get(name, 0), len(wanted[name].partitions)
+            if have < need and name not in problems:
+                allowed = "" if self._route.create_topics else ", and create_topics is false"
+                problems[name] = f"{name} has {have} partitions on the target, {need} are needed{allowed}"
+        return PreparedTopics({name: count for name, count in there.items() if name not in problems}, problems)
+
+    async def _there(self, names: Sequence[str], problems: dict[str, str]) -> dict[str, int]:
+        """The topics that are there, with their numbers of partitions."""
+        described = await self._target.describe_topics(names, timeout=REQUEST_TIMEOUT)
+        there = {}
+        for name, topic in described.items():
+            if topic.error is ErrorCode.none and topic.partitions:
+                there[name] = len(topic.partitions)
+            elif topic.error not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
+                problems[name] = f"the target says {topic.error.name.upper()}"
+        return there
+
+    async def _create(self, wanted: Mapping[str, TopicMetadata], problems: dict[str, str]) -> None:
+        names = {topic.name: target for target, topic in wanted.items()}
+        described = await self._source.describe_configs(
+            [ConfigResource(ResourceType.topic, name) for name in names], timeout=REQUEST_TIMEOUT
+        )
+        new = []
+        for one in described:
+            target = names[one.resource.name]
+            if one.error is not None:
+                problems[target] = f"its configuration at the source can not be read: {one.error}"
+                continue
+            configs = {
+                entry.name: entry.value
+                for entry in one.entries.values()
+                if entry.source == ConfigSource.topic and not entry.sensitive and entry.name not in NOT_COPIED
+            }
+            partitions = len(wanted[target].partitions)
+            new.append(NewTopic(target, partitions, self._route.replication_factor, configs))
+        for created in await self._target.create_topics(new, timeout=REQUEST_TIMEOUT) if new else ():
+            if created.error is not None and not _there_already(created.error):
+                problems[created.topic] = f"it can not be created on the target: {created.error}"
+
+    async def _grow(self, totals: Mapping[str, int], problems: dict[str, str]) -> None:
+        wanted = [NewPartitions(name, total) for name, total in totals.items()]
+        for outcome in await self._target.create_partitions(wanted, timeout=REQUEST_TIMEOUT):
+            if outcome.error is not None:
+                problems[outcome.topic] = f"it can not get {totals[outcome.topic]} partitions: {outcome.error}"
+
+
+def _there_already(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.topic_already_exists
