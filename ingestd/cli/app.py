@@ -67,7 +67,7 @@ def check(config: Path) -> None:
     and what this user can not read or write now, are warnings.
     """
     from ingestd.cli.check import check_directories, warnings
-    from ingestd.cli.configured import load_configuration
+    from ingestd.cli.configured import load_configuration, route_kinds
     from ingestd.cli.figures import in_count
 
     configuration = load_configuration(config)
@@ -78,10 +78,13 @@ def check(config: Path) -> None:
         print(f"ingestd: warning: {config}: {warning}", file=sys.stderr)
     parts = {
         "cluster": configuration.clusters,
-        "tail": configuration.routes,
+        **{
+            section.removesuffix("s"): [route for route in configuration.routes if isinstance(route, kind)]
+            for section, kind in route_kinds().items()
+        },
         "pipeline": configuration.pipelines,
     }
-    found = ", ".join(in_count(len(items), name) for name, items in parts.items())
+    found = ", ".join(in_count(len(items), name) for name, items in parts.items() if items or name == "cluster")
     but = f", with {in_count(warned, 'warning')}" if warned else ""
     print(f"{config}: good{but} ({found})")
 

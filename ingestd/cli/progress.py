@@ -84,6 +84,6 @@ class Progress:
 def _progress_table() -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2), caption_justify="left", caption_style="red")
     table.add_column("route")
-    for heading in ("sources", "lines acknowledged", "bytes", "rate", "lag", "errors"):
+    for heading in ("sources", "records", "bytes", "rate", "lag", "errors"):
         table.add_column(heading, justify="right")
     return table

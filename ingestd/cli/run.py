@@ -54,13 +54,15 @@ def summary_lines(summary: Summary) -> Sequence[str]:
             else ""
         )
         lines.append(
-            f"{route.name:<{width}}  {in_count(route.sources, 'file')}, {in_count(route.records, 'line')}, "
+            f"{route.name:<{width}}  {in_count(route.sources, route.words.source)}, "
+            f"{in_count(route.records, route.words.record)}, "
             f"{in_bytes(route.bytes)}{ratio}{helped}"
         )
         if route.failure is not None:
             lines.append(f"{route.name:<{width}}  stopped: {route.failure}")
         if route.unacknowledged_sources:
-            left = f"{in_bytes(route.unacknowledged_bytes)} of {in_count(route.unacknowledged_sources, 'file')}"
+            sources = in_count(route.unacknowledged_sources, route.words.source)
+            left = f"{in_bytes(route.unacknowledged_bytes)} of {sources}"
             lines.append(f"{route.name:<{width}}  not acknowledged: {left}, read and sent again at the next start")
     size = sum(route.bytes for route in summary.routes)
     lines.append(
@@ -68,7 +70,7 @@ def summary_lines(summary: Summary) -> Sequence[str]:
         + (f", {summary.cpu_seconds / size * 1e9:.2f} for each GB" if size >= 1e9 else "")
     )
     if summary.unacknowledged:
-        lines.append(f"files with lines not acknowledged, which are read again next time: {summary.unacknowledged}")
+        lines.append(f"sources with records not acknowledged, which are read again next time: {summary.unacknowledged}")
     lines.extend(f"failed: {failure}" for failure in summary.failures)
     return lines
 

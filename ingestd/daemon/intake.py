@@ -147,7 +147,8 @@ class Intake:
     def trouble(self, thing: str, reason: str) -> None:
         """See `Sources`."""
         thing, reason = _printable(thing), _printable(reason)
-        self._log.warning("file not taken", file=thing, reason=reason)
+        word = self.route.words.thing
+        self._log.warning(f"{word} not taken", **{word: thing, "reason": reason})
         self._not_taken.pop(thing, None)
         self._not_taken[thing] = NotTaken(datetime.now(UTC).isoformat(timespec="seconds"), thing, reason)
         if len(self._not_taken) > NOT_TAKEN_SHOWN:

@@ -155,18 +155,28 @@ class Metrics(Collector):
         unread: dict[tuple[str, ...], int] = {}
         position: dict[tuple[str, ...], int] = {}
         count: dict[str, int] = dict.fromkeys(self._totals.routes(), 0)
+        lag: dict[tuple[str, ...], int] = {}
+        age: dict[tuple[str, ...], float] = {}
         for (route, _), gauges in self._totals.sources().items():
             key = (route, gauges.label)
+            count[route] = count.get(route, 0) + 1
+            if gauges.lag is not None:
+                lag[key], age[key] = gauges.lag, gauges.lag_seconds
+                continue
             unread[key] = unread.get(key, 0) + gauges.unread
             position[key] = max(position.get(key, 0), gauges.position)
-            count[route] = count.get(route, 0) + 1
-        yield _family("ingestd_sources", "Sources (files) that workers have open.", ["route"], _one_label(count))
+        text = "Sources (files, partitions) that workers have open."
+        yield _family("ingestd_sources", text, ["route"], _one_label(count))
         labels = ["route", "source"]
         yield _family(
             "ingestd_source_unread_bytes", "Bytes of a source that are there and not yet read.", labels, unread
         )
         text = "Position of a source: every byte before it is acknowledged."
         yield _family("ingestd_source_position_bytes", text, labels, position)
+        text = "Offsets of a source's log, a partition, that are not acknowledged on the target."
+        yield _family("ingestd_source_lag_records", text, labels, lag)
+        text = "Age of the newest record of a partition that is acknowledged, while there is a lag; else 0."
+        yield _family("ingestd_source_lag_seconds", text, labels, age)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

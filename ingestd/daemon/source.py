@@ -46,6 +46,7 @@ __all__ = [
     "Sources",
     "StoredPosition",
     "Surroundings",
+    "Words",
     "WrongDetail",
 ]
 
@@ -369,6 +370,14 @@ class Finder(Protocol):
         ...
 
 
+class Words(NamedTuple):
+    """What people call a route's things, in the singular: its sources; their records; what its finder looks at."""
+
+    source: str
+    record: str
+    thing: str
+
+
 class Route(Protocol):
     """One configured route. Frozen, pickles; constructed from its configuration table.
 
@@ -398,6 +407,11 @@ class Route(Protocol):
     @property
     def writes_to(self) -> str:
         """What it writes to, for people: its topic, or how the topics are named."""
+        ...
+
+    @property
+    def words(self) -> Words:
+        """What people call its things."""
         ...
 
     @property

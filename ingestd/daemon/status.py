@@ -31,7 +31,8 @@ class WorkerStatus:
 class SourceStatus:
     """One source: bytes that are there and not read yet, and the position before which everything is acknowledged.
 
-    label: its name for people. path: where its bytes are now, if its route has paths.
+    label: its name for people. path: where its bytes are now, if its route has paths. lag: of a partition, how many
+    offsets there are from the position to the end of its log.
     """
 
     source: str
@@ -39,6 +40,7 @@ class SourceStatus:
     unread: int
     position: int
     path: str = ""
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def route_statuses(
     for (route, source), gauges in totals.sources().items():
         shard = shards.get(route, source)
         path = "" if shard is None else str(shard.found.detail.get("path", ""))
-        sources[route].append(SourceStatus(source, gauges.label, gauges.unread, gauges.position, path))
+        sources[route].append(SourceStatus(source, gauges.label, gauges.unread, gauges.position, path, gauges.lag))
     return [
         RouteStatus(
             name=name,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingestd.daemon.source import Words
 
 __all__ = ["RouteSummary", "Summary"]
 
@@ -12,6 +16,8 @@ class RouteSummary:
     """One route: sources taken, records and source bytes acknowledged, bytes sent, and why it failed if it did."""
 
     name: str
+    words: Words
+    """What people call its sources and records."""
     sources: int
     records: int
     bytes: int

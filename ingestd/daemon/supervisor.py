@@ -352,6 +352,7 @@ class Supervisor:
         left = self._left.routes.get(name, Unacknowledged())
         return RouteSummary(
             name,
+            self._routes[name].words,
             self._finding.taken(name),
             counters.records_acknowledged,
             counters.bytes_acknowledged,

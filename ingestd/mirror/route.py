@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.checks import Checks
+from ingestd.daemon.source import Words
 from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ class MirrorRoute:
     def writes_to(self) -> str:
         """See `ingestd.daemon.source.Route.writes_to`."""
         return self.template.replace("{source}", self.source)
+
+    @property
+    def words(self) -> Words:
+        """See `ingestd.daemon.source.Route.words`."""
+        return Words("partition", "record", "topic")
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:

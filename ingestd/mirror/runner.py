@@ -51,14 +51,15 @@ LEAST_MEMORY: Final = 1024 * 1024
 class _Partition:
     """A source partition that this worker copies.
 
-    read_to, epoch: the next offset to read, and the leader epoch of the record before it. bytes: sent and not
-    acknowledged.
+    progress: its marks are leader epochs. read_to, epoch: the next offset to read, and the leader epoch of the record
+    before it. target_offset: behind the last record that the target has acknowledged. bytes: sent and not acknowledged.
     """
 
     assignment: Assignment
     progress: Progress
     read_to: int
     epoch: int
+    target_offset: int
     bytes: int = 0
     newest_ms: int = -1
     """The time of the newest record that was acknowledged, in ms since 1970 UTC."""
@@ -137,8 +138,8 @@ class MirrorRunner:
             return
         found = assignment.found
         self._give_up(found.source)
-        mark = found.detail["epoch"], found.detail["target_offset"]
-        held = _Partition(assignment, Progress(found.position, mark), found.position, found.detail["epoch"])
+        epoch, target_offset = found.detail["epoch"], found.detail["target_offset"]
+        held = _Partition(assignment, Progress(found.position, epoch), found.position, epoch, target_offset)
         self._partitions[found.source] = held
         self._touched.add(found.source)
         held.reading = self._tasks.start(self._copy(held), f"copy {found.source}")
@@ -279,8 +280,8 @@ class MirrorRunner:
             self._room.set()
 
     def _acknowledge(self, held: _Partition, span: Span, epoch: int, target_offset: int) -> None:
-        known = held.progress.mark[1]
-        span.mark = (epoch, target_offset if target_offset >= 0 else known)
+        span.mark = epoch
+        held.target_offset = max(held.target_offset, target_offset)
         if held.progress.acknowledge(span):
             if not self._moved:
                 self._news.moved()
@@ -363,8 +364,11 @@ class MirrorRunner:
         moves = []
         for held in self._moved:
             found = held.assignment.found
-            epoch, target_offset = held.progress.mark
-            detail: dict[str, Any] = {**found.detail, "epoch": epoch, "target_offset": target_offset}
+            detail: dict[str, Any] = {
+                **found.detail,
+                "epoch": held.progress.mark,
+                "target_offset": held.target_offset,
+            }
             moves.append(
                 Moved(self.route.name, found.source, held.assignment.generation, held.progress.position, detail)
             )

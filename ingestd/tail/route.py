@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.checks import Checks
-from ingestd.daemon.source import PER_RECORD, Lane
+from ingestd.daemon.source import PER_RECORD, Lane, Words
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
@@ -222,6 +222,11 @@ class TailRoute:
     def writes_to(self) -> str:
         """See `ingestd.daemon.source.Route.writes_to`."""
         return self.topic
+
+    @property
+    def words(self) -> Words:
+        """See `ingestd.daemon.source.Route.words`."""
+        return Words("file", "line", "file")
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from ingestd.daemon.configuration import (
     PipelineSource,
 )
 from ingestd.daemon.security import SaslSettings
+from ingestd.mirror.route import MirrorRoute
 from ingestd.tail.route import TailRoute
 from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings
@@ -38,6 +39,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "A table with one of these keys, so that the secret is not in the configuration; or, less well, a string.",
     ),
     ("[tails.NAME]", TailRoute, "Files, line by line, into a topic."),
+    ("[mirrors.NAME]", MirrorRoute, "Topics of one cluster into another."),
     ("[pipelines.NAME]", PipelineSettings, "Topics, through SQL, to files, on Spark."),
     ("[pipelines.NAME] source", PipelineSource, "What a pipeline reads."),
     ("[pipelines.NAME] sink", PipelineSink, "Where a pipeline writes."),

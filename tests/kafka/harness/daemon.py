@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["Daemon", "configuration"]
+__all__ = ["ConfiguredDaemon", "Daemon", "configuration"]
 
 START_SECONDS = 60
 ANSWER_SECONDS = 10
@@ -41,21 +41,29 @@ def configuration(
     `tables` are more tables by their names (`clusters.target.tls`).
     """
     own = {"state": str(state), "http": http, "log_format": "json", **daemon}
+    return _toml({"daemon": own, **_of_a_tail(servers, topic, paths, tables, tail)})
+
+
+def _of_a_tail(
+    servers: list[str],
+    topic: str,
+    paths: list[str],
+    tables: Mapping[str, Mapping[str, object]] | None,
+    tail: Mapping[str, object],
+) -> dict[str, Mapping[str, object]]:
     route = {"paths": paths, "cluster": "target", "topic": topic, **tail}
-    written: dict[str, Mapping[str, object]] = {
-        "daemon": own,
-        "clusters.target": {"bootstrap": servers},
-        "tails.logs": route,
-        **(tables or {}),
-    }
-    # JSON's strings, numbers, booleans and arrays are TOML's.
+    return {"clusters.target": {"bootstrap": servers}, "tails.logs": route, **(tables or {})}
+
+
+def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
+    """Tables by their names. JSON's strings, numbers, booleans and arrays are TOML's."""
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-        for name, table in written.items()
+        for name, table in tables.items()
     )
 
 
-class Daemon:
+class ConfiguredDaemon:
     """One daemon with its state; started again, it goes on from there. Killed, with its workers, when left.
 
     Invariants
@@ -65,33 +73,23 @@ class Daemon:
     def __init__(
         self,
         directory: Path,
+        tables: Mapping[str, Mapping[str, object]],
         *,
-        servers: list[str],
-        topic: str,
-        paths: list[str],
         daemon: Mapping[str, object] | None = None,
         command: tuple[str, ...] = (),
-        tables: Mapping[str, Mapping[str, object]] | None = None,
-        **tail: object,
     ) -> None:
+        """`tables` are those of the configuration by their names; `daemon` has further keys of `[daemon]`.
+
+        `command` is put before the daemon's own command line.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.log = directory / "daemon.log"
         self.file = directory / "ingestd.toml"
         self._bound = command
         self._process: subprocess.Popen[bytes] | None = None
-        self.file.write_text(
-            configuration(
-                servers=servers,
-                topic=topic,
-                paths=paths,
-                state=directory / "state",
-                http=self.address,
-                daemon=daemon or {},
-                tables=tables,
-                **tail,
-            )
-        )
+        own = {"state": str(directory / "state"), "http": self.address, "log_format": "json", **(daemon or {})}
+        self.file.write_text(_toml({"daemon": own, **tables}))
 
     def __enter__(self) -> Self:
         return self
@@ -193,3 +191,21 @@ class Daemon:
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
         return body.decode()
+
+
+class Daemon(ConfiguredDaemon):
+    """A daemon with one tail `logs`, of `paths`, to `topic` of a cluster `target`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: list[str],
+        topic: str,
+        paths: list[str],
+        daemon: Mapping[str, object] | None = None,
+        command: tuple[str, ...] = (),
+        tables: Mapping[str, Mapping[str, object]] | None = None,
+        **tail: object,
+    ) -> None:
+        super().__init__(directory, _of_a_tail(servers, topic, paths, tables, tail), daemon=daemon, command=command)

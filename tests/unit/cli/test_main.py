@@ -156,15 +156,15 @@ def test_an_interrupted_verb_says_nothing(
 def test_check_says_what_is_configured(config, capsys: pytest.CaptureFixture[str]) -> None:
     file = config()
     assert main(["check", file]) == 0
-    assert capsys.readouterr().out == f"{file}: good (1 cluster, 1 tail, 0 pipelines)\n"
+    assert capsys.readouterr().out == f"{file}: good (1 cluster, 1 tail)\n"
     assert not Path(file).with_name("state").exists()
 
 
 def test_check_shows_every_fault_on_a_line_of_its_own(config, capsys: pytest.CaptureFixture[str]) -> None:
-    file = config(GOOD + "lingr = 1\nlinger = 'x'\n[mirrors.a]\n")
+    file = config(GOOD + "lingr = 1\nlinger = 'x'\n[mirrored.a]\n")
     assert main(["check", file]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"ingestd: {file}: mirrors: mirrors from topic to topic are not built yet",
+        f"ingestd: {file}: mirrored: unknown table; did you mean 'mirrors'?",
         f"ingestd: {file}: tails.access.lingr = 1: unknown key; did you mean 'linger'?",
         f'ingestd: {file}: tails.access.linger = "x": expected a finite number of seconds, as in 0.05',
     ]

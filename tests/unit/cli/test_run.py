@@ -7,6 +7,7 @@ from rich.console import Console
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.progress import Progress
 from ingestd.cli.run import ran_well, summary_lines
+from ingestd.daemon.source import Words
 from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
 from ingestd.daemon.summary import RouteSummary, Summary
 
@@ -24,12 +25,15 @@ def shown(progress: Progress) -> str:
     return capture.get()
 
 
+FILES = Words("file", "line", "file")
+
+
 def test_progress_shows_lines_rate_and_lag() -> None:
     progress = Progress()
     progress.take(status(0), now=10.0)
     progress.take(status(500_000, unread=1950), now=12.0)
     header, row = shown(progress).splitlines()[:2]
-    assert header.split() == ["route", "sources", "lines", "acknowledged", "bytes", "rate", "lag", "errors"]
+    assert header.split() == ["route", "sources", "records", "bytes", "rate", "lag", "errors"]
     assert row.split() == ["access", "1", "500,000", "100", "MB", "50.0", "MB/s", "2.0", "kB"]
 
 
@@ -40,7 +44,7 @@ def test_progress_shows_what_is_wrong_with_a_cluster() -> None:
 
 
 def test_a_summary_has_a_line_a_route_and_the_cost() -> None:
-    summary = Summary((RouteSummary("access", 3, 1000, 2 * 10**9, 10**9),), 4.0, 1.5, 0)
+    summary = Summary((RouteSummary("access", FILES, 3, 1000, 2 * 10**9, 10**9),), 4.0, 1.5, 0)
     assert summary_lines(summary) == [
         "access  3 files, 1,000 lines, 2.0 GB, 1.0 GB sent",
         "4.00 s (500 MB/s), 1.50 CPU seconds, 0.75 for each GB",
@@ -50,7 +54,7 @@ def test_a_summary_has_a_line_a_route_and_the_cost() -> None:
 
 def test_a_small_run_has_no_cost_for_a_gigabyte_that_it_did_not_move() -> None:
     """`10.07 s (4.96 MB/s), 0.61 CPU seconds (12.18 per GB)`: most of that was the start."""
-    summary = Summary((RouteSummary("access", 1, 1000, 50_000_000, 0, helped_bytes=31_000_000),), 10.0, 0.61, 0)
+    summary = Summary((RouteSummary("access", FILES, 1, 1000, 50_000_000, 0, helped_bytes=31_000_000),), 10.0, 0.61, 0)
     assert summary_lines(summary) == [
         "access  1 file, 1,000 lines, 50.0 MB, 62% encoded by idle workers",
         "10.00 s (5.0 MB/s), 0.61 CPU seconds",
@@ -58,7 +62,7 @@ def test_a_small_run_has_no_cost_for_a_gigabyte_that_it_did_not_move() -> None:
 
 
 def test_what_failed_is_said_and_is_no_success() -> None:
-    summary = Summary((RouteSummary("access", 1, 0, 0, 0, "MESSAGE_TOO_LARGE"),), 1.0, 0.1, 0, ("local: gone",))
+    summary = Summary((RouteSummary("access", FILES, 1, 0, 0, 0, "MESSAGE_TOO_LARGE"),), 1.0, 0.1, 0, ("local: gone",))
     lines = summary_lines(summary)
     assert "access  stopped: MESSAGE_TOO_LARGE" in lines
     assert "failed: local: gone" in lines
@@ -66,14 +70,14 @@ def test_what_failed_is_said_and_is_no_success() -> None:
 
 
 def test_lines_left_behind_fail_a_run_with_an_end_but_not_a_stopped_daemon() -> None:
-    summary = Summary((RouteSummary("access", 1, 0, 0, 0),), 1.0, 0.1, 1)
-    assert "files with lines not acknowledged, which are read again next time: 1" in summary_lines(summary)
+    summary = Summary((RouteSummary("access", FILES, 1, 0, 0, 0),), 1.0, 0.1, 1)
+    assert "sources with records not acknowledged, which are read again next time: 1" in summary_lines(summary)
     assert not ran_well(summary, once=True)
     assert ran_well(summary, once=False)
 
 
 def test_bytes_left_behind_are_said_by_route() -> None:
-    route = RouteSummary("access", 5, 0, 0, 0, unacknowledged_sources=2, unacknowledged_bytes=15_200)
+    route = RouteSummary("access", FILES, 5, 0, 0, 0, unacknowledged_sources=2, unacknowledged_bytes=15_200)
     lines = summary_lines(Summary((route,), 1.0, 0.1, 2))
     assert "access  not acknowledged: 15.2 kB of 2 files, read and sent again at the next start" in lines
 

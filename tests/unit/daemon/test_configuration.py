@@ -213,7 +213,7 @@ def test_at_least_once_may_be_said(read) -> None:
         ("tails = 1", "tails = 1: expected tables [tails.NAME]"),
         ("[tails]\npaths = 1", "tails.paths = 1: expected a table [tails.paths]"),
         ("[tial.x]", "tial: unknown table; did you mean 'tails'?"),
-        ("[mirrors.x]\nsource = 'a'", "mirrors: mirrors from topic to topic are not built yet"),
+        ("[mirror.x]\nsource = 'a'", "mirror: unknown table"),
         (
             "[clusters.a]",
             'clusters.a.bootstrap: expected addresses, as in ["kafka-1:9092"], or `embedded = true`',

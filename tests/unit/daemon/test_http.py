@@ -85,6 +85,7 @@ async def test_status_is_json(get) -> None:
         "unread": 3,
         "position": 100,
         "path": "/pods/a.1",
+        "lag": None,
     }
     assert shown["routes"][0]["losses"][0] == {
         "time": "2026-07-01T12:00:00+00:00",

@@ -12,7 +12,7 @@ import structlog
 from ingestd.daemon import intake as intake_module
 from ingestd.daemon.intake import Intake
 from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable, StoredRoute
-from ingestd.daemon.source import End, Found, Loss, StoredPosition
+from ingestd.daemon.source import End, Found, Loss, StoredPosition, Words
 from ingestd.logs import configure_logs
 
 
@@ -33,6 +33,7 @@ class Route:
     """A route by name alone."""
 
     name = "r"
+    words = Words("file", "line", "file")
 
 
 class Handover:

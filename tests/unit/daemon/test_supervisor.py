@@ -28,7 +28,7 @@ from ingestd.daemon.control import (
 )
 from ingestd.daemon.intake import ABSENCE
 from ingestd.daemon.positions import PositionsDamaged, PositionStore
-from ingestd.daemon.source import End, Found, Loss, StoredPosition
+from ingestd.daemon.source import End, Found, Loss, StoredPosition, Words
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.supervisor import Supervisor
 
@@ -46,6 +46,7 @@ class FakeRoute:
     clusters: tuple = ("c",)
     fixed_topics: tuple = ("t",)
     writes_to: str = "t"
+    words: Words = Words("file", "line", "file")  # noqa: RUF009 - a tuple
     loss_reasons: tuple = ("deleted", "truncated")
     said: list = field(default_factory=list)
     ends: list = field(default_factory=list)

@@ -1,0 +1,241 @@
+"""A mirror between two real clusters: every record once, in order, as it was; whatever stops and starts meanwhile."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource, NewPartitions
+from harness.cluster import KafkaCluster
+from harness.daemon import ConfiguredDaemon
+
+NUMBERS = itertools.count()
+"""Of mirrors: each has a group of its own."""
+
+BEGAN = int(time.time() * 1000)
+"""Times of records, in ms: brokers delete what is older than a week."""
+
+
+@pytest.fixture(scope="module")
+def west(tmp_path_factory):
+    """The target: a second cluster."""
+    with KafkaCluster(tmp_path_factory.mktemp("west") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mirror(kafka, west, tmp_path):
+    """`mirror(topics=[…])`: a daemon with one mirror `ew` from `kafka` to `west`, not started."""
+    made = []
+
+    def make(name=None, daemon=None, **keys):
+        name = name or f"m{next(NUMBERS)}"
+        tables = {
+            "clusters.east": {"bootstrap": kafka.bootstrap},
+            "clusters.west": {"bootstrap": west.bootstrap},
+            f"mirrors.{name}": {"source": "east", "target": "west", "refresh_interval": 0.5, **keys},
+        }
+        made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 2, **(daemon or {})}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+def produce(servers, topic, values, *, partitions=1, **settings):
+    """Records with keys, headers and times of their own."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, **settings})
+    for number, value in enumerate(values):
+        producer.produce(
+            topic, value, f"k{number}".encode(), partition=number % partitions,
+            timestamp=BEGAN + number, headers=[("h", str(number).encode())],
+        )  # fmt: skip
+    assert producer.flush(30) == 0
+
+
+def records(servers, topic, partition=0, *, isolation="read_committed"):
+    """Everything of a partition: key, value, headers, timestamp type and time, read by librdkafka."""
+    settings = {
+        "bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False,
+        "isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "earliest",
+    }  # fmt: skip
+    consumer = Consumer(settings)
+    found = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for message in consumer.consume(1000, 1.0):
+                if message.error() is not None:
+                    return found
+                found.append((message.key(), message.value(), message.headers(), message.timestamp()))
+        raise TimeoutError(f"{topic}-{partition}: no end within 30 s, {len(found)} records")
+    finally:
+        consumer.close()
+
+
+def runs_once(daemon, status=0):
+    daemon.start("--once")
+    assert daemon.wait(60) == status, daemon.log.read_text()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_arrive_as_they_were_whatever_their_codec(kafka, west, mirror, topic, codec):
+    name = topic(partitions=2)
+    produce(kafka.servers, name, [b"%d" % n * 20 for n in range(5000)], partitions=2, **{"compression.type": codec})
+    runs_once(mirror(topics=[name]))
+    for partition in range(2):
+        sent = records(kafka.servers, name, partition)
+        assert len(sent) == 2500
+        assert records(west.servers, f"east.{name}", partition) == sent
+
+
+def test_a_second_run_copies_only_what_is_new(kafka, west, mirror, topic):
+    name = topic()
+    daemon = mirror(topics=[name])
+    for round_ in range(3):
+        produce(kafka.servers, name, [b"%d-%d" % (round_, n) for n in range(100)])
+        runs_once(daemon)
+    assert records(west.servers, f"east.{name}") == records(kafka.servers, name)
+
+
+def test_only_committed_records_are_copied_and_the_position_passes_the_markers(kafka, west, mirror, topic):
+    name = topic()
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"tx-{name}"})
+    producer.init_transactions(30)
+    for number in range(20):
+        producer.begin_transaction()
+        for part in range(5):
+            producer.produce(name, b"%d.%d" % (number, part))
+        assert producer.flush(30) == 0
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(30)
+    kafka.wait_for_end_offsets(name, {0: 120})
+    runs_once(mirror("committed", topics=[name]))
+    values = [value for _, value, _, _ in records(west.servers, f"east.{name}", isolation="read_uncommitted")]
+    assert values == [b"%d.%d" % (number, part) for number in range(1, 20, 2) for part in range(5)]
+    (position,) = positions(west, "ingestd-mirror-committed", f"east.{name}")
+    assert (position.offset, json.loads(position.metadata)["offset"]) == (50, 120)
+
+
+def positions(cluster, group, topic, partitions=1):
+    consumer = Consumer({"bootstrap.servers": cluster.servers, "group.id": group})
+    try:
+        return consumer.committed([TopicPartition(topic, number) for number in range(partitions)], 10)
+    finally:
+        consumer.close()
+
+
+def test_gaps_of_compaction_are_kept_record_for_record(kafka, west, mirror, topic):
+    name = topic(cleanup_policy="compact", segment_ms="200", min_cleanable_dirty_ratio="0.01")
+    west.create_topic(f"east.{name}")  # not compacted: what arrives is what is compared
+    producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5, "compression.type": "lz4"})
+    for number in range(4000):
+        producer.produce(name, b"%d" % number, b"key-%d" % (number % 40 if number % 4 else number))
+    assert producer.flush(30) == 0
+    deadline = time.monotonic() + 60
+    while len(before := records(kafka.servers, name)) > 2000:
+        assert time.monotonic() < deadline, "the log cleaner does not run"
+        time.sleep(0.3)  # a segment is closed by an append that comes so late
+        producer.produce(name, b"again", b"again")
+        producer.flush(10)
+    runs_once(mirror(topics=[name]))
+    copied = records(west.servers, f"east.{name}")
+    assert is_part(copied, before)
+    assert is_part(records(kafka.servers, name), copied)
+
+
+def is_part(some, of):
+    """Whether `some` is `of`, in order, without what compaction took meanwhile."""
+    rest = iter(of)
+    return all(one in rest for one in some)
+
+
+def test_times_of_the_broker_are_kept(kafka, west, mirror, topic):
+    name = topic(message_timestamp_type="LogAppendTime")
+    produce(kafka.servers, name, [b"%d" % number for number in range(1000)])
+    runs_once(mirror(topics=[name]))
+    theirs, ours = records(kafka.servers, name), records(west.servers, f"east.{name}")
+    assert len(theirs) == 1000
+    assert [(*one[:3], one[3][1]) for one in ours] == [(*one[:3], one[3][1]) for one in theirs]
+    assert {one[3][0] for one in theirs} == {2}
+    assert {one[3][0] for one in ours} == {1}, "to the target it is the records' own time"
+
+
+def test_topics_and_partitions_that_come_later_are_copied_from_their_beginning(kafka, west, mirror, topic):
+    name = topic(partitions=1, retention_ms="123456789", cleanup_policy="delete")
+    daemon = mirror(topics=[re.escape(name) + ".*"], start="latest")
+    produce(kafka.servers, name, [b"old"])
+    daemon.start_ready()
+    produce(kafka.servers, name, [b"new"])
+    kafka.create_topic(f"{name}-later")
+    produce(kafka.servers, f"{name}-later", [b"first"])
+    (grown,) = kafka.admin.create_partitions([NewPartitions(name, 3)]).values()
+    grown.result(10)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(name, b"third", partition=2)
+    assert producer.flush(30) == 0
+    daemon.until(lambda: daemon.status()["routes"][0]["records"] == 3, "three records are copied", 30)
+    assert daemon.stop() == 0
+    assert [value for _, value, _, _ in records(west.servers, f"east.{name}")] == [b"new"]
+    assert [value for _, value, _, _ in records(west.servers, f"east.{name}", 2)] == [b"third"]
+    assert [value for _, value, _, _ in records(west.servers, f"east.{name}-later")] == [b"first"]
+    (described,) = west.admin.describe_configs([ConfigResource("topic", f"east.{name}")]).values()
+    assert described.result(10)["retention.ms"].value == "123456789"
+
+
+def test_after_kills_of_workers_and_supervisor_nothing_is_missing_and_order_is_kept(kafka, west, mirror, topic):
+    name = topic(partitions=3)
+    daemon = mirror(topics=[name], daemon={"restart_backoff": 0.05})
+    daemon.start_ready()
+    total = 30000
+    producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5})
+    for number in range(total):
+        producer.produce(name, b"%d" % number, partition=number % 3)
+        if number % 1000 == 999:
+            producer.flush(10)
+            daemon.until(lambda: len(daemon.worker_pids()) == 2, "both workers run", 30)
+            victim = number // 1000 % 5
+            if victim == 1:
+                daemon.kill_worker(0)
+            elif victim == 3:
+                daemon.kill_worker(1)
+            elif victim == 4:
+                os.kill(daemon.pid, signal.SIGKILL)
+                daemon.wait(30)
+                daemon.start_ready()
+    assert producer.flush(30) == 0
+    daemon.until(
+        lambda: all(source["lag"] == 0 for source in daemon.status()["routes"][0]["sources"]) and lag_is_known(daemon),
+        "all is copied", 60,
+    )  # fmt: skip
+    assert daemon.stop() == 0
+    for partition in range(3):
+        values = [int(value) for _, value, _, _ in records(west.servers, f"east.{name}", partition)]
+        first = list(dict.fromkeys(values))
+        assert first == list(range(partition, total, 3)), "each record, in order of its first occurrence"
+
+
+def lag_is_known(daemon):
+    """Whether every partition's owner has said how far behind it is."""
+    return len([1 for line in daemon.metrics().splitlines() if line.startswith("ingestd_source_lag_records{")]) == 3
+
+
+def test_two_mirrors_of_one_group_are_told_apart(kafka, west, mirror, topic):
+    name = topic()
+    produce(kafka.servers, name, [b"one"])
+    runs_once(mirror(topics=[name], naming="copy.{topic}", group="shared"))
+    producer = Producer({"bootstrap.servers": west.servers})
+    producer.flush(10)
+    consumer = Consumer({"bootstrap.servers": west.servers, "group.id": "shared"})
+    consumer.commit(offsets=[TopicPartition(f"copy.{name}", 0, 1)], asynchronous=False)
+    consumer.close()
+    daemon = mirror(topics=[name], naming="copy.{topic}", group="shared")
+    daemon.start()
+    daemon.until(lambda: "Another program" in daemon.log.read_text(), "it says what is wrong", 30)
+    assert daemon.stop() == 0
+    assert len(records(west.servers, f"copy.{name}")) == 1
