@@ -82,7 +82,7 @@ class Dispatcher:
             self._intakes[topic] = producer.intake
         return producer
 
-    def route(self, node: int) -> BrokerProducer:
+    def broker(self, node: int) -> BrokerProducer:
         """The node's broker producer."""
         broker = self._brokers.get(node)
         if broker is None:

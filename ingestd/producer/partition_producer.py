@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import TopicMetadata
     from ingestd.errors import IngestdError
     from ingestd.producer.batch import Batch
+    from ingestd.producer.broker_producer import BrokerProducer
+    from ingestd.producer.dispatcher import Dispatcher
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentityDesk, ProducerIdentity
     from ingestd.producer.ledger import Ledger
-    from ingestd.producer.routes import Route, Routes
     from ingestd.producer.settings import ProducerSettings
 
 __all__ = ["PartitionProducer"]
@@ -50,9 +51,9 @@ _MARKERS: Final = 0.01
 
 class _State(Enum):
     RESTING = auto()
-    """Nothing was offered yet, or everything failed: not routed."""
+    """Nothing was offered yet, or everything failed. No broker is asked for."""
     SENDING = auto()
-    """Routed; batches go as they come."""
+    """The leader is known, and batches go to it as they come."""
     RETURNING = auto()
     """A batch came back, or the leader moved: nothing is sent until everything in flight is back."""
     WAITING = auto()
@@ -86,7 +87,7 @@ class PartitionProducer:
         topic: str,
         partition: int,
         settings: ProducerSettings,
-        routes: Routes,
+        dispatcher: Dispatcher,
         desk: IdentityDesk | None,
         ledger: Ledger,
         events: ProducerEvents | None,
@@ -95,11 +96,11 @@ class PartitionProducer:
         self.topic = topic
         self.partition = partition
         self._settings = settings
-        self._routes = routes
+        self._dispatcher = dispatcher
         self._desk = desk
         self._ledger = ledger
         self._events = events
-        self._transaction = routes.transaction
+        self._transaction = dispatcher.transaction
         self._idempotent = settings.numbered
         self._window = settings.window
         self._expires = settings.delivery_timeout != float("inf")
@@ -114,7 +115,7 @@ class PartitionProducer:
         self._doomed: IngestdError | None = None
         self._sequence = 0
         self._offered_at = 0.0
-        self._route: Route | None = None
+        self._broker: BrokerProducer | None = None
         self._leader: tuple[int, int] | None = None
         self._unknown_since: float | None = None
         self._trouble: IngestdError | None = None
@@ -134,7 +135,7 @@ class PartitionProducer:
 
     def _why(self) -> str:
         """What keeps the first batch, as far as is known."""
-        refused = self._routes.metadata.last_error
+        refused = self._dispatcher.metadata.last_error
         if self._state is _State.IDENTIFYING and self._desk is not None:
             return f"no producer id yet: {self._desk.trouble or refused or 'no broker has answered'}"
         if self._state is _State.WAITING and refused is not None and self._known_leader() is None:
@@ -157,14 +158,14 @@ class PartitionProducer:
         self._queue.append(batch)
         if self._state is _State.SENDING:
             if self._in_flight < (self._window if self._settled else 1):
-                self._route.ready(self)  # type: ignore[union-attr]  # SENDING implies a route
+                self._broker.ready(self)  # type: ignore[union-attr]  # SENDING implies a broker
         elif self._state is _State.RESTING:
             self._find_leader()
         if self._expires and self._expiry is None:
             self._arm_expiry()
 
     def metadata_changed(self) -> None:
-        """The topic's metadata was replaced: re-route if the leader is another."""
+        """The topic's metadata was replaced: go to the new leader if there is one."""
         if self._state is _State.WAITING:
             if self._known_leader() not in (None, self._leader):
                 self._find_leader()
@@ -222,9 +223,9 @@ class PartitionProducer:
 
     # What the broker producer calls
 
-    def next(self, route: Route) -> Batch | None:
-        """The batch to send next by `route`, or None: nothing to send, not now, or not by this route."""
-        if self._state is not _State.SENDING or route is not self._route:
+    def next(self, broker: BrokerProducer) -> Batch | None:
+        """The batch that `broker` sends next. None: there is none, it must wait, or the leader is another broker."""
+        if self._state is not _State.SENDING or broker is not self._broker:
             return None
         in_flight = self._in_flight
         if in_flight >= (self._window if self._settled else 1) or in_flight >= len(self._queue):
@@ -262,7 +263,7 @@ class PartitionProducer:
         self._acknowledge(batch, base_offset, log_append_time_ms)
         if self._state is _State.SENDING:
             if len(queue) > self._in_flight:
-                self._route.ready(self)  # type: ignore[union-attr]  # SENDING implies a route
+                self._broker.ready(self)  # type: ignore[union-attr]  # SENDING implies a broker
             if self._expires and self._expiry is None:
                 self._arm_expiry()
         elif not self._in_flight:
@@ -288,7 +289,7 @@ class PartitionProducer:
         return self._state is _State.RETURNING and self._known_leader() not in (None, self._leader)
 
     def unreachable(self, error: IngestdError) -> None:
-        """The leader that this partition is routed to cannot be connected to."""
+        """The leader cannot be connected to."""
         if self._state is not _State.SENDING:
             return
         if self._in_flight:
@@ -297,7 +298,7 @@ class PartitionProducer:
             self._tell_retried(error)
             self._back_off(error)
         elif isinstance(error, KafkaError) and error.fatal:
-            self._routes.fatal(error)
+            self._dispatcher.fatal(error)
         else:
             self._rest(error)
 
@@ -319,7 +320,7 @@ class PartitionProducer:
         if returned.fatal is not None:
             self._end_batches(ended)
             self._state = _State.WAITING
-            self._routes.fatal(returned.fatal)
+            self._dispatcher.fatal(returned.fatal)
             return
         uncertain = any(batch.uncertain for batch in self._numbered())
         if self._idempotent and (returned.hole or (ended and not uncertain)):
@@ -414,11 +415,11 @@ class PartitionProducer:
     # Routing
 
     def _known_leader(self) -> tuple[int, int] | None:
-        known = self._routes.metadata.snapshot.partition(self.topic, self.partition)
+        known = self._dispatcher.metadata.snapshot.partition(self.topic, self.partition)
         return None if known is None or known.leader < 0 else (known.leader, known.leader_epoch)
 
     def _find_leader(self) -> None:
-        """Go on: get an identity if there is none, then route to the leader, then send."""
+        """Go on: get an identity if there is none, then find the leader, then send."""
         self._cancel_timer()
         if self._needs_identity:
             assert self._desk is not None
@@ -439,15 +440,15 @@ class PartitionProducer:
         if leader != self._leader:
             self._leader = leader
             self._settled = False
-        self._route = self._routes.route(leader[0])
+        self._broker = self._dispatcher.broker(leader[0])
         self._state = _State.SENDING
         if self._queue:
-            self._route.ready(self)
+            self._broker.ready(self)
 
     def _await_leader(self) -> None:
         self._leader = None
         self._state = _State.WAITING
-        metadata = self._routes.metadata
+        metadata = self._dispatcher.metadata
         delay = self._backoff.next_delay()
         self._trouble = self._trouble or KafkaError(ErrorCode.leader_not_available, str(self))
         if metadata.snapshot.partition(self.topic, self.partition) is None:
@@ -466,7 +467,7 @@ class PartitionProducer:
             delay = min(delay, left)
         else:
             self._unknown_since = None
-        # A source of metadata may answer at once, and so route this partition before `wanted` returns.
+        # A source of metadata may answer at once. Then the leader is found before `wanted` returns.
         self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
         metadata.wanted((self.topic,), f"{self} has no known leader", create=self._settings.create_topics)
 
@@ -474,7 +475,7 @@ class PartitionProducer:
         """Why the partition is not known, and for how many seconds that may be so."""
         patience = self._settings.metadata_timeout
         if topic is None or not topic.partitions:
-            return why_unknown(self._routes.metadata, self.topic, self._settings), patience
+            return why_unknown(self._dispatcher.metadata, self.topic, self._settings), patience
         if topic.error is not ErrorCode.none:
             return KafkaError(topic.error, str(self)), patience
         had = f"{self}: the topic has {len(topic.partitions)} partitions"
@@ -489,7 +490,7 @@ class PartitionProducer:
             delay = min(delay, _MARKERS)
         self._timer = asyncio.get_running_loop().call_later(delay, self._find_leader)
         if not isinstance(error, KafkaError) or error.refresh_metadata:
-            self._routes.metadata.wanted((self.topic,), f"{self}: {error}")
+            self._dispatcher.metadata.wanted((self.topic,), f"{self}: {error}")
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

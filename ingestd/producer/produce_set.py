@@ -110,7 +110,7 @@ class ProduceSet:
     def answer(self, version: int, body: memoryview, metadata: MetadataSource) -> int:
         """Give every batch its answer; gives the throttle time in milliseconds. `ProtocolError`: no batch had one.
 
-        Leaders that the answer names (KIP-951) are told to `metadata` first, so that partitions route to them at once.
+        Leaders that the answer names (KIP-951) are told to `metadata` first, so that partitions go to them at once.
         """
         whole = read_produce_answer(version, body)
         answers: dict[tuple[str, int], PartitionAnswer] = {}

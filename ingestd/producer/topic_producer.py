@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import TopicMetadata
     from ingestd.producer.delivery import Delivered
+    from ingestd.producer.dispatcher import Dispatcher
     from ingestd.producer.events import ProducerEvents
     from ingestd.producer.identity import IdentityDesk
     from ingestd.producer.ledger import Ledger
-    from ingestd.producer.routes import Routes
     from ingestd.producer.settings import ProducerSettings
 
 __all__ = ["OutgoingRecord", "TopicProducer"]
@@ -71,14 +71,14 @@ class TopicProducer:
         self,
         topic: str,
         settings: ProducerSettings,
-        routes: Routes,
+        dispatcher: Dispatcher,
         desk: IdentityDesk | None,
         ledger: Ledger,
         events: ProducerEvents | None,
     ) -> None:
         self._topic = topic
         self._settings = settings
-        self._routes = routes
+        self._dispatcher = dispatcher
         self._desk = desk
         self._ledger = ledger
         self._events = events
@@ -103,7 +103,7 @@ class TopicProducer:
         self._backoff = settings.backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._ended: IngestdError | None = None
-        self._look(routes.metadata.snapshot.topics.get(topic))
+        self._look(dispatcher.metadata.snapshot.topics.get(topic))
 
     def send(
         self,
@@ -234,7 +234,7 @@ class TopicProducer:
             if not 0 <= partition < _PARTITIONS:
                 raise KafkaError(ErrorCode.invalid_partitions, f"{self._topic}: invalid partition {partition}")
             producer = self._producers[partition] = PartitionProducer(
-                self._topic, partition, self._settings, self._routes, self._desk, self._ledger, self._events
+                self._topic, partition, self._settings, self._dispatcher, self._desk, self._ledger, self._events
             )
         return producer
 
@@ -307,7 +307,7 @@ class TopicProducer:
 
     def _missing(self) -> IngestdError:
         """Why the topic's partitions are not known."""
-        return why_unknown(self._routes.metadata, self._topic, self._settings)
+        return why_unknown(self._dispatcher.metadata, self._topic, self._settings)
 
     def _await_metadata(self) -> None:
         """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
@@ -324,7 +324,7 @@ class TopicProducer:
             return
         self._timer = asyncio.get_running_loop().call_later(min(left, self._backoff.next_delay()), self._await_metadata)
         reason = f"records wait for the partitions of {self._topic}"
-        self._routes.metadata.wanted((self._topic,), reason, create=self._settings.create_topics)
+        self._dispatcher.metadata.wanted((self._topic,), reason, create=self._settings.create_topics)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -367,7 +367,7 @@ class TopicProducer:
     def _fail(self, item: OutgoingRecord | Batch, error: IngestdError) -> None:
         if self._events is not None:
             self._events.failed(self._topic, UNKNOWN_PARTITION, item.records, error)
-        if self._routes.transaction is None:
+        if self._dispatcher.transaction is None:
             self._ledger.failures.note(self._topic, untold(item.done, item.records), error)
         if item.done is not None:
             deliver(item.done, Delivery(self._topic, UNKNOWN_PARTITION, item.records, error=error))
