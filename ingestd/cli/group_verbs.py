@@ -113,7 +113,7 @@ def reset_offsets(
     from ingestd.cli.scope import parse_scope
     from ingestd.cli.tables import table
 
-    to = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    to = _reset_to(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     scope = parse_scope(topic, "--topic") if topic else None
     resets = run_async(verbs.plan_resets(access, group, to, scope))
     if execute:
@@ -138,23 +138,23 @@ def delete_groups(names: Sequence[str], access: ClusterAccess) -> None:
     run_async(verbs.delete_groups(access, names))
 
 
-def _target(
+def _reset_to(
     to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None, shift_by: int | None
 ) -> ResetTo:
-    from ingestd.cli.groups import ResetTo, Target, parse_time
+    from ingestd.cli.groups import ResetKind, ResetTo, parse_time
     from ingestd.errors import ConfigurationError
 
     asked = []
     if to_earliest:
-        asked.append(ResetTo(Target.earliest))
+        asked.append(ResetTo(ResetKind.earliest))
     if to_latest:
-        asked.append(ResetTo(Target.latest))
+        asked.append(ResetTo(ResetKind.latest))
     if to_offset is not None:
-        asked.append(ResetTo(Target.offset, to_offset))
+        asked.append(ResetTo(ResetKind.offset, to_offset))
     if to_datetime is not None:
-        asked.append(ResetTo(Target.time, parse_time(to_datetime)))
+        asked.append(ResetTo(ResetKind.time, parse_time(to_datetime)))
     if shift_by is not None:
-        asked.append(ResetTo(Target.shift, shift_by))
+        asked.append(ResetTo(ResetKind.shift, shift_by))
     if len(asked) != 1:
         raise ConfigurationError(
             "expected one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"

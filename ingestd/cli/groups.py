@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "OffsetReset",
     "PartitionLag",
+    "ResetKind",
     "ResetTo",
-    "Target",
     "apply_resets",
     "delete_groups",
     "describe_groups",
@@ -53,7 +53,7 @@ class PartitionLag:
     client_host: str | None = None
 
 
-class Target(Enum):
+class ResetKind(Enum):
     """Where offsets are reset to."""
 
     earliest = "the first offset there is"
@@ -65,9 +65,9 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """A target; `value` is the offset, the milliseconds since 1970, or how many to shift by (back if negative)."""
+    """Where to; `value` is the offset, the milliseconds since 1970, or how many to shift by (back if negative)."""
 
-    target: Target
+    kind: ResetKind
     value: int = 0
 
 
@@ -148,7 +148,7 @@ async def plan_resets(
         if not partitions:
             raise KafkaError(ErrorCode.group_id_not_found, f"{group}: it has committed nothing; name topics")
         first, end = await offsets_at(admin, partitions, EARLIEST), await offsets_at(admin, partitions, LATEST)
-        at_time = await offsets_at(admin, partitions, to.value) if to.target is Target.time else end
+        at_time = await offsets_at(admin, partitions, to.value) if to.kind is ResetKind.time else end
     resets = []
     for partition in partitions:
         known = committed.offsets.get(partition)
@@ -158,7 +158,7 @@ async def plan_resets(
         if refused is not None:
             resets.append(OffsetReset(group, *partition, before, None, str(refused)))
             continue
-        after = _target(to, before, *(edge.offset for edge in edges))
+        after = _offset_after(to, before, *(edge.offset for edge in edges))
         error = "nothing is committed to shift from" if after is None else None
         resets.append(OffsetReset(group, *partition, before, after, error))
     return resets
@@ -207,14 +207,14 @@ def parse_time(text: str) -> int:
         raise ConfigurationError(f"--to-datetime {text!r}: expected ISO 8601, as in 2026-01-31T12:00:00") from None
 
 
-def _target(to: ResetTo, before: int | None, first: int, end: int, at_time: int) -> int | None:
-    if to.target is Target.earliest:
+def _offset_after(to: ResetTo, before: int | None, first: int, end: int, at_time: int) -> int | None:
+    if to.kind is ResetKind.earliest:
         return first
-    if to.target is Target.latest or (to.target is Target.time and at_time < 0):
+    if to.kind is ResetKind.latest or (to.kind is ResetKind.time and at_time < 0):
         return end  # no record is as late as the time asked for
-    if to.target is Target.time:
+    if to.kind is ResetKind.time:
         return at_time
-    if to.target is Target.offset:
+    if to.kind is ResetKind.offset:
         return min(max(to.value, first), end)
     return None if before is None else min(max(before + to.value, first), end)
 

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from ingestd.cli.configured import ClusterAccess
-from ingestd.cli.groups import ResetTo, Target, apply_resets, group_lag, plan_resets
+from ingestd.cli.groups import ResetKind, ResetTo, apply_resets, group_lag, plan_resets
 from ingestd.cli.main import main
 from ingestd.errors import IngestdError
 
@@ -70,7 +70,7 @@ async def test_lag_is_what_javas_tool_says_and_offsets_are_reset_when_nobody_rea
         ]
         assert known[one.partition][3] == one.member_id
 
-    to_earliest = await plan_resets(access, group, ResetTo(Target.earliest))
+    to_earliest = await plan_resets(access, group, ResetTo(ResetKind.earliest))
     assert [(one.partition, one.before, one.after) for one in to_earliest] == [(0, 4, 0)]
     with pytest.raises(IngestdError, match="is Stable"):
         await apply_resets(access, group, to_earliest)
@@ -78,9 +78,9 @@ async def test_lag_is_what_javas_tool_says_and_offsets_are_reset_when_nobody_rea
     assert await apply_resets(access, group, to_earliest) == to_earliest
     assert [one.committed for one in await group_lag(access, [group])] == [0]
 
-    by_five = await plan_resets(access, group, ResetTo(Target.shift, 5))
+    by_five = await plan_resets(access, group, ResetTo(ResetKind.shift, 5))
     assert [(one.partition, one.before, one.after, one.error) for one in by_five] == [(0, 0, 5, None)]
-    everywhere = await plan_resets(access, group, ResetTo(Target.latest), {name: None})
+    everywhere = await plan_resets(access, group, ResetTo(ResetKind.latest), {name: None})
     assert [(one.partition, one.after) for one in everywhere] == [(0, 10), (1, 0)]
     assert [one.error for one in await apply_resets(access, group, everywhere)] == [None, None]
     assert [one.lag for one in await group_lag(access, [group])] == [0, 0]
@@ -93,9 +93,9 @@ async def test_a_reset_to_a_time_goes_to_the_first_record_from_then_on(
     access = ClusterAccess(tuple(kafka.bootstrap))
     now = int(time.time() * 1000)
     await asyncio.to_thread(fill, kafka, name, 0, 10, timestamp=now)
-    planned = await plan_resets(access, group, ResetTo(Target.time, now + 3), {name: None})
+    planned = await plan_resets(access, group, ResetTo(ResetKind.time, now + 3), {name: None})
     assert [(one.partition, one.before, one.after) for one in planned] == [(0, None, 3), (1, None, 0)]
-    late = await plan_resets(access, group, ResetTo(Target.time, now + 60_000), {name: [0]})
+    late = await plan_resets(access, group, ResetTo(ResetKind.time, now + 60_000), {name: [0]})
     assert [one.after for one in late] == [10]
 
 

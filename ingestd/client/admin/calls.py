@@ -1,4 +1,4 @@
-"""Administrative calls: items to brokers by a route, asked again where something moved, all inside one deadline."""
+"""Administrative calls: each item goes to its broker, again if that has changed, all in one deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingestd.tasks import end_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
-    from ingestd.client.admin.routes import Route
+    from ingestd.client.admin.targets import Target
     from ingestd.client.broker import Broker
     from ingestd.client.client import Client
     from ingestd.retry import Deadline
@@ -55,7 +55,7 @@ class Administration:
 
     Invariants
         Each item has its own outcome; one that fails keeps nothing from the others.
-        An item is asked for again, by its route's rules, until the deadline; what it failed with last is its error.
+        An item is asked for again, by its target's rules, until the deadline; what it failed with last is its error.
         Where no broker answered at all, for any item, the error is raised: `ConnectionLost`, `DeadlineExceeded`,
         `UnsupportedVersion`.
         A node that neither answers nor is in the cluster any more is given up as soon as the metadata says so.
@@ -69,7 +69,7 @@ class Administration:
     async def _items(
         self,
         keys: Iterable[Key],
-        route: Route[Key],
+        target: Target[Key],
         build: Callable[[Sequence[Key]], Build],
         read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
         deadline: Deadline,
@@ -85,16 +85,16 @@ class Administration:
         async for attempt in backoff.attempts_until(deadline):
             try:
                 if attempt:
-                    await route.moved(left, deadline)
-                requests, unplaced = await route.place(left, deadline)
+                    await target.moved(left, deadline)
+                requests, without_broker = await target.find_brokers(left, deadline)
             except IngestdError as error:
-                if not attempt and not route.again(error, attempt):
+                if not attempt and not target.again(error, attempt):
                     raise
                 _note(found, dict.fromkeys(left, error), deadline)
-                if not route.again(error, attempt):
+                if not target.again(error, attempt):
                     break
                 continue
-            _note(found, unplaced, deadline)
+            _note(found, without_broker, deadline)
             answers = await asyncio.gather(
                 *(self._ask(broker, items, build, read, deadline) for broker, items in requests)
             )
@@ -102,21 +102,21 @@ class Administration:
                 _note(found, answer, deadline)
                 if sent:
                     unsure.update(key for key, outcome in answer.items() if _is_open(outcome))
-            left = [key for key in left if isinstance(now := found[key], IngestdError) and route.again(now, attempt)]
+            left = [key for key in left if isinstance(now := found[key], IngestdError) and target.again(now, attempt)]
             if not left:
                 break
         _raise_if_nobody_answered(found.values())
         return Outcomes({key: found[key] for key in asked}, frozenset(unsure))
 
     async def _one(
-        self, route: Route[None], build: Callable[[], Build], read: Callable[[Any], Found], deadline: Deadline
+        self, target: Target[None], build: Callable[[], Build], read: Callable[[Any], Found], deadline: Deadline
     ) -> Found:
         """Ask one question. Raises `KafkaError` and what `_items` raises."""
 
         def read_one(answer: Any, _: Sequence[None]) -> Mapping[None, Found | IngestdError]:
             return {None: read(answer)}
 
-        outcomes: Outcomes[None, Found] = await self._items([None], route, lambda _: build(), read_one, deadline)
+        outcomes: Outcomes[None, Found] = await self._items([None], target, lambda _: build(), read_one, deadline)
         found = outcomes.found[None]
         if isinstance(found, IngestdError):
             raise found

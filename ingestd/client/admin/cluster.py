@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import PURPOSE, ToAny, ToController
+from ingestd.client.admin.targets import PURPOSE, ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.client.metadata import Node
 from ingestd.errors import ErrorCode, UnsupportedVersion, raise_for_code

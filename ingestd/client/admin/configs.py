@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.checks import require_all_of
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToAny, ToNodes
+from ingestd.client.admin.targets import ToAny, ToNodes
 from ingestd.errors import IngestdError, raise_for_code
 from ingestd.retry import Deadline
 from ingestd.wire.requests import configs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.partitions import PartitionOutcome
-from ingestd.client.admin.routes import ToCoordinators
+from ingestd.client.admin.targets import ToCoordinators
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition

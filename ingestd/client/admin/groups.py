@@ -14,7 +14,7 @@ from ingestd.client.admin.group_values import (
     described_classic_group,
     described_consumer_group,
 )
-from ingestd.client.admin.routes import PURPOSE, ToCoordinators, ToNodes
+from ingestd.client.admin.targets import PURPOSE, ToCoordinators, ToNodes
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion, raise_for_code
 from ingestd.retry import Deadline

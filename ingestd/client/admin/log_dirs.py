@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.partitions import PartitionOutcome
-from ingestd.client.admin.routes import ToNodes
+from ingestd.client.admin.targets import ToNodes
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline
 from ingestd.wire.requests import log_dirs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.checks import require_all_of
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToLeaders
+from ingestd.client.admin.targets import ToLeaders
 from ingestd.errors import IngestdError
 from ingestd.retry import Deadline
 from ingestd.wire import requests

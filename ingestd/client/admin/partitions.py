@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToController
+from ingestd.client.admin.targets import ToController
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToAny
+from ingestd.client.admin.targets import ToAny
 from ingestd.errors import IngestdError, raise_for_code
 from ingestd.retry import Deadline
 from ingestd.wire.requests import quotas

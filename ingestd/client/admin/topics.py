@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.checks import require_all_of, require_several
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToAny, ToController
+from ingestd.client.admin.targets import ToAny, ToController
 from ingestd.client.answers import read_metadata
 from ingestd.errors import ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline

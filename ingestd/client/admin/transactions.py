@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.checks import require_several
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.groups import Listing
-from ingestd.client.admin.routes import ToCoordinators, ToLeaders, ToNodes
+from ingestd.client.admin.targets import ToCoordinators, ToLeaders, ToNodes
 from ingestd.client.coordinators import CoordinatorKind
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, raise_for_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.checks import require_all_of, require_several
 from ingestd.client.admin.calls import Administration, error_of
-from ingestd.client.admin.routes import ToAny, ToController
+from ingestd.client.admin.targets import ToAny, ToController
 from ingestd.errors import ErrorCode, IngestdError, raise_for_code
 from ingestd.retry import Deadline
 from ingestd.wire.requests import users

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ingestd.cli import groups as cli_groups
-from ingestd.cli.groups import OffsetReset, ResetTo, Target, _target, parse_time, plan_resets
+from ingestd.cli.groups import OffsetReset, ResetKind, ResetTo, _offset_after, parse_time, plan_resets
 from ingestd.cli.main import main
 from ingestd.cli.options import show
 from ingestd.cli.scope import parse_scope
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("to", "before", "after"),
     [
-        (ResetTo(Target.earliest), 50, 10),
-        (ResetTo(Target.latest), 50, 90),
-        (ResetTo(Target.offset, 33), None, 33),
-        (ResetTo(Target.offset, 5), None, 10),
-        (ResetTo(Target.offset, 500), None, 90),
-        (ResetTo(Target.shift, -7), 50, 43),
-        (ResetTo(Target.shift, -70), 50, 10),
-        (ResetTo(Target.shift, 70), 50, 90),
-        (ResetTo(Target.shift, 1), None, None),
-        (ResetTo(Target.time, 1000), 50, 77),
+        (ResetTo(ResetKind.earliest), 50, 10),
+        (ResetTo(ResetKind.latest), 50, 90),
+        (ResetTo(ResetKind.offset, 33), None, 33),
+        (ResetTo(ResetKind.offset, 5), None, 10),
+        (ResetTo(ResetKind.offset, 500), None, 90),
+        (ResetTo(ResetKind.shift, -7), 50, 43),
+        (ResetTo(ResetKind.shift, -70), 50, 10),
+        (ResetTo(ResetKind.shift, 70), 50, 90),
+        (ResetTo(ResetKind.shift, 1), None, None),
+        (ResetTo(ResetKind.time, 1000), 50, 77),
     ],
 )
-def test_a_target_is_an_offset_within_the_log(to: ResetTo, before: int | None, after: int | None) -> None:
-    assert _target(to, before, 10, 90, 77) == after
+def test_offsets_are_reset_to_one_within_the_log(to: ResetTo, before: int | None, after: int | None) -> None:
+    assert _offset_after(to, before, 10, 90, 77) == after
 
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
-    assert _target(ResetTo(Target.time, 1000), 50, 10, 90, -1) == 90
+    assert _offset_after(ResetTo(ResetKind.time, 1000), 50, 10, 90, -1) == 90
 
 
 async def test_a_partition_whose_offset_at_a_time_is_not_known_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ async def test_a_partition_whose_offset_at_a_time_is_not_known_is_not_reset(monk
             return contextlib.nullcontext()
 
     monkeypatch.setattr(cli_groups, "ClusterAdmin", lambda _: Admin())
-    resets = await plan_resets(cast("ClusterAccess", Access()), "g", ResetTo(Target.time, 1000))
+    resets = await plan_resets(cast("ClusterAccess", Access()), "g", ResetTo(ResetKind.time, 1000))
     assert resets == [
         OffsetReset("g", "t", 0, 50, 77),
         OffsetReset("g", "t", 1, 50, None, "UNSUPPORTED_FOR_MESSAGE_FORMAT (43): t-1"),
@@ -102,7 +102,7 @@ def test_times_are_iso_8601() -> None:
 
 
 @pytest.mark.parametrize("targets", [[], ["--to-earliest", "--to-latest"], ["--to-offset", "1", "--shift-by", "2"]])
-def test_a_reset_has_one_target(targets: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reset_says_where_to_once(targets: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["groups", "reset-offsets", "g", "-b", "nowhere:1", *targets]) == 2
     assert "expected one of --to-earliest" in capsys.readouterr().err
 

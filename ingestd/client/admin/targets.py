@@ -1,7 +1,6 @@
-"""Who answers a question: the controller, a coordinator, a partition's leader, a named node, or anybody.
+"""Targets: which broker gets a request: the controller, a coordinator, a partition's leader, a named node, or any.
 
-A route gives every item of a call its broker, says which errors mean that somebody else must be asked or the same one
-later, and what to do before that.
+A target finds the broker of each item of a call. It says which errors are tried again, and what to do before that.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ if TYPE_CHECKING:
     from ingestd.client.coordinators import CoordinatorKind
     from ingestd.retry import Deadline
 
-__all__ = ["PURPOSE", "Placed", "Route", "ToAny", "ToController", "ToCoordinators", "ToLeaders", "ToNodes"]
+__all__ = ["PURPOSE", "Requests", "Target", "ToAny", "ToController", "ToCoordinators", "ToLeaders", "ToNodes"]
 
 PURPOSE: Final = "administration"
 """Connections of its own: brokers answer the requests of one connection in turn, and creating topics takes time."""
 
 Key = TypeVar("Key")
 
-Placed: TypeAlias = "tuple[list[tuple[Broker, list[Key]]], dict[Key, IngestdError]]"
-"""Requests to make, each to a broker for some items; and the items that have nobody to ask, and why."""
+Requests: TypeAlias = "tuple[list[tuple[Broker, list[Key]]], dict[Key, IngestdError]]"
+"""The requests to make, each a broker and its items; and the items that have no broker, each with the reason."""
 
 
-class Route(Protocol[Key]):
-    """The way of a call's items to brokers."""
+class Target(Protocol[Key]):
+    """Which brokers are asked about the items of a call."""
 
-    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
-        """Find whom to ask about each item."""
+    async def find_brokers(self, keys: Sequence[Key], deadline: Deadline) -> Requests[Key]:
+        """Find the broker of each item."""
         ...
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """Whether an item that failed so in attempt 0, 1, 2… is to be asked for again."""
+        """Whether an item is asked for again after this error. `attempt`: 0 for the first."""
         ...
 
     async def moved(self, keys: Collection[Key], deadline: Deadline) -> None:
-        """Find out anew where these items belong."""
+        """Before another attempt: find out again which brokers these items belong to."""
         ...
 
 
@@ -69,17 +68,17 @@ class ToController:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def place(self, keys: Sequence[Any], deadline: Deadline) -> Placed[Any]:
-        """See `Route`."""
+    async def find_brokers(self, keys: Sequence[Any], deadline: Deadline) -> Requests[Any]:
+        """See `Target`."""
         return [(await self._client.controller(deadline.remaining, purpose=PURPOSE), list(keys))], {}
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Route`."""
+        """See `Target`."""
         del attempt
         return _lost(error) or (isinstance(error, KafkaError) and error.code in _NO_VERDICT)
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Route`. With KRaft each answer names some node that is up: if it can be, one that is not silent."""
+        """See `Target`. With KRaft each answer names some node that is up: if it can be, one that is not silent."""
         del keys
         for _ in range(_CONTROLLERS_TRIED):
             await self._client.metadata.refresh((), deadline.remaining)
@@ -93,17 +92,17 @@ class ToAny:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def place(self, keys: Sequence[Any], deadline: Deadline) -> Placed[Any]:
-        """See `Route`."""
+    async def find_brokers(self, keys: Sequence[Any], deadline: Deadline) -> Requests[Any]:
+        """See `Target`."""
         del deadline
         return [(await self._client.any(purpose=PURPOSE), list(keys))], {}
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Route`."""
+        """See `Target`."""
         return _lost(error) or (_passes(error, attempt) and is_retriable(error))
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Route`."""
+        """See `Target`."""
         del keys
         await self._client.metadata.refresh((), deadline.remaining)
 
@@ -115,32 +114,32 @@ class ToNodes:
         self._client = client
         self._node_of = node_of
 
-    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
-        """See `Route`."""
+    async def find_brokers(self, keys: Sequence[Key], deadline: Deadline) -> Requests[Key]:
+        """See `Target`."""
         by_node: dict[int | None, list[Key]] = {}
         for key in keys:
             by_node.setdefault(self._node_of(key), []).append(key)
         if by_node.keys() - {None} - self._client.metadata.snapshot.nodes.keys():
             await self._client.metadata.refresh((), deadline.remaining)
         requests: list[tuple[Broker, list[Key]]] = []
-        unplaced: dict[Key, IngestdError] = {}
+        without_broker: dict[Key, IngestdError] = {}
         for node, items in by_node.items():
             try:
                 broker = await self._client.any(purpose=PURPOSE) if node is None else self._client.broker(node, PURPOSE)
             except KafkaError as error:
-                unplaced |= dict.fromkeys(items, error)
+                without_broker |= dict.fromkeys(items, error)
             else:
                 requests.append((broker, items))
-        return requests, unplaced
+        return requests, without_broker
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Route`. A node that metadata does not name any more is not waited for."""
+        """See `Target`. A node that metadata does not name any more is not waited for."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.broker_not_available:
             return False
         return _lost(error) or (_passes(error, attempt) and is_retriable(error))
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Route`."""
+        """See `Target`."""
         del keys
         await self._client.metadata.refresh((), deadline.remaining)
 
@@ -159,28 +158,28 @@ class ToCoordinators:
         self._key_of = key_of
         self._apart = apart
 
-    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
-        """See `Route`."""
+    async def find_brokers(self, keys: Sequence[Key], deadline: Deadline) -> Requests[Key]:
+        """See `Target`."""
         names = list(dict.fromkeys(map(self._key_of, keys)))
         found = await self._client.coordinators(names, self._kind, deadline.remaining, purpose=PURPOSE, attempts=1)
         by_broker: dict[Broker, list[Key]] = {}
-        unplaced: dict[Key, IngestdError] = {}
+        without_broker: dict[Key, IngestdError] = {}
         for key in keys:
             coordinator = found[self._key_of(key)]
             if isinstance(coordinator, IngestdError):
-                unplaced[key] = coordinator
+                without_broker[key] = coordinator
             else:
                 by_broker.setdefault(coordinator, []).append(key)
         if self._apart:
-            return [(broker, [key]) for broker, items in by_broker.items() for key in items], unplaced
-        return list(by_broker.items()), unplaced
+            return [(broker, [key]) for broker, items in by_broker.items() for key in items], without_broker
+        return list(by_broker.items()), without_broker
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Route`. NOT_COORDINATOR and its like, and what passes on the same coordinator."""
+        """See `Target`. NOT_COORDINATOR and its like, and what passes on the same coordinator."""
         return _lost(error) or (_passes(error, attempt) and is_retriable(error))
 
     async def moved(self, keys: Collection[Key], deadline: Deadline) -> None:
-        """See `Route`."""
+        """See `Target`."""
         for key in keys:
             self._client.forget_coordinator(self._key_of(key), self._kind)
         await self._client.metadata.refresh((), deadline.remaining)
@@ -196,32 +195,32 @@ class ToLeaders:
         self._client = client
         self._partition_of = partition_of
 
-    async def place(self, keys: Sequence[Key], deadline: Deadline) -> Placed[Key]:
-        """See `Route`."""
+    async def find_brokers(self, keys: Sequence[Key], deadline: Deadline) -> Requests[Key]:
+        """See `Target`."""
         snapshot = self._client.metadata.snapshot
         unknown = {self._partition_of(key)[0] for key in keys if snapshot.leader(*self._partition_of(key)) is None}
         if unknown:
             snapshot = await self._client.metadata.refresh(unknown, deadline.remaining)
         times: Counter[tuple[str, int]] = Counter()
         requests: dict[tuple[Broker, int], list[Key]] = {}
-        unplaced: dict[Key, IngestdError] = {}
+        without_broker: dict[Key, IngestdError] = {}
         for key in keys:
             topic, partition = self._partition_of(key)
             node = snapshot.leader(topic, partition)
             if node is None:
-                unplaced[key] = KafkaError(why_no_leader(snapshot, topic, partition), f"{topic}-{partition}")
+                without_broker[key] = KafkaError(why_no_leader(snapshot, topic, partition), f"{topic}-{partition}")
                 continue
             leader = self._client.broker(node.id, PURPOSE)
             requests.setdefault((leader, times[topic, partition]), []).append(key)
             times[topic, partition] += 1
-        return [(leader, items) for (leader, _), items in requests.items()], unplaced
+        return [(leader, items) for (leader, _), items in requests.items()], without_broker
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Route`."""
+        """See `Target`."""
         return _lost(error) or (_passes(error, attempt, once=True) and is_retriable(error))
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Route`."""
+        """See `Target`."""
         await self._client.metadata.refresh({self._partition_of(key)[0] for key in keys}, deadline.remaining)
 
 
