@@ -83,9 +83,9 @@ from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession a
 from ingestd.consumer.group.events import GroupEvents as GroupEvents
 from ingestd.consumer.group.group_records import GroupRecords as GroupRecords
 from ingestd.consumer.group.handler import ConsumerGroupHandler as ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason as EndReason
-from ingestd.consumer.group.session import PollIntervalExceeded as PollIntervalExceeded
-from ingestd.consumer.group.session import SessionEnd as SessionEnd
+from ingestd.consumer.group.membership import EndReason as EndReason
+from ingestd.consumer.group.membership import PollIntervalExceeded as PollIntervalExceeded
+from ingestd.consumer.group.membership import SessionEnd as SessionEnd
 from ingestd.consumer.group.settings import GroupProtocol as GroupProtocol
 from ingestd.consumer.group.settings import GroupSettings as GroupSettings
 from ingestd.consumer.group.settings import NoOffset as NoOffset

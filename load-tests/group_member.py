@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ingestd.client.client import Client
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.membership import EndReason
 from ingestd.consumer.group.settings import GroupSettings, NoOffset
 
 if TYPE_CHECKING:

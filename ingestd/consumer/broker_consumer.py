@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
+from ingestd.consumer.fetch_session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch, outside_session
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.left_out import LeftOut
 from ingestd.consumer.place import Refusal
-from ingestd.consumer.session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch, outside_session
 from ingestd.consumer.settings import Isolation, TopicPartition
 from ingestd.consumer.wanted import Wanted
 from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ingestd.client.metadata import TopicPartition
-    from ingestd.consumer.session import PartitionFetch
+    from ingestd.consumer.fetch_session import PartitionFetch
 
 __all__ = ["LeftOut"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingestd.consumer.session import PartitionFetch
+from ingestd.consumer.fetch_session import PartitionFetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,10 @@ from harness.members import QUICK, Team, produce
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.classic import ClassicMembership
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
+from ingestd.consumer.group.membership import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupProtocol, NoOffset
 from ingestd.errors import IngestdError, KafkaError
 
@@ -522,7 +522,7 @@ async def committed(kafka: KafkaCluster, name: str, *, partitions: int = 1) -> d
         async def lost(self, _: Any) -> None: ...
 
     async with Client([kafka.servers]) as client:
-        session = ClassicSession(client, name, QUICK, Nobody())
+        session = ClassicMembership(client, name, QUICK, Nobody())
         found = await session.committed(all_of(name, partitions))
         await session.close(30.0)
     return {key: None if one is None else one.offset for key, one in found.items()}

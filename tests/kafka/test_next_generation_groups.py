@@ -19,8 +19,8 @@ from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.next_generation import NextGenerationSession
-from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.membership import EndReason
+from ingestd.consumer.group.next_generation import NextGenerationMembership
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.errors import ErrorCode, KafkaError, UnsupportedVersion
 from ingestd.producer.producer import AsyncProducer
@@ -75,28 +75,28 @@ async def client(kafka: KafkaCluster) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def join(client: Client) -> AsyncIterator[Callable[..., tuple[NextGenerationSession, Owner]]]:
-    """`join("group", topics, …)`: a session that has started, and the owner of its partitions."""
-    sessions = []
+async def join(client: Client) -> AsyncIterator[Callable[..., tuple[NextGenerationMembership, Owner]]]:
+    """`join("group", topics, …)`: a membership that has started, and the owner of its partitions."""
+    memberships = []
 
     def start(
         group: str, topics: Collection[str] | re.Pattern[str], **settings: Any
-    ) -> tuple[NextGenerationSession, Owner]:
+    ) -> tuple[NextGenerationMembership, Owner]:
         owner = Owner()
-        session = NextGenerationSession(
+        membership = NextGenerationMembership(
             client, group, GroupSettings(protocol=GroupProtocol.consumer, **settings), owner
         )
-        sessions.append(session)
-        session.start(topics)
-        return session, owner
+        memberships.append(membership)
+        membership.start(topics)
+        return membership, owner
 
     yield start
-    for session in sessions:
-        await session.close(30)
+    for membership in memberships:
+        await membership.close(30)
 
 
 async def test_members_share_hand_over_and_take_back(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=6)
     first, one = join(name, [name])
@@ -112,7 +112,7 @@ async def test_members_share_hand_over_and_take_back(
 
 
 async def test_a_member_that_is_heard_of_no_more_is_replaced_after_the_session_timeout(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=4)
     first, one = join(name, [name])
@@ -124,7 +124,7 @@ async def test_a_member_that_is_heard_of_no_more_is_replaced_after_the_session_t
 
 
 async def test_partitions_that_are_added_are_shared(
-    kafka: KafkaCluster, topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    kafka: KafkaCluster, topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=2)
     _, one = join(name, [name])
@@ -135,24 +135,24 @@ async def test_partitions_that_are_added_are_shared(
 
 
 async def test_a_topic_that_begins_to_match_the_pattern_is_read(
-    kafka: KafkaCluster, topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    kafka: KafkaCluster, topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=1)
-    session, one = join(name, re.compile(f"{name.upper()}(-.*)?", re.IGNORECASE))
+    membership, one = join(name, re.compile(f"{name.upper()}(-.*)?", re.IGNORECASE))
     await one.until(count=1)
     kafka.create_topic(f"{name}-new", partitions=2)
     await one.until(count=3)
-    session.subscribe([f"{name}-new"])
+    membership.subscribe([f"{name}-new"])
     await one.until(count=2)
 
 
 async def test_a_pattern_that_is_none_ends_the_session_with_what_the_coordinator_says(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     # Python knows look-ahead, RE2 does not.
-    session, _ = join(topic(), re.compile("t(?=x)"))
+    membership, _ = join(topic(), re.compile("t(?=x)"))
     async with asyncio.timeout(SECONDS):
-        end = await session.wait_ended()
+        end = await membership.wait_ended()
     assert end.reason is EndReason.failed
     assert isinstance(end.error, KafkaError)
     assert end.error.code is ErrorCode.invalid_regular_expression
@@ -160,7 +160,7 @@ async def test_a_pattern_that_is_none_ends_the_session_with_what_the_coordinator
 
 
 async def test_a_static_member_that_restarts_gets_the_same_and_disturbs_nobody(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=4)
     first, one = join(name, [name], group_instance_id="one")
@@ -177,7 +177,7 @@ async def test_a_static_member_that_restarts_gets_the_same_and_disturbs_nobody(
 
 
 async def test_a_second_member_of_the_same_instance_waits_for_the_first_to_be_gone(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=2)
     first, one = join(name, [name], group_instance_id="one")
@@ -190,7 +190,7 @@ async def test_a_second_member_of_the_same_instance_waits_for_the_first_to_be_go
 
 
 async def test_commits_survive_and_go_with_the_member_epoch(
-    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationSession, Owner]]
+    topic: Callable[..., str], join: Callable[..., tuple[NextGenerationMembership, Owner]]
 ) -> None:
     name = topic(partitions=2)
     first, one = join(name, [name])
@@ -264,8 +264,8 @@ async def test_the_group_outlives_its_coordinator_and_nobody_loses_a_partition(k
     async with Client(kafka3.bootstrap) as client:
         settings = GroupSettings(protocol=GroupProtocol.consumer, request_timeout=3.0)
         one, two = Owner(), Owner()
-        first = NextGenerationSession(client, name, settings, one)
-        second = NextGenerationSession(client, name, settings, two)
+        first = NextGenerationMembership(client, name, settings, one)
+        second = NextGenerationMembership(client, name, settings, two)
         first.start([name])
         await one.until(count=4)
         second.start([name])
@@ -295,16 +295,16 @@ async def test_the_first_version_of_the_protocol_is_spoken_and_knows_no_patterns
     settings = GroupSettings(protocol=GroupProtocol.consumer)
     async with Client(cluster.bootstrap) as client:
         owners = [Owner(), Owner()]
-        sessions = [NextGenerationSession(client, name, settings, owner) for owner in owners]
-        for session in sessions:
-            session.start([name])
+        memberships = [NextGenerationMembership(client, name, settings, owner) for owner in owners]
+        for membership in memberships:
+            membership.start([name])
         for owner in owners:
             await owner.until(count=2)
-        await sessions[0].close(30)
+        await memberships[0].close(30)
         await owners[1].until(count=4)
-        await sessions[1].commit({TopicPartition(name, 0): OffsetAndMetadata(7)})
-        await sessions[1].close(30)
-        by_pattern = NextGenerationSession(client, name, settings, Owner())
+        await memberships[1].commit({TopicPartition(name, 0): OffsetAndMetadata(7)})
+        await memberships[1].close(30)
+        by_pattern = NextGenerationMembership(client, name, settings, Owner())
         by_pattern.start(re.compile(name))
         end = await by_pattern.wait_ended()
         assert isinstance(end.error, UnsupportedVersion)

@@ -73,7 +73,7 @@ class Assignor(Protocol):
         """Share the partitions of all topics among the members that subscribed to them; on the leader only.
 
         `cluster` knows every topic of `members` that exists (replicas and nodes' racks with it). The answer names
-        every member. With the cooperative protocol the member's session takes out of it what another member still
+        every member. With the cooperative protocol the member takes out of it what another member still
         owns: an assignor need not. Raises nothing that is expected.
         """
         ...

@@ -1,4 +1,4 @@
-"""Classic session: a member by JoinGroup, SyncGroup and Heartbeat; the leader among the members assigns."""
+"""Classic membership: a member by JoinGroup, SyncGroup and Heartbeat; the leader among the members assigns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ingestd.client.group import GroupMember
 from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subscription
 from ingestd.consumer.group.assignors import agreed_rebalance_protocol, make_assignors
 from ingestd.consumer.group.assignors.consumer_protocol import decode_assignment, encode_subscription
+from ingestd.consumer.group.base_membership import BaseMembership
 from ingestd.consumer.group.coordinator import HEARTBEAT, JOIN, SYNC, Action
 from ingestd.consumer.group.leader import SharedTopics, lead
-from ingestd.consumer.group.member_session import MemberSession
-from ingestd.consumer.group.session import EndReason, SessionEnd
+from ingestd.consumer.group.membership import EndReason, SessionEnd
 from ingestd.consumer.group.topics import SubscribedTopics
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, raise_for_code
 from ingestd.retry import Backoff, Deadline
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.consumer.group.events import GroupEvents
-    from ingestd.consumer.group.session import PartitionOwner, Topics
+    from ingestd.consumer.group.membership import PartitionOwner, Topics
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.wire.requests.groups import Joined
 
-__all__ = ["ClassicSession"]
+__all__ = ["ClassicMembership"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class _NotYet(Exception):
         self.at_once = at_once
 
 
-class ClassicSession(MemberSession):
-    """See `CoordinatorSession`.
+class ClassicMembership(BaseMembership):
+    """See `Membership`.
 
     Invariants
         One task joins, rejoins and talks to the partitions' owner; another one sends heartbeats, from the moment that
@@ -95,17 +95,17 @@ class ClassicSession(MemberSession):
 
     @property
     def member(self) -> GroupMember:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         return GroupMember(self._group_id, self._generation, self._member_id, self._settings.group_instance_id)
 
     def subscribe(self, topics: Topics) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         if self._topics is not None and not self._topics.same(topics):
             self._subscribe(topics)
             self._ask_to_join("the subscription has changed")
 
     def rejoin(self, reason: str) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._ask_to_join(reason)
 
     def _begin(self, topics: Topics) -> None:

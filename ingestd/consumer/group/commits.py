@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ingestd.client.group import GroupMember
     from ingestd.consumer.group.coordinator import GroupCoordinator
     from ingestd.consumer.group.events import GroupEvents
-    from ingestd.consumer.group.session import CommitDone
+    from ingestd.consumer.group.membership import CommitDone
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.tasks import TaskOwner
 
@@ -44,7 +44,7 @@ _OUT_OF_STEP: Final = frozenset({Action.rejoin, Action.new_generation, Action.ne
 
 
 class Committer(Protocol):
-    """In whose name offsets are committed: what `Commits` asks of its session."""
+    """In whose name offsets are committed: what `Commits` asks of its membership."""
 
     @property
     def member(self) -> GroupMember:
@@ -111,7 +111,7 @@ class Commits:
         self._calling = False
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
-        """See `CoordinatorSession.commit`."""
+        """See `Membership.commit`."""
         if not offsets:
             return
         owned = self._owned(offsets)
@@ -129,7 +129,7 @@ class Commits:
             self._turn.release()
 
     def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
-        """See `CoordinatorSession.commit_later`. Raises `BufferFull` when thousands wait already, `Closed`."""
+        """See `Membership.commit_later`. Raises `BufferFull` when thousands wait already, `Closed`."""
         if len(self._waiting) + len(self._finished) >= _MOST_WAITING:
             raise BufferFull(f"commit: {_MOST_WAITING} commits are waiting for the coordinator or their callbacks")
         self._waiting.append(_Later(dict(offsets), self._owned(offsets), done))
@@ -162,13 +162,13 @@ class Commits:
     def give_up(self) -> None:
         """Nothing is sent any more: what waits gets its callback with `Closed`."""
         waiting, self._waiting = self._waiting, []
-        error = Closed("the group's session was closed before the commit was answered")
+        error = Closed("the membership was closed before the commit was answered")
         self._finished.extend((later, error) for later in waiting)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """See `CoordinatorSession.committed`. Offsets that an open transaction may still change are waited for."""
+        """See `Membership.committed`. Offsets that an open transaction may still change are waited for."""
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         if not partitions:
@@ -309,7 +309,7 @@ class Commits:
     def _goes_on(
         self, error: KafkaError, member: GroupMember, attempt: int, left: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> bool:
-        """Whether a later attempt may pass. Tells the session where the member itself was refused."""
+        """Whether a later attempt may pass. Tells the membership if the member itself was refused."""
         action = self._coordinator.action(COMMIT, error)
         if action in _OUT_OF_STEP or error.fatal:
             passes = self._committer.commit_refused(error, action, member)

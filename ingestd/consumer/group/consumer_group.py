@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ingestd.checks import is_text, require_client, require_settings, require_several
 from ingestd.consumer.consumer import Consumer
-from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.classic import ClassicMembership
 from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
 from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.group_records import GroupRecords
-from ingestd.consumer.group.manual import ManualSession
-from ingestd.consumer.group.next_generation import NextGenerationSession
-from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.manual import ManualAssignment
+from ingestd.consumer.group.membership import EndReason
+from ingestd.consumer.group.next_generation import NextGenerationMembership
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
 from ingestd.errors import Closed, ConfigurationError, IngestdError
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.events import ConsumerEvents
+    from ingestd.consumer.group.base_membership import BaseMembership
     from ingestd.consumer.group.claim import Claim
     from ingestd.consumer.group.events import GroupEvents
     from ingestd.consumer.group.handler import ConsumerGroupHandler
-    from ingestd.consumer.group.member_session import MemberSession
-    from ingestd.consumer.group.session import CoordinatorSession, SessionEnd, Topics
+    from ingestd.consumer.group.membership import Membership, SessionEnd, Topics
     from ingestd.consumer.settings import ConsumerSettings
 
 __all__ = ["ConsumerGroup", "several"]
 
 _log = logging.getLogger(__name__)
 
-_SESSIONS: Final[Mapping[GroupProtocol, type[MemberSession]]] = {
-    GroupProtocol.classic: ClassicSession,
-    GroupProtocol.consumer: NextGenerationSession,
+_MEMBERSHIPS: Final[Mapping[GroupProtocol, type[BaseMembership]]] = {
+    GroupProtocol.classic: ClassicMembership,
+    GroupProtocol.consumer: NextGenerationMembership,
 }
 _LOOKS_PER_POLL_INTERVAL: Final = 10
 """How often, in each `max_poll_interval`, handlers are looked at for progress."""
@@ -104,7 +104,7 @@ class ConsumerGroup:
         self._events = events or LoggedGroupEvents()
         self._consumer = Consumer(client, _fetching(self._settings), events=consumer_events)
         self._tasks = TaskOwner()
-        self._member: CoordinatorSession | None = None
+        self._member: Membership | None = None
         self._partitions = _Partitions()
         self._chosen: frozenset[TopicPartition] | None = None
         self._consuming = False
@@ -243,7 +243,7 @@ class ConsumerGroup:
         finally:
             self._consuming = False
 
-    async def _joined(self, topics: Topics, chosen: frozenset[TopicPartition] | None) -> CoordinatorSession:
+    async def _joined(self, topics: Topics, chosen: frozenset[TopicPartition] | None) -> Membership:
         """The member: of before, if it is one still, or a new one."""
         member = self._member
         if member is not None and (member.end is not None or chosen != self._chosen):
@@ -266,16 +266,16 @@ class ConsumerGroup:
             member.rejoin(f"consumes again after: {self._last_end.value}")
         return member
 
-    def _make_member(self, chosen: frozenset[TopicPartition] | None) -> CoordinatorSession:
+    def _make_member(self, chosen: frozenset[TopicPartition] | None) -> Membership:
         client, settings = self._client, self._settings
         if chosen is not None:
-            return ManualSession(
+            return ManualAssignment(
                 client, self._group_id, settings, self._partitions, partitions=chosen, events=self._events
             )
-        session_type = _SESSIONS[GroupProtocol(settings.protocol)]
-        return session_type(client, self._group_id, settings, self._partitions, events=self._events)
+        membership = _MEMBERSHIPS[GroupProtocol(settings.protocol)]
+        return membership(client, self._group_id, settings, self._partitions, events=self._events)
 
-    async def _follow(self, member: CoordinatorSession) -> None:
+    async def _follow(self, member: Membership) -> None:
         end = await member.wait_ended()
         if self._partitions.session is not None:
             self._partitions.session.end(end.reason, end.error)
@@ -283,7 +283,7 @@ class ConsumerGroup:
             _log.warning("%s", end.error)
         self._partitions.known.set()
 
-    async def _watch(self, member: CoordinatorSession, session: ConsumerGroupSession) -> None:
+    async def _watch(self, member: Membership, session: ConsumerGroupSession) -> None:
         while True:
             await asyncio.sleep(self._settings.max_poll_interval / _LOOKS_PER_POLL_INTERVAL)
             if session.progresses:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.consumer.group.claim import Claim
-from ingestd.consumer.group.session import EndReason, SessionEnd
+from ingestd.consumer.group.membership import EndReason, SessionEnd
 from ingestd.consumer.group.settings import NoOffset
 from ingestd.consumer.settings import Edge
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.consumer import Consumer
     from ingestd.consumer.group.events import GroupEvents
     from ingestd.consumer.group.handler import ConsumerGroupHandler
-    from ingestd.consumer.group.session import CommitDone, CoordinatorSession
+    from ingestd.consumer.group.membership import CommitDone, Membership
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.consumer.settings import Start
 
@@ -51,7 +51,7 @@ class ConsumerGroupSession:
 
     def __init__(
         self,
-        member: CoordinatorSession,
+        member: Membership,
         consumer: Consumer,
         handler: ConsumerGroupHandler,
         settings: GroupSettings,

@@ -78,7 +78,7 @@ FETCH: Final[Actions] = {
 
 
 class GroupCoordinator:
-    """Sends requests about one group to its coordinator. Shared by all that a session does.
+    """Sends requests about one group to its coordinator. Shared by all that a membership does.
 
     A coordinator that answers late, hangs up, or says that it is not the one, is looked up anew for the next request.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ingestd.checks import is_of, require_several
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.membership import EndReason
 from ingestd.consumer.group.turn import Turn
 from ingestd.errors import Closed, ConfigurationError, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.retry import Deadline
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.group.claim import Claim
     from ingestd.consumer.group.consumer_group import ConsumerGroup
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-    from ingestd.consumer.group.session import Topics
+    from ingestd.consumer.group.membership import Topics
     from ingestd.consumer.settings import Start
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record

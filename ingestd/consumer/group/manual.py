@@ -1,4 +1,4 @@
-"""Manual session: partitions that the user chose; offsets are committed under a group's name without being a member."""
+"""Manual assignment: partitions that the user chose. Offsets are committed in a group's name by no member of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ingestd.client.group import GroupMember
-from ingestd.consumer.group.member_session import MemberSession
+from ingestd.consumer.group.base_membership import BaseMembership
 from ingestd.errors import IngestdError, is_retriable
 from ingestd.retry import Backoff
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.group.coordinator import Action
     from ingestd.consumer.group.events import GroupEvents
-    from ingestd.consumer.group.session import PartitionOwner, SessionEnd, Topics
+    from ingestd.consumer.group.membership import PartitionOwner, SessionEnd, Topics
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.errors import KafkaError
 
-__all__ = ["ManualSession"]
+__all__ = ["ManualAssignment"]
 
 
-class ManualSession(MemberSession):
-    """See `CoordinatorSession`: the assignment is what it was made with, from the moment that a broker is reachable.
+class ManualAssignment(BaseMembership):
+    """See `Membership`: the assignment is what it was made with, from the moment that a broker is reachable.
 
     The coordinator takes such commits while the group has no members. There is nobody to be a burden to: the maximum
     poll interval does not hold here.

@@ -1,4 +1,4 @@
-"""Next-generation session: a member by ConsumerGroupHeartbeat (KIP-848); the coordinator assigns.
+"""Next-generation membership: a member by ConsumerGroupHeartbeat (KIP-848); the coordinator assigns.
 
 There is no join that waits for others: the coordinator tells each member what it shall have as soon as the owner
 before has given it up. What a member has it says with its heartbeats, which is how the coordinator hears that
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.client.group import GroupMember
 from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.base_membership import BaseMembership
 from ingestd.consumer.group.coordinator import HEARTBEAT, Action
-from ingestd.consumer.group.member_session import MemberSession
-from ingestd.consumer.group.session import EndReason, SessionEnd
+from ingestd.consumer.group.membership import EndReason, SessionEnd
 from ingestd.consumer.group.topic_names import TopicNames
 from ingestd.errors import (
     ConfigurationError,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     from ingestd.client.client import Client
     from ingestd.consumer.group.events import GroupEvents
-    from ingestd.consumer.group.session import PartitionOwner, Topics
+    from ingestd.consumer.group.membership import PartitionOwner, Topics
     from ingestd.consumer.group.settings import GroupSettings
     from ingestd.wire.requests import Build
     from ingestd.wire.requests.next_generation_groups import GroupHeartbeat
 
-__all__ = ["NextGenerationSession"]
+__all__ = ["NextGenerationMembership"]
 
 _ACTIONS: Final = {
     **HEARTBEAT,
@@ -78,8 +78,8 @@ class _Told:
     owned: frozenset[tuple[UUID, int]]
 
 
-class NextGenerationSession(MemberSession):
-    """See `CoordinatorSession`.
+class NextGenerationMembership(BaseMembership):
+    """See `Membership`.
 
     Invariants
         One task sends heartbeats, whatever the partitions' owner does; another one makes the assignment that it heard
@@ -125,23 +125,23 @@ class NextGenerationSession(MemberSession):
         self._may_join = asyncio.Event()
         self._unreleased: Deadline | None = None
 
-    # What `CoordinatorSession` says
+    # What `Membership` says
 
     @property
     def member(self) -> GroupMember:
-        """See `CoordinatorSession`. The generation is the member epoch."""
+        """See `Membership`. The generation is the member epoch."""
         epoch = self._epoch if self._epoch > JOIN_EPOCH else -1
         return GroupMember(self._group_id, epoch, self._member_id, self._settings.group_instance_id)
 
     def subscribe(self, topics: Topics) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         subscribed = _subscribed(topics)
         if subscribed != self._subscribed:
             self._subscribed = subscribed
             self._hurry.set()
 
     def rejoin(self, reason: str) -> None:
-        """See `CoordinatorSession`. The coordinator decides by itself when to share anew, and hears a heartbeat now.
+        """See `Membership`. The coordinator decides by itself when to share anew, and hears a heartbeat now.
 
         The owner is told once more that what it has is assigned.
         """
@@ -238,7 +238,7 @@ class NextGenerationSession(MemberSession):
             self._news.set()
 
     def _refused(self, error: IngestdError) -> bool:
-        """Do what the error asks for; False: the session ends."""
+        """Do what the error asks for; False: the membership ends."""
         action = self._coordinator.action(_ACTIONS, error)
         if isinstance(error, KafkaError) and error.code is ErrorCode.unreleased_instance_id:
             # A predecessor that died without a word: its session timeout releases the name.

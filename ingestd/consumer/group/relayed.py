@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.group.consumer_group import ConsumerGroup
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
-    from ingestd.consumer.group.session import Topics
+    from ingestd.consumer.group.membership import Topics
     from ingestd.records.decode import Record
 
 __all__ = ["Callback", "Relayed", "RelayedCall"]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.group.membership import Topics
     from ingestd.consumer.group.relayed import Callback
-    from ingestd.consumer.group.session import Topics
     from ingestd.consumer.settings import Start
     from ingestd.records.columns import Columns
     from ingestd.records.decode import Record

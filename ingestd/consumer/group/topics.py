@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingestd.client.client import Client
-    from ingestd.consumer.group.session import Topics
+    from ingestd.consumer.group.membership import Topics
     from ingestd.tasks import TaskOwner
 
 __all__ = ["SubscribedTopics"]

@@ -18,8 +18,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignors import ASSIGNORS
-from ingestd.consumer.group.classic import ClassicSession
-from ingestd.consumer.group.next_generation import NextGenerationSession
+from ingestd.consumer.group.classic import ClassicMembership
+from ingestd.consumer.group.next_generation import NextGenerationMembership
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings
 
 with warnings.catch_warnings():
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.consumer.group.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
-    from ingestd.consumer.group.session import CoordinatorSession
+    from ingestd.consumer.group.membership import Membership
 
 __all__ = [
     "AioMember",
@@ -123,7 +123,7 @@ class Watched:
 
 
 class OurMember(Member):
-    """Our session, by itself."""
+    """Our membership, by itself."""
 
     led: ClassVar[int] = 0
     """Rebalances that a member of this kind led, over all."""
@@ -134,7 +134,7 @@ class OurMember(Member):
         self._client = client
         self._has: set[TopicPartition] = set()
         self._watched: Watched | None = None
-        self._session: CoordinatorSession | None = None
+        self._membership: Membership | None = None
 
     async def join(self) -> None:
         shared: dict[str, Any] = {
@@ -144,23 +144,23 @@ class OurMember(Member):
         }
         if self.place.assignor == "consumer":
             settings = GroupSettings(protocol=GroupProtocol.consumer, **shared)
-            self._session = NextGenerationSession(self._client, self.place.group, settings, self)
+            self._membership = NextGenerationMembership(self._client, self.place.group, settings, self)
         else:
             self._watched = Watched(ASSIGNORS[self.place.assignor]())
             settings = GroupSettings(assignors=(self._watched,), **shared)
-            self._session = ClassicSession(self._client, self.place.group, settings, self)
-        self._session.start(list(self.place.topics))
+            self._membership = ClassicMembership(self._client, self.place.group, settings, self)
+        self._membership.start(list(self.place.topics))
 
     async def has(self) -> frozenset[TopicPartition]:
-        assert self._session is not None
-        if self._session.end is not None:
-            raise AssertionError(f"our member's session ended: {self._session.end}")
-        assert self._session.assignment == self._has
+        assert self._membership is not None
+        if self._membership.end is not None:
+            raise AssertionError(f"our membership ended: {self._membership.end}")
+        assert self._membership.assignment == self._has
         return frozenset(self._has)
 
     async def leave(self) -> None:
-        assert self._session is not None
-        await self._session.close(LEAVE_SECONDS)
+        assert self._membership is not None
+        await self._membership.close(LEAVE_SECONDS)
         assert not self._has
         if self._watched is not None:
             OurMember.led += self._watched.led

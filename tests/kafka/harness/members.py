@@ -14,7 +14,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason
+from ingestd.consumer.group.membership import EndReason
 from ingestd.consumer.group.settings import GroupSettings, NoOffset
 from ingestd.wire.connection import ConnectionSettings
 

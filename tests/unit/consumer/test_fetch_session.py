@@ -1,6 +1,6 @@
 from uuid import UUID
 
-from ingestd.consumer.session import FetchSession, PartitionFetch
+from ingestd.consumer.fetch_session import FetchSession, PartitionFetch
 from ingestd.consumer.settings import TopicPartition
 from ingestd.errors import ErrorCode
 

@@ -16,7 +16,7 @@ from ingestd.client import broker as broker_module
 from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.classic import ClassicMembership
 from ingestd.consumer.group.settings import GroupSettings
 from ingestd.errors import ErrorCode, IngestdError
 
@@ -74,7 +74,7 @@ class Play:
         self.chance = random.Random(seed)
         self.groups = Groups(topics={"t": 7, "u": 3}, window=20.0)
         self.holders: dict[TopicPartition, int] = {}
-        self.living: list[ClassicSession] = []
+        self.living: list[ClassicMembership] = []
         self.owners: list[Owner] = []
         self._settings = replace(SETTINGS, assignors=(assignor,))
         self._clients: list[Client] = []
@@ -84,7 +84,7 @@ class Play:
         if len(self.living) < 5:
             self._clients.append(Client(["one:1"], FAST))
             self.owners.append(Owner(len(self.owners), self.holders, self.chance))
-            self.living.append(ClassicSession(self._clients[-1], "g", self._settings, self.owners[-1]))
+            self.living.append(ClassicMembership(self._clients[-1], "g", self._settings, self.owners[-1]))
             self.living[-1].start(["t", "u"])
 
     async def leave(self) -> None:
@@ -104,9 +104,9 @@ class Play:
     async def commit(self) -> None:
         self._committing.add(asyncio.create_task(self._commit(self.chance.choice(self.living))))
 
-    async def _commit(self, session: ClassicSession) -> None:
+    async def _commit(self, membership: ClassicMembership) -> None:
         with contextlib.suppress(IngestdError):  # of a generation that ended: what counts is who has what
-            await session.commit({key: OffsetAndMetadata(1) for key in session.assignment}, 2.0)
+            await membership.commit({key: OffsetAndMetadata(1) for key in membership.assignment}, 2.0)
 
     async def calm(self) -> None:
         """Nothing happens any more: every partition gets its owner."""
@@ -118,8 +118,8 @@ class Play:
                 await asyncio.sleep(0.01)
 
     async def close(self) -> None:
-        for session in self.living:
-            await session.close(10.0)
+        for membership in self.living:
+            await membership.close(10.0)
         for client in self._clients:
             await client.close()
 
@@ -137,7 +137,7 @@ async def test_whatever_happens_partitions_have_one_owner_at_a_time_and_in_the_e
         await play.chance.choice(happenings)()
         await asyncio.sleep(play.chance.choice((0.0, 0.005, 0.02, 0.05)))
     await play.calm()
-    assert [session.end for session in play.living if session.end is not None] == []
+    assert [membership.end for membership in play.living if membership.end is not None] == []
     await play.close()
     assert [wrong for owner in play.owners for wrong in owner.wrong] == []
     assert play.holders == {}

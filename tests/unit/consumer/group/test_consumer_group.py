@@ -21,7 +21,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group import consumer_group as consumer_group_module
 from ingestd.consumer.group.consumer_group import ConsumerGroup
 from ingestd.consumer.group.handler import ConsumerGroupHandler
-from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
+from ingestd.consumer.group.membership import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupProtocol, GroupSettings, NoOffset
 from ingestd.consumer.settings import Edge
 from ingestd.errors import Closed, ConfigurationError, ConnectionLost, ErrorCode, IngestdError, KafkaError

@@ -1,7 +1,7 @@
-"""Coordinator session: a member's life in its group, whatever the protocol. Reads no record and knows no claim.
+"""Membership: a member's life in its group, whatever the protocol. It reads no record and knows no claim.
 
-`ClassicSession` (classic.py), `NextGenerationSession` (next_generation.py, KIP-848) and `ManualSession` (manual.py: no
-group at all) are used through this by `ConsumerGroup` and by the daemon's supervisor.
+`ConsumerGroup` uses only this of `ClassicMembership` (classic.py), `NextGenerationMembership` (next_generation.py,
+KIP-848) and `ManualAssignment` (manual.py: partitions chosen by the user, in no group).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CommitDone",
-    "CoordinatorSession",
     "EndReason",
+    "Membership",
     "PartitionOwner",
     "PollIntervalExceeded",
     "SessionEnd",
@@ -41,7 +41,7 @@ class PollIntervalExceeded(IngestdError):
 
 
 class EndReason(Enum):
-    """Why a session ended."""
+    """Why a session, or a membership, ended."""
 
     closed = "closed"
     """`close` was called."""
@@ -63,17 +63,17 @@ class EndReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """Why a session ended, and the error where there is one."""
+    """Why a session, or a membership, ended, and the error if there is one."""
 
     reason: EndReason
     error: IngestdError | None = None
 
 
 class PartitionOwner(Protocol):
-    """Whoever works on the partitions of a session. Its methods are called one at a time, from a task of the session.
+    """Whoever works on a member's partitions. Its methods are called one at a time, from a task of the membership.
 
-    What they raise ends the session (`EndReason.failed`). A call may be cancelled when the session is closed: what is
-    still assigned is revoked then, by a call of its own.
+    What they raise ends the membership (`EndReason.failed`). A call may be cancelled when the membership is closed:
+    what is still assigned is revoked then, by a call of its own.
     """
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -95,15 +95,15 @@ class PartitionOwner(Protocol):
         ...
 
 
-class CoordinatorSession(Protocol):
+class Membership(Protocol):
     """A member of one group. Made for one `PartitionOwner`; belongs to one event loop.
 
     Invariants
         At any time every partition that was `assigned` and not `revoked` or `lost` since is in `assignment`.
-        Every partition is revoked or lost before the session has ended.
+        Every partition is revoked or lost before the membership has ended.
         Heartbeats depend on nobody's processing.
         A commit is sent with the member and generation of the moment it is sent.
-        After `close` no task of the session is left, whatever state the brokers are in.
+        After `close` no task of the membership is left, whatever state the brokers are in.
     """
 
     @property
@@ -141,7 +141,7 @@ class CoordinatorSession(Protocol):
         ...
 
     def progressed(self) -> None:
-        """Processing goes on. Not called for `max_poll_interval` seconds the member leaves, and the session ends."""
+        """Processing goes on. Not called for `max_poll_interval` seconds the member leaves, and the membership ends."""
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
@@ -166,7 +166,7 @@ class CoordinatorSession(Protocol):
         ...
 
     async def wait_ended(self) -> SessionEnd:
-        """Wait until the session has ended, and why."""
+        """Wait until the membership has ended. The reason."""
         ...
 
     async def close(self, timeout: float, *, leave: bool = True) -> None:

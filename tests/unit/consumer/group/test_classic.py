@@ -1,4 +1,4 @@
-"""The session of the classic protocol against a coordinator in memory: every state, every error, every way to end."""
+"""The classic membership against a coordinator in memory: every state, every error, every way to end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ingestd.client.client import Client
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription
-from ingestd.consumer.group.classic import ClassicSession
+from ingestd.consumer.group.classic import ClassicMembership
 from ingestd.consumer.group.coordinator import GroupCoordinator
-from ingestd.consumer.group.session import EndReason, PollIntervalExceeded
+from ingestd.consumer.group.membership import EndReason, PollIntervalExceeded
 from ingestd.consumer.group.settings import GroupSettings
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 
@@ -96,18 +96,18 @@ class Events:
 
 
 class Started:
-    """A session, its owner and what it reported."""
+    """A membership, its owner and what it reported."""
 
     def __init__(self, client: Client, topics: Any, settings: GroupSettings) -> None:
         self.client = client
         self.owner = Owner()
         self.events = Events()
-        self.session = ClassicSession(client, "g", settings, self.owner, events=self.events)
-        self.session.start(topics)
+        self.membership = ClassicMembership(client, "g", settings, self.owner, events=self.events)
+        self.membership.start(topics)
 
     async def ended(self) -> Any:
         async with asyncio.timeout(20):
-            return await self.session.wait_ended()
+            return await self.membership.wait_ended()
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 @pytest.fixture
 async def join(groups: Groups) -> AsyncIterator[Callable[..., Started]]:
-    """`join(topics, **settings)`: a session that was started, with a client of its own."""
+    """`join(topics, **settings)`: a membership that was started, with a client of its own."""
     started: list[Started] = []
     clients: list[Client] = []
 
@@ -133,7 +133,7 @@ async def join(groups: Groups) -> AsyncIterator[Callable[..., Started]]:
     for one in started:
         for gate in one.owner.gates.values():
             gate.set()
-        await one.session.close(5.0)
+        await one.membership.close(5.0)
     for client in clients:
         await client.close()
 
@@ -147,10 +147,10 @@ async def test_a_member_joins_with_the_id_it_is_given_and_is_told_its_partitions
     member = join()
     await member.owner.until(("assigned", ALL))
     assert [request.member_id for request in groups.requests("JoinGroup")] == ["", "m1"]
-    assert member.session.member.member_id == "m1"
-    assert member.session.member.generation == 1
-    assert member.session.assignment == set(ALL)
-    assert member.session.end is None
+    assert member.membership.member.member_id == "m1"
+    assert member.membership.member.generation == 1
+    assert member.membership.assignment == set(ALL)
+    assert member.membership.end is None
 
 
 PASSING = [
@@ -177,13 +177,13 @@ async def test_a_join_that_is_refused_for_now_is_repeated(
     await member.owner.until(("assigned", ALL))
     assert member.owner.told == []
     assert (groups.counts["FindCoordinator"] > 1) == (error in LOOKED_UP_AGAIN)
-    assert (member.session.member.member_id == "m1") == (error is not ErrorCode.unknown_member_id)
+    assert (member.membership.member.member_id == "m1") == (error is not ErrorCode.unknown_member_id)
 
 
 @pytest.mark.parametrize(
     "error", [*FATAL, ErrorCode.invalid_session_timeout, ErrorCode.group_max_size_reached, ErrorCode.invalid_group_id]
 )
-async def test_a_join_that_is_refused_for_good_ends_the_session(
+async def test_a_join_that_is_refused_for_good_ends_the_membership(
     groups: Groups, join: Callable[..., Started], error: ErrorCode
 ) -> None:
     groups.script["JoinGroup"].append(error)
@@ -212,7 +212,7 @@ async def test_a_sync_that_is_refused_for_now_makes_the_member_join_again(
 
 
 @pytest.mark.parametrize("error", FATAL)
-async def test_a_sync_that_is_refused_for_good_ends_the_session(
+async def test_a_sync_that_is_refused_for_good_ends_the_membership(
     groups: Groups, join: Callable[..., Started], error: ErrorCode
 ) -> None:
     groups.script["SyncGroup"].append(error)
@@ -276,7 +276,7 @@ async def test_with_the_cooperative_protocol_only_what_goes_is_revoked(
     await first.owner.until(("assigned", ALL))
     second = join(assignors=("cooperative-sticky",))
     await second.owner.until(("assigned", []), ("assigned", ALL[2:]))
-    assert first.session.assignment == set(ALL[:2])
+    assert first.membership.assignment == set(ALL[:2])
     assert first.owner.told[0] == ("revoked", ALL[2:])
     assert {what for what, partitions in first.owner.told[1:] if partitions} == set()
     subscription = decode_subscription(groups.requests("JoinGroup")[-1].protocols[0].metadata)
@@ -287,7 +287,7 @@ async def test_revoking_ends_at_the_rebalance_timeout(groups: Groups, join: Call
     member = join(rebalance_timeout=0.1)
     await member.owner.until(("assigned", ALL))
     member.owner.gates["revoked"] = asyncio.Event()
-    member.session.rejoin("the test wants it")
+    member.membership.rejoin("the test wants it")
     await member.owner.until(("revoked", ALL), ("assigned", ALL))
     assert member.owner.cancelled == ["revoked"]
     assert "the test wants it" in member.events.reasons
@@ -300,10 +300,10 @@ async def test_a_subscription_that_changes_is_told_and_one_that_does_not_is_not(
     groups.topics["u"] = 1
     member = join(assignors=("cooperative-sticky",))
     await member.owner.until(("assigned", ALL))
-    member.session.subscribe(["t"])
+    member.membership.subscribe(["t"])
     await groups.more("Heartbeat", 2)
     assert groups.counts["SyncGroup"] == 1
-    member.session.subscribe(["u"])
+    member.membership.subscribe(["u"])
     await member.owner.until(("revoked", ALL), ("assigned", [TopicPartition("u", 0)]))
 
 
@@ -314,9 +314,9 @@ async def test_a_subscription_that_changes_during_a_rebalance_is_not_forgotten(
     member = join()
     await member.owner.until(("assigned", ALL))
     member.owner.gates["revoked"] = asyncio.Event()
-    member.session.rejoin("the test wants it")
+    member.membership.rejoin("the test wants it")
     await member.owner.until(("revoked", ALL))
-    member.session.subscribe(["u"])
+    member.membership.subscribe(["u"])
     member.owner.gates.pop("revoked").set()
     await member.owner.until(("assigned", [TopicPartition("u", 0)]))
 
@@ -378,12 +378,12 @@ async def test_a_static_member_that_restarts_causes_no_rebalance(groups: Groups,
     await groups.stable(2)
     await first.owner.until(("assigned", ALL[:2]))
     generation = groups.generation
-    await first.session.close(5.0, leave=False)
+    await first.membership.close(5.0, leave=False)
     assert groups.left == []
     again = join(group_instance_id="a")
     await again.owner.until(("assigned", ALL[:2]))
     assert groups.generation == generation
-    assert other.session.assignment == set(ALL[2:])
+    assert other.membership.assignment == set(ALL[2:])
 
 
 async def test_a_static_leader_that_restarts_still_watches_the_topics(
@@ -391,7 +391,7 @@ async def test_a_static_leader_that_restarts_still_watches_the_topics(
 ) -> None:
     first = join(group_instance_id="a")
     await first.owner.until(("assigned", ALL))
-    await first.session.close(5.0, leave=False)
+    await first.membership.close(5.0, leave=False)
     again = join(group_instance_id="a", metadata_max_age=0.05)
     await again.owner.until(("assigned", ALL))
     assert groups.generation == 1
@@ -433,7 +433,7 @@ async def test_a_member_that_the_coordinator_forgot_loses_its_partitions_and_joi
 
 
 @pytest.mark.parametrize("error", FATAL)
-async def test_a_heartbeat_that_is_refused_for_good_ends_the_session(
+async def test_a_heartbeat_that_is_refused_for_good_ends_the_membership(
     groups: Groups, join: Callable[..., Started], error: ErrorCode
 ) -> None:
     member = join()
@@ -453,15 +453,15 @@ async def test_a_member_that_is_forgotten_while_it_revokes_loses_what_it_had(
     await member.owner.until(("assigned", ALL))
     groups.topics["u"] = 1
     member.owner.gates["revoked"] = asyncio.Event()
-    member.session.subscribe(["u"])
+    member.membership.subscribe(["u"])
     await member.owner.until(("revoked", ALL))
     groups.script["Heartbeat"].append(ErrorCode.unknown_member_id)
     async with asyncio.timeout(5):
-        while member.session.member.member_id:
+        while member.membership.member.member_id:
             await asyncio.sleep(0.001)
     member.owner.gates.pop("revoked").set()
     await member.owner.until(("assigned", [TopicPartition("u", 0)]))
-    assert member.session.member.member_id != "m1"
+    assert member.membership.member.member_id != "m1"
 
 
 # Commits
@@ -474,11 +474,11 @@ async def test_offsets_are_committed_in_the_members_name_with_epoch_and_metadata
 ) -> None:
     member = join()
     await member.owner.until(("assigned", ALL))
-    await member.session.commit(ONE)
+    await member.membership.commit(ONE)
     request = groups.requests("OffsetCommit")[-1]
     assert (request.member_id, request.generation_id_or_member_epoch) == ("m1", 1)
     assert groups.offsets == {("t", 0): (7, 3, "note")}
-    found = await member.session.committed(ALL[:2])
+    found = await member.membership.committed(ALL[:2])
     assert found == {ALL[0]: OffsetAndMetadata(7, 3, "note"), ALL[1]: None}
 
 
@@ -489,7 +489,7 @@ async def test_a_commit_that_is_refused_for_now_is_repeated(
     member = join()
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(error)
-    await member.session.commit(ONE)
+    await member.membership.commit(ONE)
     assert groups.offsets == {("t", 0): (7, 3, "note")}
     assert groups.counts["OffsetCommit"] == 2
     assert member.owner.told == []
@@ -504,14 +504,14 @@ async def test_a_commit_that_is_refused_for_now_is_repeated(
         ErrorCode.invalid_commit_offset_size,
     ],
 )
-async def test_a_commit_that_is_refused_for_good_is_an_error_and_the_session_lives(
+async def test_a_commit_that_is_refused_for_good_is_an_error_and_the_membership_lives(
     groups: Groups, join: Callable[..., Started], error: ErrorCode
 ) -> None:
     member = join()
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(error)
     with pytest.raises(KafkaError) as refused:
-        await member.session.commit(ONE)
+        await member.membership.commit(ONE)
     assert refused.value.code is error
     assert groups.counts["OffsetCommit"] == 1
     await groups.more("Heartbeat", 2)
@@ -523,7 +523,7 @@ async def test_a_topic_that_stays_unknown_is_an_error_soon(groups: Groups, join:
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].extend([ErrorCode.unknown_topic_or_partition] * 10)
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
-        await member.session.commit(ONE)
+        await member.membership.commit(ONE)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.illegal_generation, ErrorCode.unknown_member_id])
@@ -534,7 +534,7 @@ async def test_a_commit_of_a_generation_that_ended_is_an_error_and_the_member_jo
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(error)
     with pytest.raises(KafkaError) as refused:
-        await member.session.commit(ONE)
+        await member.membership.commit(ONE)
     assert refused.value.code is error
     assert groups.counts["OffsetCommit"] == 1
     await member.owner.until(("lost", ALL), ("assigned", ALL))
@@ -550,24 +550,24 @@ async def test_a_commit_between_a_join_and_its_repeated_sync_goes_in_the_name_of
     groups.script["SyncGroup"].append(CutAfterwards)
     failed = asyncio.Event()
     member.events.retried = lambda *_: failed.set()  # type: ignore[method-assign]
-    member.session.rejoin("the test wants it")
+    member.membership.rejoin("the test wants it")
     await asyncio.wait_for(failed.wait(), 20)
     assert groups.generation == 2
-    await member.session.commit(ONE)
-    await groups.until(lambda: member.session.member.generation == 3)
+    await member.membership.commit(ONE)
+    await groups.until(lambda: member.membership.member.generation == 3)
     assert groups.offsets == {("t", 0): (7, 3, "note")}
     assert "lost" not in member.owner.words
-    assert member.session.assignment == set(ALL)
+    assert member.membership.assignment == set(ALL)
     claims = [decode_subscription(each.protocols[0].metadata) for each in groups.requests("JoinGroup")]
     assert [claim.generation for claim in claims[-2:]] == [1, 1]  # what we have is of that one
 
 
-async def test_a_commit_of_a_fenced_member_ends_the_session(groups: Groups, join: Callable[..., Started]) -> None:
+async def test_a_commit_of_a_fenced_member_ends_the_membership(groups: Groups, join: Callable[..., Started]) -> None:
     member = join(group_instance_id="a")
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(ErrorCode.fenced_instance_id)
     with pytest.raises(KafkaError, match="FENCED"):
-        await member.session.commit(ONE)
+        await member.membership.commit(ONE)
     assert (await member.ended()).reason is EndReason.failed
     assert groups.left == []
 
@@ -578,7 +578,7 @@ async def test_a_commit_that_meets_a_rebalance_waits_for_it_where_the_partition_
     member = join(assignors=("cooperative-sticky",))
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].extend([ErrorCode.rebalance_in_progress] * 2)
-    await member.session.commit(ONE)
+    await member.membership.commit(ONE)
     assert groups.offsets == {("t", 0): (7, 3, "note")}
     assert groups.requests("OffsetCommit")[-1].generation_id_or_member_epoch == groups.generation > 1
 
@@ -591,8 +591,8 @@ async def test_a_commit_that_meets_a_rebalance_is_an_error_where_the_partition_g
     groups.script["OffsetCommit"].extend([ErrorCode.rebalance_in_progress] * 1000)
     other = join(assignors=("cooperative-sticky",))
     with pytest.raises(KafkaError, match="REBALANCE_IN_PROGRESS"):
-        await member.session.commit({ALL[3]: OffsetAndMetadata(7)})
-    assert ALL[3] not in member.session.assignment
+        await member.membership.commit({ALL[3]: OffsetAndMetadata(7)})
+    assert ALL[3] not in member.membership.assignment
     await other.owner.until(("assigned", ALL[2:]))
 
 
@@ -604,19 +604,19 @@ async def test_a_commit_that_waited_until_its_partition_was_given_up_is_not_sent
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(Silence)
     errors: list[IngestdError | None] = []
-    hangs = asyncio.create_task(member.session.commit({ALL[3]: OffsetAndMetadata(7)}))
+    hangs = asyncio.create_task(member.membership.commit({ALL[3]: OffsetAndMetadata(7)}))
     await groups.more("OffsetCommit")
-    member.session.commit_later({ALL[2]: OffsetAndMetadata(7)}, lambda _, error: errors.append(error))
-    waits = asyncio.create_task(member.session.commit({ALL[3]: OffsetAndMetadata(8)}))
-    stays = asyncio.create_task(member.session.commit({ALL[0]: OffsetAndMetadata(9)}))
+    member.membership.commit_later({ALL[2]: OffsetAndMetadata(7)}, lambda _, error: errors.append(error))
+    waits = asyncio.create_task(member.membership.commit({ALL[3]: OffsetAndMetadata(8)}))
+    stays = asyncio.create_task(member.membership.commit({ALL[0]: OffsetAndMetadata(9)}))
     other = join(assignors=("cooperative-sticky",))
     await other.owner.until(("assigned", ALL[2:]))
-    await other.session.commit({ALL[3]: OffsetAndMetadata(20)})
+    await other.membership.commit({ALL[3]: OffsetAndMetadata(20)})
     for refused in (hangs, waits):
         with pytest.raises(KafkaError, match="t-3 was given up"):
             await refused
     await stays
-    member.session.run_callbacks()
+    member.membership.run_callbacks()
     assert ["t-2 was given up" in str(error) for error in errors] == [True]
     assert {key: offset for key, (offset, _, _) in groups.offsets.items()} == {("t", 3): 20, ("t", 0): 9}
 
@@ -626,7 +626,7 @@ async def test_a_commit_without_an_answer_ends_at_its_deadline(groups: Groups, j
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].extend([Silence] * 50)
     with pytest.raises(DeadlineExceeded):
-        await member.session.commit(ONE, 0.3)
+        await member.membership.commit(ONE, 0.3)
 
 
 async def test_commits_are_sent_in_order_and_those_that_wait_go_together(
@@ -641,12 +641,12 @@ async def test_commits_are_sent_in_order_and_those_that_wait_go_together(
         return lambda offsets, error: done.append(number if error is None else -1)
 
     for number in range(1, 6):
-        member.session.commit_later({ALL[0]: OffsetAndMetadata(number)}, told(number))
-    await member.session.commit({ALL[1]: OffsetAndMetadata(9)})
+        member.membership.commit_later({ALL[0]: OffsetAndMetadata(number)}, told(number))
+    await member.membership.commit({ALL[1]: OffsetAndMetadata(9)})
     assert groups.offsets == {("t", 0): (5, -1, ""), ("t", 1): (9, -1, "")}
     assert groups.counts["OffsetCommit"] == 3  # refused, the five, the last
     assert done == []
-    member.session.run_callbacks()
+    member.membership.run_callbacks()
     assert done == [1, 2, 3, 4, 5]
 
 
@@ -656,15 +656,15 @@ async def test_callbacks_run_where_they_are_asked_for_and_a_failed_commit_withou
     member = join()
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].extend([ErrorCode.offset_metadata_too_large] * 2)
-    member.session.commit_later(ONE)
+    member.membership.commit_later(ONE)
     heard: list[tuple[int, str]] = []
     await groups.more("OffsetCommit")
-    member.session.commit_later(ONE, lambda _, error: heard.append((threading.get_ident(), str(error))))
+    member.membership.commit_later(ONE, lambda _, error: heard.append((threading.get_ident(), str(error))))
     await groups.until(lambda: groups.counts["OffsetCommit"] == 2)
     async with asyncio.timeout(5):
         while len(heard) == 0:
             await asyncio.sleep(0.001)
-            elsewhere = threading.Thread(target=member.session.run_callbacks)
+            elsewhere = threading.Thread(target=member.membership.run_callbacks)
             elsewhere.start()
             elsewhere.join()
     assert "not committed" in caplog.text
@@ -677,14 +677,14 @@ async def test_commits_that_were_not_sent_are_told_so_at_the_end(groups: Groups,
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(Silence)
     errors: list[IngestdError | None] = []
-    member.session.commit_later(ONE, lambda _, error: errors.append(error))
+    member.membership.commit_later(ONE, lambda _, error: errors.append(error))
     await groups.more("OffsetCommit")
-    member.session.commit_later(ONE, lambda _, error: errors.append(error))
-    await member.session.close(1.0)
-    member.session.run_callbacks()
+    member.membership.commit_later(ONE, lambda _, error: errors.append(error))
+    await member.membership.close(1.0)
+    member.membership.run_callbacks()
     assert [type(error) for error in errors] == [Closed, Closed]
     with pytest.raises(Closed):
-        await member.session.commit(ONE)
+        await member.membership.commit(ONE)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "out of time"])
@@ -696,8 +696,8 @@ async def test_a_commit_that_ends_early_takes_none_of_those_with_it_that_were_ma
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetCommit"].append(Silence)
     errors: list[IngestdError | None] = []
-    committing = asyncio.create_task(member.session.commit({ALL[1]: OffsetAndMetadata(9)}, 0.1))
-    member.session.commit_later(ONE, lambda _, error: errors.append(error))
+    committing = asyncio.create_task(member.membership.commit({ALL[1]: OffsetAndMetadata(9)}, 0.1))
+    member.membership.commit_later(ONE, lambda _, error: errors.append(error))
     if how == "cancelled":
         await groups.more("OffsetCommit")
         committing.cancel()
@@ -707,7 +707,7 @@ async def test_a_commit_that_ends_early_takes_none_of_those_with_it_that_were_ma
     await groups.until(lambda: ("t", 0) in groups.offsets)
     async with asyncio.timeout(5):
         while not errors:
-            member.session.run_callbacks()
+            member.membership.run_callbacks()
             await asyncio.sleep(0.001)
     assert errors == [None]
 
@@ -722,7 +722,7 @@ async def test_committed_offsets_are_asked_for_until_they_are_there(
     member = join()
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetFetch"].append(error)
-    assert await member.session.committed(ALL) == dict.fromkeys(ALL)
+    assert await member.membership.committed(ALL) == dict.fromkeys(ALL)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed])
@@ -733,18 +733,18 @@ async def test_committed_offsets_that_we_may_not_see_are_an_error(
     await member.owner.until(("assigned", ALL))
     groups.script["OffsetFetch"].append(error)
     with pytest.raises(KafkaError) as refused:
-        await member.session.committed(ALL)
+        await member.membership.committed(ALL)
     assert refused.value.code is error
 
 
 async def test_whoever_watches_is_told_of_everything(groups: Groups, join: Callable[..., Started]) -> None:
     member = join()
     await member.owner.until(("assigned", ALL))
-    await member.session.commit(ONE)
+    await member.membership.commit(ONE)
     await groups.more("Heartbeat", 2)
     groups.script["Heartbeat"].append(ErrorCode.unknown_member_id)
     await member.owner.until(("lost", ALL), ("assigned", ALL))
-    await member.session.close(5.0)
+    await member.membership.close(5.0)
     told = member.events.others
     assert {event[1] for event in told} == {"g"}
     assert [event[2] for event in told if event[0] == "joined"] == [1, 2]
@@ -763,13 +763,13 @@ async def test_whoever_watches_is_told_of_everything(groups: Groups, join: Calla
 async def test_closing_revokes_leaves_and_says_why(groups: Groups, join: Callable[..., Started]) -> None:
     member = join()
     await member.owner.until(("assigned", ALL))
-    await member.session.close(5.0)
-    await member.session.close(5.0)
+    await member.membership.close(5.0)
+    await member.membership.close(5.0)
     assert member.owner.told == [("revoked", ALL)]
     assert groups.left == [("m1", None)]
-    assert member.session.end is not None
-    assert member.session.end.reason is EndReason.closed
-    assert member.session.assignment == frozenset()
+    assert member.membership.end is not None
+    assert member.membership.end.reason is EndReason.closed
+    assert member.membership.assignment == frozenset()
 
 
 async def test_leaving_is_tried_again_where_the_coordinator_moves_and_no_longer_than_closing_may_take(
@@ -778,15 +778,15 @@ async def test_leaving_is_tried_again_where_the_coordinator_moves_and_no_longer_
     member = join()
     await member.owner.until(("assigned", ALL))
     groups.script["LeaveGroup"] += [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress]
-    await member.session.close(5.0)
+    await member.membership.close(5.0)
     assert groups.left == [("m1", None)]
     assert groups.counts["LeaveGroup"] == 3
     other = join()
     await other.owner.until(("assigned", ALL))
     groups.script["LeaveGroup"] += [ErrorCode.not_coordinator] * 1_000
     async with asyncio.timeout(5.0):
-        await other.session.close(0.5)
-    assert other.session.end is not None
+        await other.membership.close(0.5)
+    assert other.membership.end is not None
 
 
 async def test_closing_while_a_join_waits_for_others_leaves_at_once(
@@ -798,7 +798,7 @@ async def test_closing_while_a_join_waits_for_others_leaves_at_once(
     first.owner.gates["revoked"] = asyncio.Event()
     second = join()
     await groups.until(lambda: len(groups.members) == 2)
-    await second.session.close(5.0)
+    await second.membership.close(5.0)
     assert groups.left == [("m2", None)]
 
 
@@ -814,7 +814,7 @@ async def test_closing_ends_in_time_when_no_broker_answers(
         groups.down = True
         groups.cut()
     started = asyncio.get_running_loop().time()
-    await member.session.close(0.5)
+    await member.membership.close(0.5)
     assert asyncio.get_running_loop().time() - started < 2.0
     assert member.owner.told == [("revoked", ALL)]
 
@@ -825,7 +825,7 @@ async def test_closing_waits_for_the_owner_but_not_beyond_its_time(
     member = join()
     await member.owner.until(("assigned", ALL))
     member.owner.gates["revoked"] = asyncio.Event()
-    await member.session.close(0.4)
+    await member.membership.close(0.4)
     assert member.owner.cancelled == ["revoked"]
     assert groups.left == [("m1", None)]
 
@@ -837,8 +837,8 @@ async def test_a_member_that_makes_no_progress_leaves_with_a_clear_error(
     await member.owner.until(("assigned", ALL))
     for _ in range(10):
         await asyncio.sleep(0.05)
-        member.session.progressed()
-    assert member.session.end is None
+        member.membership.progressed()
+    assert member.membership.end is None
     end = await member.ended()
     assert end.reason is EndReason.poll_interval
     assert isinstance(end.error, PollIntervalExceeded)
@@ -857,9 +857,9 @@ async def test_a_process_that_stood_still_is_given_time_to_say_that_it_goes_on(
     for _ in range(3):
         stopped.now += 60.0  # type: ignore[attr-defined]  # simulated
         await asyncio.sleep(1.0)
-        member.session.progressed()
+        member.membership.progressed()
     await asyncio.sleep(9.0)
-    assert member.session.end is None
+    assert member.membership.end is None
     stopped.now += 60.0  # type: ignore[attr-defined]
     assert (await member.ended()).reason is EndReason.poll_interval
 
@@ -879,19 +879,19 @@ async def test_closing_while_the_owner_loses_its_partitions_ends_in_time_and_lea
     member = join(max_poll_interval=0.1, rebalance_timeout=60.0)
     member.owner.gates["lost"] = asyncio.Event()
     await member.owner.until(("lost", ALL))
-    await member.session.close(0.4)
+    await member.membership.close(0.4)
     assert groups.left == [("m1", None)]
 
 
 @pytest.mark.parametrize("what", ["assigned", "revoked"])
-async def test_an_owner_that_raises_ends_the_session_and_the_member_leaves(
+async def test_an_owner_that_raises_ends_the_membership_and_the_member_leaves(
     groups: Groups, join: Callable[..., Started], what: str
 ) -> None:
     member = join()
     if what == "revoked":
         await member.owner.until(("assigned", ALL))
     member.owner.failures[what] = ValueError("broken")
-    member.session.rejoin("the test wants it")
+    member.membership.rejoin("the test wants it")
     end = await member.ended()
     assert end.reason is EndReason.failed
     assert "broken" in str(end.error)
@@ -899,7 +899,7 @@ async def test_an_owner_that_raises_ends_the_session_and_the_member_leaves(
     assert groups.left == [("m1", None)]
 
 
-async def test_a_session_is_started_once(groups: Groups, join: Callable[..., Started]) -> None:
+async def test_a_membership_is_started_once(groups: Groups, join: Callable[..., Started]) -> None:
     member = join()
     with pytest.raises(Closed):
-        member.session.start(["t"])
+        member.membership.start(["t"])

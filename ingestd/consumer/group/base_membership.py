@@ -1,4 +1,4 @@
-"""Member session: what the sessions of both protocols have in common: the owner's partitions, commits, the end."""
+"""Base membership: what all kinds of membership have in common: the owner's partitions, commits, the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from ingestd.consumer.group.commits import Commits
 from ingestd.consumer.group.coordinator import LEAVE, Action, GroupCoordinator
 from ingestd.consumer.group.events import LoggedGroupEvents
+from ingestd.consumer.group.membership import EndReason, PollIntervalExceeded, SessionEnd
 from ingestd.consumer.group.poll_interval import PollInterval
-from ingestd.consumer.group.session import EndReason, PollIntervalExceeded, SessionEnd
 from ingestd.errors import Closed, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ingestd.client.group import GroupMember, OffsetAndMetadata
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.group.events import GroupEvents
-    from ingestd.consumer.group.session import CommitDone, PartitionOwner, Topics
+    from ingestd.consumer.group.membership import CommitDone, PartitionOwner, Topics
     from ingestd.consumer.group.settings import GroupSettings
 
-__all__ = ["MemberSession"]
+__all__ = ["BaseMembership"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ _OWNER_SHARE: Final = 0.85
 """Of the time to close in: then an owner that was told before the close is waited for no more."""
 
 
-class MemberSession(ABC):
-    """See `CoordinatorSession`. A protocol says how to stay a member and how to leave.
+class BaseMembership(ABC):
+    """See `Membership`. A protocol says how to stay a member and how to leave.
 
     Invariants
         One task talks to the partitions' owner: `_stay_member`, and after its end `_finish`.
@@ -78,15 +78,15 @@ class MemberSession(ABC):
     @property
     @abstractmethod
     def member(self) -> GroupMember:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
 
     @abstractmethod
     def rejoin(self, reason: str) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
 
     @abstractmethod
     def subscribe(self, topics: Topics) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
 
     @abstractmethod
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
@@ -94,11 +94,11 @@ class MemberSession(ABC):
 
     @abstractmethod
     def _begin(self, topics: Topics) -> None:
-        """Before the first task of the session."""
+        """Before the first task of the membership."""
 
     @abstractmethod
     async def _stay_member(self) -> None:
-        """Join and stay; what it raises ends the session."""
+        """Join and stay; what it raises ends the membership."""
 
     @abstractmethod
     def _is_member(self) -> bool:
@@ -111,60 +111,60 @@ class MemberSession(ABC):
     async def _leave(self, end: SessionEnd, timeout: float) -> None:
         """Stop heartbeats; leave the group unless it shall not be left. Raises whatever it meets."""
 
-    # What `CoordinatorSession` says
+    # What `Membership` says
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         return self._assignment
 
     @property
     def end(self) -> SessionEnd | None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         return self._end or self._ending
 
     def start(self, topics: Topics) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         if self._closing is not None or self._life is not None:
-            raise Closed(f"group {self._group_id}: the session was started already")
+            raise Closed(f"group {self._group_id}: the membership was started already")
         self._begin(topics)
         self._poll.start()
         self._life = self._tasks.start(self._stay_member(), f"member of {self._group_id}")
         self._tasks.start(self._finish(self._life), f"end of a member of {self._group_id}")
 
     def progressed(self) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._poll.progressed()
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._check_live()
         await self._commits.commit(offsets, timeout)
 
     def commit_later(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None = None) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._check_live()
         self._commits.commit_later(offsets, done)
 
     def run_callbacks(self) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._commits.run_callbacks()
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         self._check_live()
         return await self._commits.committed(partitions, timeout)
 
     async def wait_ended(self) -> SessionEnd:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         await self._ended.wait()
         assert self._end is not None
         return self._end
 
     async def close(self, timeout: float, *, leave: bool = True) -> None:
-        """See `CoordinatorSession`."""
+        """See `Membership`."""
         deadline = Deadline.after(timeout)
         if self._closing is None:
             self._leave_on_close = leave
@@ -301,7 +301,9 @@ class MemberSession(ABC):
 
     def _check_live(self) -> None:
         if self._end is not None:
-            raise Closed(f"group {self._group_id}: the session has ended: {self._end.error or self._end.reason.value}")
+            raise Closed(
+                f"group {self._group_id}: the membership has ended: {self._end.error or self._end.reason.value}"
+            )
 
     def _crashed(self, error: BaseException) -> None:
         # A defect in a task of ours: the partitions' owner must not be left believing in a member that is none.
