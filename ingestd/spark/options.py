@@ -17,7 +17,7 @@ from ingestd.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Assigned", "Positions", "ReadOptions", "Subscribed", "SubscribedPattern", "Subscription", "parse_options"]
+__all__ = ["Assigned", "RangeBounds", "ReadOptions", "Subscribed", "SubscribedPattern", "Subscription", "parse_options"]
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -69,8 +69,8 @@ Subscription: TypeAlias = Assigned | Subscribed | SubscribedPattern
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
-    """Where every partition starts or ends: `everywhere`, or one position for each partition. `option` said so."""
+class RangeBounds:
+    """Where every partition starts or ends: `everywhere`, or one bound for each partition. `option` said so."""
 
     option: str
     everywhere: Start | None = None
@@ -83,8 +83,8 @@ class ReadOptions:
 
     bootstrap: tuple[str, ...]
     subscription: Subscription
-    starting: Positions
-    ending: Positions
+    starting: RangeBounds
+    ending: RangeBounds
     latest_if_no_timestamp: bool = False
     """Whether a starting timestamp after the last record means the end of the partition; otherwise it is an error."""
     min_partitions: int | None = None
@@ -100,8 +100,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         bootstrap=given.bootstrap(),
         subscription=given.subscription(),
-        starting=given.positions("starting", Edge.earliest),
-        ending=given.positions("ending", Edge.latest),
+        starting=given.bounds("starting", Edge.earliest),
+        ending=given.bounds("ending", Edge.latest),
         latest_if_no_timestamp=given.choice(
             "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, default=False
         ),
@@ -180,38 +180,38 @@ class _Given:
             raise self.wrong("assign", f"{expected}, each partition once")
         return tuple(found)
 
-    def positions(self, side: str, default: Edge) -> Positions:
+    def bounds(self, side: str, default: Edge) -> RangeBounds:
         option = self._one_of((f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"))
         if option is None:
-            return Positions(f"{side}Offsets", default)
+            return RangeBounds(f"{side}Offsets", default)
         text = self._values[option]
         if option == f"{side}Timestamp":
             if not re.fullmatch(r"\d{1,18}", text):
                 raise self.wrong(option, "milliseconds since 1970 UTC")
-            return Positions(option, AtTime(int(text)))
+            return RangeBounds(option, AtTime(int(text)))
         if option == f"{side}OffsetsByTimestamp":
             expected = 'JSON such as {"topic": {"0": 1767225600000}}, in milliseconds since 1970 UTC'
-            return Positions(
+            return RangeBounds(
                 option, each=self._each(option, expected, lambda value: AtTime(value) if value >= 0 else None)
             )
         word, number = ("earliest", _EARLIEST) if default is Edge.earliest else ("latest", _LATEST)
         if text.lower() == word:
-            return Positions(option, default)
+            return RangeBounds(option, default)
         expected = f'{word}, or JSON such as {{"topic": {{"0": 23, "1": {number}}}}}, where {number} is {word}'
-        return Positions(
+        return RangeBounds(
             option,
             each=self._each(
                 option, expected, lambda value: default if value == number else value if value >= 0 else None
             ),
         )
 
-    def _each(self, option: str, expected: str, position: Callable[[int], Start | None]) -> dict[TopicPartition, Start]:
+    def _each(self, option: str, expected: str, bound: Callable[[int], Start | None]) -> dict[TopicPartition, Start]:
         found: dict[TopicPartition, Start] = {}
         for topic, by_partition in self._json(option, expected).items():
             if not isinstance(by_partition, dict):
                 raise self.wrong(option, expected)
             for number, value in by_partition.items():
-                start = position(value) if type(value) is int else None
+                start = bound(value) if type(value) is int else None
                 if start is None:
                     raise self.wrong(option, expected)
                 found[TopicPartition(topic, self._partition(option, expected, number))] = start

@@ -17,7 +17,7 @@ from ingestd.spark.options import Assigned, Subscribed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ingestd.spark.options import Positions, ReadOptions, Subscription
+    from ingestd.spark.options import RangeBounds, ReadOptions, Subscription
 
 __all__ = ["DataLoss", "Log", "OffsetRange", "plan"]
 
@@ -125,19 +125,19 @@ def _partitions(subscription: Subscription, log: Log) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for topic in topics for partition in log.partitions(topic)]
 
 
-def _for_each(positions: Positions, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
-    if positions.everywhere is not None:
-        return dict.fromkeys(partitions, positions.everywhere)
-    missing = sorted(set(partitions) - positions.each.keys())
-    surplus = sorted(positions.each.keys() - set(partitions))
+def _for_each(bounds: RangeBounds, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
+    if bounds.everywhere is not None:
+        return dict.fromkeys(partitions, bounds.everywhere)
+    missing = sorted(set(partitions) - bounds.each.keys())
+    surplus = sorted(bounds.each.keys() - set(partitions))
     if missing or surplus:
         wrong = (
             f"leaves out {_names(missing)}" if missing else f"names {_names(surplus)}, which the query does not read"
         )
         raise ConfigurationError(
-            f"ingestd source: option {positions.option} {wrong}; expected every partition read, no other"
+            f"ingestd source: option {bounds.option} {wrong}; expected every partition read, no other"
         )
-    return positions.each
+    return bounds.each
 
 
 def _resolve(
@@ -159,13 +159,13 @@ def _resolve(
 
 
 def _within(
-    options: ReadOptions, positions: Positions, key: TopicPartition, offset: int, earliest: int, latest: int
+    options: ReadOptions, bounds: RangeBounds, key: TopicPartition, offset: int, earliest: int, latest: int
 ) -> int:
     if earliest <= offset <= latest:
         return offset
-    if options.fail_on_data_loss and isinstance(positions.each.get(key), int):
+    if options.fail_on_data_loss and isinstance(bounds.each.get(key), int):
         raise DataLoss(
-            f"ingestd source: option {positions.option} asks for offset {offset} of {key}, whose log has {earliest} to "
+            f"ingestd source: option {bounds.option} asks for offset {offset} of {key}, whose log has {earliest} to "
             f"{latest}; some records may have been deleted (failOnDataLoss = false reads what is there)"
         )
     return min(max(offset, earliest), latest)

@@ -5,7 +5,7 @@ import pytest
 
 from ingestd.consumer.settings import AtTime, Edge, Isolation, TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.spark.options import Assigned, Positions, Subscribed, SubscribedPattern, parse_options
+from ingestd.spark.options import Assigned, RangeBounds, Subscribed, SubscribedPattern, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "a:9092, b:9093", "subscribe": "t"}
 
@@ -18,8 +18,8 @@ def test_the_defaults_are_those_of_the_official_connector() -> None:
     options = parse_options(LEAST)
     assert options.bootstrap == ("a:9092", "b:9093")
     assert options.subscription == Subscribed(("t",))
-    assert options.starting == Positions("startingOffsets", Edge.earliest)
-    assert options.ending == Positions("endingOffsets", Edge.latest)
+    assert options.starting == RangeBounds("startingOffsets", Edge.earliest)
+    assert options.ending == RangeBounds("endingOffsets", Edge.latest)
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert options.isolation is Isolation.read_uncommitted
@@ -48,7 +48,7 @@ def test_every_option_is_read() -> None:
     zero, two = TopicPartition("t", 0), TopicPartition("t", 2)
     assert options.subscription == Assigned((zero, two))
     assert options.starting.each == {zero: 23, two: Edge.earliest}
-    assert options.ending == Positions("endingTimestamp", AtTime(1_700_000_000_000))
+    assert options.ending == RangeBounds("endingTimestamp", AtTime(1_700_000_000_000))
     assert options.latest_if_no_timestamp
     assert (options.min_partitions, options.max_records_per_partition) == (10, 1000)
     assert not options.fail_on_data_loss
