@@ -6,7 +6,7 @@
     properties.py   `-X NAME=VALUE`: librdkafka's names for the settings of a tool's client
     reaching.py     says on standard error which broker is not reached, and why
     check.py        what of a configuration can be known without running it
-    progress.py     the live table of `ingestd run`; standard_error.py prints above it what children write
+    live_table.py   the live table of `ingestd run`; standard_error.py prints above it what children write
     rendering.py    how `ingestd consume` writes records
 
 Exit codes are listed in `main`.

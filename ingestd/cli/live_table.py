@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ingestd.daemon.status import DaemonStatus
     from ingestd.daemon.summary import Summary
 
-__all__ = ["Progress", "run_showing_progress"]
+__all__ = ["LiveTable", "run_with_live_table"]
 
 
-def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary:
+def run_with_live_table(configuration: Configuration, *, once: bool) -> Summary:
     """Run the daemon with the table on standard error, a terminal, and the log of all its processes above it."""
     settings = replace(configuration.daemon, log_format="text")  # what its children see is no terminal any more
     configuration = replace(configuration, daemon=settings)
-    progress = Progress()
+    live_table = LiveTable()
     with (
         StandardError() as errors,
-        Live(progress.table, console=errors.console, auto_refresh=False, transient=True) as live,
+        Live(live_table.table, console=errors.console, auto_refresh=False, transient=True) as live,
     ):
         log = partial(configure_logs, settings.log_level, settings.log_format, process="supervisor")
         log(stream=cast("TextIO", errors.lines))
@@ -40,8 +40,8 @@ def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary
 
         def show(status: DaemonStatus) -> None:
             errors.relay()
-            progress.take(status)
-            live.update(progress.table, refresh=True)
+            live_table.take(status)
+            live.update(live_table.table, refresh=True)
 
         try:
             return run(configuration, once=once, progress=show, fork=True)
@@ -50,19 +50,19 @@ def run_showing_progress(configuration: Configuration, *, once: bool) -> Summary
             log(stream=sys.__stderr__)
 
 
-class Progress:
+class LiveTable:
     """The daemon's routes as a table: lines, rate, lag and what is acknowledged."""
 
     def __init__(self) -> None:
         self._acknowledged: dict[str, int] = {}
         self._at = time.monotonic()
-        self.table = _progress_table()
+        self.table = _empty_table()
 
     def take(self, status: DaemonStatus, now: float | None = None) -> None:
         """Make the table anew from a status. Rates are those since the last one."""
         now = time.monotonic() if now is None else now
         elapsed, self._at = now - self._at, now
-        self.table = _progress_table()
+        self.table = _empty_table()
         for route in status.routes:
             before = self._acknowledged.get(route.name, 0)
             self._acknowledged[route.name] = route.bytes_acknowledged
@@ -81,7 +81,7 @@ class Progress:
         self.table.caption = "\n".join(troubles) or None
 
 
-def _progress_table() -> Table:
+def _empty_table() -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2), caption_justify="left", caption_style="red")
     table.add_column("route")
     for heading in ("sources", "records", "bytes", "rate", "lag", "errors"):

@@ -27,9 +27,9 @@ def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
     gc.freeze()  # what is there by now lives as long as the process
     sys.setswitchinterval(0.001)  # a thread that looks at thousands of files leaves the loop its turn
     if sys.stderr.isatty() and settings.log_format != "json":
-        from ingestd.cli.progress import run_showing_progress  # noqa: PLC0415 - rich is a tenth of the daemon's start
+        from ingestd.cli.live_table import run_with_live_table  # noqa: PLC0415 - rich is a tenth of the daemon's start
 
-        return run_showing_progress(configuration, once=once)
+        return run_with_live_table(configuration, once=once)
     configure_logs(settings.log_level, settings.log_format, process="supervisor")
     say_if_plain()
     return run(configuration, once=once, fork=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
-from ingestd.cli.progress import Progress
+from ingestd.cli.live_table import LiveTable
 from ingestd.cli.run import ran_well, summary_lines
 from ingestd.daemon.source import Words
 from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
@@ -18,29 +18,29 @@ def status(records: int, *, unread: int = 0, error: str | None = None) -> Daemon
     return DaemonStatus("1", 1, 1.0, True, [], [route], [ClusterStatus("local", True, [], error)])
 
 
-def shown(progress: Progress) -> str:
+def shown(live: LiveTable) -> str:
     console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(progress.table)
+        console.print(live.table)
     return capture.get()
 
 
 FILES = Words("file", "line", "file")
 
 
-def test_progress_shows_lines_rate_and_lag() -> None:
-    progress = Progress()
-    progress.take(status(0), now=10.0)
-    progress.take(status(500_000, unread=1950), now=12.0)
-    header, row = shown(progress).splitlines()[:2]
+def test_the_live_table_shows_lines_rate_and_lag() -> None:
+    live = LiveTable()
+    live.take(status(0), now=10.0)
+    live.take(status(500_000, unread=1950), now=12.0)
+    header, row = shown(live).splitlines()[:2]
     assert header.split() == ["route", "sources", "records", "bytes", "rate", "lag", "errors"]
     assert row.split() == ["access", "1", "500,000", "100", "MB", "50.0", "MB/s", "2.0", "kB"]
 
 
-def test_progress_shows_what_is_wrong_with_a_cluster() -> None:
-    progress = Progress()
-    progress.take(status(0, error="no broker answers"))
-    assert "local: no broker answers" in shown(progress)
+def test_the_live_table_shows_what_is_wrong_with_a_cluster() -> None:
+    live = LiveTable()
+    live.take(status(0, error="no broker answers"))
+    assert "local: no broker answers" in shown(live)
 
 
 def test_a_summary_has_a_line_a_route_and_the_cost() -> None:
