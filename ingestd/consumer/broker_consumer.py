@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
+from ingestd.consumer.fetch_from import Refusal
 from ingestd.consumer.fetch_session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch, outside_session
 from ingestd.consumer.fetched import cut
 from ingestd.consumer.left_out import LeftOut
-from ingestd.consumer.place import Refusal
 from ingestd.consumer.settings import Isolation, TopicPartition
 from ingestd.consumer.wanted import Wanted
 from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from ingestd.client.client import Client
     from ingestd.consumer.events import ConsumerEvents
+    from ingestd.consumer.fetch_from import FetchFrom
     from ingestd.consumer.partition_consumer import PartitionConsumer
-    from ingestd.consumer.place import Place
     from ingestd.consumer.settings import ConsumerSettings
     from ingestd.retry import Deadline
     from ingestd.tasks import TaskOwner
@@ -129,9 +129,9 @@ class BrokerConsumer:
         self._under_way = False
         self._loop: asyncio.Task[None] | None = None
 
-    def add(self, consumer: PartitionConsumer, place: Place) -> None:
+    def add(self, consumer: PartitionConsumer, chosen: FetchFrom) -> None:
         """Fetch this partition from here, from now on."""
-        self._wanted.add(consumer, place)
+        self._wanted.add(consumer, chosen)
         self._unserved.add(consumer.key)
         # What another broker said of the log is not how far this one has it, and a read's end hangs on that.
         if consumer.log_end < 0 or consumer.end is not None:
@@ -190,7 +190,7 @@ class BrokerConsumer:
             one = self._wanted.partitions.get(key)
             if one is None:  # taken away, because of one before
                 continue
-            if self._wanted.places[key].follower:
+            if self._wanted.chosen[key].follower:
                 self._refused(one, Refusal(error))
             else:
                 led.append(one)
@@ -408,9 +408,9 @@ class BrokerConsumer:
         by_itself = len(asked) == 1
         for consumer in self._short_of_end(asked):
             standing = consumer.standing
-            place = self._wanted.places[consumer.key]
-            epoch = place.leader.leader_epoch
-            at_hand = standing.at_hand == (consumer.position, epoch) and not place.follower
+            chosen = self._wanted.chosen[consumer.key]
+            epoch = chosen.leader.leader_epoch
+            at_hand = standing.at_hand == (consumer.position, epoch) and not chosen.follower
             if at_hand and by_itself and consumer.end is not None:
                 consumer.move(consumer.end)
                 continue

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Self
 
 from ingestd.checks import require_client, require_settings, require_several
 from ingestd.client.group import OffsetAndMetadata
+from ingestd.consumer.broker_choice import BrokerChoice
 from ingestd.consumer.events import NoEvents
 from ingestd.consumer.merged import MergedReader
 from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.partition_consumer import PartitionConsumer
-from ingestd.consumer.placement import Placement
 from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
@@ -69,8 +69,8 @@ class Consumer:
         self._client = client
         self._settings = require_settings(settings, ConsumerSettings)
         self._opening: set[TopicPartition] = set()
-        self._placement = Placement(client, self._settings, events or NoEvents(), locate=self._locate)
-        self._merged = MergedReader(self._placement)
+        self._choice = BrokerChoice(client, self._settings, events or NoEvents(), locate=self._locate)
+        self._merged = MergedReader(self._choice)
         self._loop: AbstractEventLoop | None = None
         self._closed = False
         self._stop_status = client.add_status("consumer", self.status)
@@ -138,11 +138,11 @@ class Consumer:
 
     def pause_all(self) -> None:
         """Pause every partition that is being read."""
-        self.pause(list(self._placement.consumers))
+        self.pause(list(self._choice.consumers))
 
     def resume_all(self) -> None:
         """Resume every partition that is being read."""
-        self.resume(list(self._placement.consumers))
+        self.resume(list(self._choice.consumers))
 
     def status(self) -> dict[str, Any]:
         """What the consumer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
@@ -150,10 +150,10 @@ class Consumer:
             "isolation": self._settings.isolation_level.name,
             "rack": self._settings.rack,
             "prefetch_bytes": self._settings.prefetch_bytes,
-            "fetched_bytes": sum(consumer.fetched_bytes for consumer in self._placement.consumers.values()),
+            "fetched_bytes": sum(consumer.fetched_bytes for consumer in self._choice.consumers.values()),
             "partitions": {
-                str(key): consumer.status() | self._placement.status(key)
-                for key, consumer in self._placement.consumers.items()
+                str(key): consumer.status() | self._choice.status(key)
+                for key, consumer in self._choice.consumers.items()
             },
         }
 
@@ -163,9 +163,9 @@ class Consumer:
             return
         self._closed = True
         self._stop_status()
-        for consumer in list(self._placement.consumers.values()):
+        for consumer in list(self._choice.consumers.values()):
             consumer.close()
-        await self._placement.close(Deadline.after(timeout))
+        await self._choice.close(Deadline.after(timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,7 +179,7 @@ class Consumer:
         self, starts: Mapping[TopicPartition, Start], ends: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, PartitionConsumer]:
         self._check_open()
-        taken = [key for key in starts if key in self._placement.consumers or key in self._opening]
+        taken = [key for key in starts if key in self._choice.consumers or key in self._opening]
         if taken:
             raise IngestdError(f"{taken[0]} is already read by this consumer; close that partition consumer first")
         deadline = Deadline.after(self._settings.metadata_timeout)
@@ -212,7 +212,7 @@ class Consumer:
     def _read(self, partitions: Collection[TopicPartition]) -> list[PartitionConsumer]:
         """Those that are being read. Raises `WrongLoop` in another thread, which could not wake who fetches them."""
         self._loop = same_loop(self._loop, "the consumer")
-        consumers = self._placement.consumers
+        consumers = self._choice.consumers
         return [consumers[key] for key in require_several("partitions", partitions) if key in consumers]
 
     def _check_open(self) -> None:
@@ -226,12 +226,12 @@ class Consumer:
             key,
             Position(first, start.leader_epoch) if isinstance(start, OffsetAndMetadata) else Position(first),
             end,
-            self._placement,
+            self._choice,
             topic_id=None if topic is None else topic.topic_id,
             committed=self._settings.isolation is Isolation.read_committed,
             check_crcs=self._settings.check_crcs,
         )
-        self._placement.add(consumer)
+        self._choice.add(consumer)
         return consumer
 
     async def _locate(self, key: TopicPartition, start: Start) -> int:

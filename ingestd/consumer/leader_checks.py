@@ -32,12 +32,12 @@ class LeaderCheck:
     def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
         self.consumer = consumer
         self.leader = leader
-        self.position: Position = consumer.place
+        self.position: Position = consumer.fetch_position
 
     @property
     def outdated(self) -> bool:
         """Whether the reader went elsewhere meanwhile, so that the answer says nothing of where it is now."""
-        return not self.consumer.live or self.consumer.place != self.position
+        return not self.consumer.live or self.consumer.fetch_position != self.position
 
 
 Check = TypeVar("Check", bound=LeaderCheck)

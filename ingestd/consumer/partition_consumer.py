@@ -376,7 +376,7 @@ class PartitionConsumer:
         return self._position.offset
 
     @property
-    def place(self) -> Position:
+    def fetch_position(self) -> Position:
         """The same, with what is known of the log before it."""
         return self._position
 

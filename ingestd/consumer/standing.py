@@ -15,7 +15,7 @@ __all__ = ["Standing"]
 
 
 class Standing:
-    """Kept by those who place and fetch a partition."""
+    """Kept by those who choose a broker for a partition, and fetch it."""
 
     def __init__(self, topic_id: UUID | None) -> None:
         self.topic_id = topic_id

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ingestd.client.metadata import TopicPartition
+    from ingestd.consumer.fetch_from import FetchFrom
     from ingestd.consumer.partition_consumer import PartitionConsumer
-    from ingestd.consumer.place import Place
 
 __all__ = ["Wanted"]
 
@@ -29,7 +29,7 @@ class Wanted:
 
     def __init__(self, partition_max_bytes: int, share: Callable[[], int]) -> None:
         self.partitions: dict[TopicPartition, PartitionConsumer] = {}
-        self.places: dict[TopicPartition, Place] = {}
+        self.chosen: dict[TopicPartition, FetchFrom] = {}
         self.fetches: dict[TopicPartition, PartitionFetch] = {}
         self.names: dict[UUID | None, str] = {}
         """The topic of each id that is fetched."""
@@ -47,11 +47,11 @@ class Wanted:
         """Whether the topic id of everything that is fetched is known."""
         return not self._without_id
 
-    def add(self, consumer: PartitionConsumer, place: Place) -> None:
+    def add(self, consumer: PartitionConsumer, chosen: FetchFrom) -> None:
         """A partition is fetched here from now on."""
         key = consumer.key
         self.partitions[key] = consumer
-        self.places[key] = place
+        self.chosen[key] = chosen
         if consumer.end is not None:
             self.bounded.add(key)
         self._changed.add(key)
@@ -59,7 +59,7 @@ class Wanted:
     def remove(self, key: TopicPartition) -> None:
         """A partition is fetched here no more."""
         del self.partitions[key]
-        del self.places[key]
+        del self.chosen[key]
         self.fetches.pop(key, None)
         self.bounded.discard(key)
         self._without_id.discard(key)
@@ -98,7 +98,7 @@ class Wanted:
         now = PartitionFetch(
             topic_id=topic_id,
             offset=consumer.position,
-            leader_epoch=self.places[key].leader.leader_epoch,
+            leader_epoch=self.chosen[key].leader.leader_epoch,
             max_bytes=min(self._partition_max_bytes, consumer.room),
         )
         before = self.fetches.get(key)

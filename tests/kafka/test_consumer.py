@@ -135,7 +135,7 @@ async def test_many_partitions_are_read_by_one_loop_each_in_order(
             *(reader.consume_partition(name, number, Edge.earliest, Edge.latest) for number in range(8))
         )
         found = await asyncio.wait_for(asyncio.gather(*map(values_of, partitions)), 60)
-        (broker,) = reader._placement._brokers.values()
+        (broker,) = reader._choice._brokers.values()
         assert broker._session.established
     assert found == [[b"%d/%d" % (number, index) for index in range(500)] for number in range(8)]
 

@@ -49,8 +49,8 @@ async def test_reading_follows_a_killed_leader_to_the_next_and_loses_nothing(kaf
     async with Client(kafka3.bootstrap) as client, Consumer(client, SETTINGS) as consumer:
         reading = [asyncio.create_task(read_until(consumer, name, partition, 1_000)) for partition in range(3)]
         victim = kafka3.leader(name, 0)
-        while len(consumer._placement._placed) < 3 or any(
-            one.position < 500 for one in consumer._placement.consumers.values()
+        while len(consumer._choice._placed) < 3 or any(
+            one.position < 500 for one in consumer._choice.consumers.values()
         ):
             await asyncio.sleep(0.05)
         await asyncio.to_thread(kafka3.kill, victim)
@@ -68,7 +68,7 @@ async def test_reading_goes_on_after_the_only_broker_restarts(kafka_cluster: Cal
     produce(cluster.servers, name, 0, 100)
     async with Client(cluster.bootstrap) as client, Consumer(client, SETTINGS) as consumer:
         reading = asyncio.create_task(read_until(consumer, name, 0, 200))
-        while not any(one.position == 100 for one in consumer._placement.consumers.values()):
+        while not any(one.position == 100 for one in consumer._choice.consumers.values()):
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.kill, 1)
         await asyncio.to_thread(cluster.start, 1)
@@ -83,7 +83,7 @@ async def test_closing_ends_soon_although_every_broker_is_down(kafka_cluster: Ca
     async with Client(cluster.bootstrap) as client:
         consumer = Consumer(client, ConsumerSettings(request_timeout=120.0))
         reading = asyncio.create_task(read_until(consumer, name, 0, 1))
-        while not consumer._placement._placed:
+        while not consumer._choice._placed:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.kill, 1)
         async with asyncio.timeout(30):
@@ -100,7 +100,7 @@ async def test_reading_leaves_a_frozen_leader_before_its_requests_time_out(kafka
     in_a_hurry = ClientSettings(request_timeout=5.0, connect_timeout=5.0)
     async with Client(kafka3.bootstrap, in_a_hurry) as client, Consumer(client, settings) as consumer:
         reading = asyncio.create_task(read_until(consumer, name, 0, 100))
-        while not any(one.position == 50 for one in consumer._placement.consumers.values()):
+        while not any(one.position == 50 for one in consumer._choice.consumers.values()):
             await asyncio.sleep(0.05)
         await asyncio.to_thread(kafka3.freeze, kafka3.leader(name))
         await asyncio.to_thread(produce, kafka3.servers, name, 50, 50)

@@ -14,7 +14,7 @@ from harness.request_log import read_request_log
 
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
-from ingestd.consumer import placement
+from ingestd.consumer import broker_choice
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.settings import ConsumerSettings, Edge, Recreation, Truncation
 from ingestd.errors import IngestdError, KafkaError, LogTruncated, TopicRecreated
@@ -86,7 +86,7 @@ def fetches(cluster: KafkaCluster, client_id: str) -> Counter[int]:
 async def test_a_replica_in_the_readers_rack_is_read_and_its_leader_when_it_dies(
     racks: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement, "_REPLICA_PENALTY", 1.0)
+    monkeypatch.setattr(broker_choice, "_REPLICA_PENALTY", 1.0)
     topic = await asyncio.to_thread(racks.create_topic, "racked", replicas=[[1, 2, 3]])
     produce(racks, topic, 0, 500)
     async with consumer(racks, "racked", rack="rack-2", request_timeout=30.0) as reader:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_cluster import Asked, Cluster, part, snapshot
 
-from ingestd.consumer import broker_consumer, placement, standing
+from ingestd.consumer import broker_choice, broker_consumer, standing
 from ingestd.errors import ConnectionLost, ErrorCode
 from ingestd.retry import Backoff
 
@@ -108,7 +108,7 @@ class Model:
 
 def check_what_is_wanted(consumer: Consumer) -> None:
     """What is kept up by changes is what a look at every partition gives."""
-    for broker in consumer._placement._brokers.values():
+    for broker in consumer._choice._brokers.values():
         wanted = broker._wanted
         wanted.update()
         assert {key: fetch.offset for key, fetch in wanted.fetches.items()} == {
@@ -157,7 +157,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     backoff = functools.partial(Backoff, initial=0.0005, maximum=0.002)
     monkeypatch.setattr(broker_consumer, "Backoff", backoff)
     monkeypatch.setattr(standing, "Backoff", backoff)
-    monkeypatch.setattr(placement, "_REPLICA_PENALTY", 0.01)
+    monkeypatch.setattr(broker_choice, "_REPLICA_PENALTY", 0.01)
 
 
 @pytest.mark.usefixtures("quick")

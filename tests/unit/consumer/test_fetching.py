@@ -232,7 +232,7 @@ async def test_nothing_is_sent_and_no_task_runs_while_nothing_can_be_fetched(mak
         partition = await consumer.consume_partition("t", 0, 0)
         value = b"x" * 40_000  # more than half of the least share of 64 KiB
         (await cluster.asked()).answer(part(0, make_batch(0, [value])))
-        while consumer._placement._tasks._tasks:
+        while consumer._choice._tasks._tasks:
             await asyncio.sleep(0)
         assert cluster.quiet
         async for _record in partition:

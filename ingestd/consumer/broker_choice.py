@@ -1,4 +1,4 @@
-"""Placement: finds each partition the broker to fetch from: its leader, or the follower that it names (KIP-392)."""
+"""Broker choice: which broker each partition is fetched from: its leader, or the follower that it names (KIP-392)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.broker_consumer import BrokerConsumer
 from ingestd.consumer.ends import EndChecks
-from ingestd.consumer.place import Place, Refusal
+from ingestd.consumer.fetch_from import FetchFrom, Refusal
 from ingestd.consumer.settings import Edge, OutOfRange, Recreation, Truncation
 from ingestd.consumer.truncation import TruncationChecks
 from ingestd.errors import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ingestd.consumer.truncation import TruncationCheck
     from ingestd.retry import Deadline
 
-__all__ = ["Placement"]
+__all__ = ["BrokerChoice"]
 
 _GONE: Final = frozenset(
     {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
@@ -55,11 +55,11 @@ _REPLICA_PENALTY: Final = 10.0
 class _Placed:
     """Where a partition is fetched, and what brings it back to its leader in time."""
 
-    place: Place
+    chosen: FetchFrom
     lease: asyncio.TimerHandle | None = None
 
 
-class Placement:
+class BrokerChoice:
     """The broker consumers of a consumer, and which partition is with which.
 
     Invariants
@@ -117,7 +117,7 @@ class Placement:
         """Whether or what to fetch of it may have changed."""
         placed = self._placed.get(consumer.key)
         if placed is not None:
-            self._brokers[placed.place.node].wake(consumer)
+            self._brokers[placed.chosen.node].wake(consumer)
 
     def repositioned(self, consumer: PartitionConsumer) -> None:
         """Its position is another now: begin anew."""
@@ -157,13 +157,15 @@ class Placement:
 
     def status(self, key: TopicPartition) -> dict[str, Any]:
         """Where the partition is fetched, for bug reports; nothing while that is being found out."""
-        place = self.place_of(key)
-        return {"node": None, "leader": None} if place is None else {"node": place.node, "leader": place.leader.leader}
+        chosen = self.chosen_for(key)
+        return (
+            {"node": None, "leader": None} if chosen is None else {"node": chosen.node, "leader": chosen.leader.leader}
+        )
 
-    def place_of(self, key: TopicPartition) -> Place | None:
+    def chosen_for(self, key: TopicPartition) -> FetchFrom | None:
         """Where the partition is fetched; None while that is being found out."""
         placed = self._placed.get(key)
-        return None if placed is None else placed.place
+        return None if placed is None else placed.chosen
 
     async def close(self, deadline: Deadline) -> None:
         """End every fetch, and give fetch sessions back before the deadline."""
@@ -202,14 +204,14 @@ class Placement:
                 self._checks.ask(consumer, leader)
                 return
             consumer.standing.checked_epoch = leader.leader_epoch
-        self._put(consumer, Place(leader.leader, leader))
+        self._put(consumer, FetchFrom(leader.leader, leader))
 
-    def _put(self, consumer: PartitionConsumer, place: Place) -> None:
-        broker = self._brokers.get(place.node)
+    def _put(self, consumer: PartitionConsumer, chosen: FetchFrom) -> None:
+        broker = self._brokers.get(chosen.node)
         if broker is None:
-            broker = self._brokers[place.node] = BrokerConsumer(
+            broker = self._brokers[chosen.node] = BrokerConsumer(
                 self._client,
-                place.node,
+                chosen.node,
                 self._settings,
                 self._tasks,
                 self._events,
@@ -218,18 +220,18 @@ class Placement:
                 preferred=self._preferred,
                 emptied=self._emptied,
             )
-        self._placed[consumer.key] = _Placed(place)
-        self._events.placed(consumer.topic, consumer.partition, place.node, place.leader.leader)
-        broker.add(consumer, place)
+        self._placed[consumer.key] = _Placed(chosen)
+        self._events.placed(consumer.topic, consumer.partition, chosen.node, chosen.leader.leader)
+        broker.add(consumer, chosen)
 
-    def _take_away(self, consumer: PartitionConsumer) -> Place | None:
+    def _take_away(self, consumer: PartitionConsumer) -> FetchFrom | None:
         placed = self._placed.pop(consumer.key, None)
         if placed is None:
             return None
         if placed.lease is not None:
             placed.lease.cancel()
-        self._brokers[placed.place.node].remove(consumer)
-        return placed.place
+        self._brokers[placed.chosen.node].remove(consumer)
+        return placed.chosen
 
     def _retry_later(self, consumer: PartitionConsumer) -> None:
         if consumer.key in self._retries or self._closed:
@@ -247,13 +249,13 @@ class Placement:
             leader = snapshot.partition(*key)
             if leader is None or leader.leader not in snapshot.nodes:
                 continue
-            place = self.place_of(key)
-            if place is None:
+            chosen = self.chosen_for(key)
+            if chosen is None:
                 # The answer that sent it away may be newer than this snapshot: the retry's backoff stays in force
                 # unless the snapshot names another leader or term than the one that refused.
                 if consumer.standing.refused_by != (leader.leader, leader.leader_epoch):
                     self._place(consumer)
-            elif _is_outdated(place, leader, snapshot) or (_is_another(consumer, snapshot) and _is_believed(consumer)):
+            elif _is_outdated(chosen, leader, snapshot) or (_is_another(consumer, snapshot) and _is_believed(consumer)):
                 self.repositioned(consumer)
 
     def _topics(self) -> set[str]:
@@ -264,14 +266,14 @@ class Placement:
     def _preferred(self, consumer: PartitionConsumer, node: int) -> None:
         """The leader has nothing for this reader, since that replica is closer to it."""
         placed = self._placed.get(consumer.key)
-        if placed is None or placed.place.follower or self.consumers.get(consumer.key) is not consumer:
+        if placed is None or placed.chosen.follower or self.consumers.get(consumer.key) is not consumer:
             return
         if node not in self._client.metadata.snapshot.nodes:
             consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its preferred replica {node} is not known")
             return
         self._take_away(consumer)
-        self._put(consumer, Place(node, placed.place.leader))
+        self._put(consumer, FetchFrom(node, placed.chosen.leader))
         self._placed[consumer.key].lease = asyncio.get_running_loop().call_later(
             self._settings.replica_lease, self.repositioned, consumer
         )
@@ -280,15 +282,15 @@ class Placement:
 
     def _refused(self, consumer: PartitionConsumer, refusal: Refusal) -> None:
         error = refusal.error
-        place = self._take_away(consumer)
-        if place is not None and place.follower:  # whatever it is, the leader knows better
+        chosen = self._take_away(consumer)
+        if chosen is not None and chosen.follower:  # whatever it is, the leader knows better
             self._retried(consumer, error)
             consumer.standing.stay_with_leader(_REPLICA_PENALTY)
-            self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its replica {place.node}: {error}")
+            self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its replica {chosen.node}: {error}")
             self._place(consumer)
             return
-        if place is not None:
-            consumer.standing.refused_by = (place.leader.leader, place.leader.leader_epoch)
+        if chosen is not None:
+            consumer.standing.refused_by = (chosen.leader.leader, chosen.leader.leader_epoch)
         if isinstance(error, KafkaError) and error.code is ErrorCode.offset_out_of_range:
             self._out_of_range(consumer, error)
             return
@@ -319,7 +321,7 @@ class Placement:
         self._tasks.start(self._reposition(consumer, edge), f"new position of {consumer.key}")
 
     async def _reposition(self, consumer: PartitionConsumer, edge: Edge) -> None:
-        asked = consumer.place
+        asked = consumer.fetch_position
         try:
             offset = await self.locate(consumer.key, edge)
         except DeadlineExceeded as error:
@@ -341,7 +343,7 @@ class Placement:
     def _is_relocating(self, consumer: PartitionConsumer, asked: Position) -> bool:
         """Whether nobody closed it or sent it elsewhere meanwhile."""
         current = self.consumers.get(consumer.key) is consumer and consumer.key in self._relocating
-        return current and consumer.place == asked and not self._closed
+        return current and consumer.fetch_position == asked and not self._closed
 
     # A log that is not the one that was read
 
@@ -361,7 +363,7 @@ class Placement:
         self._place(consumer)
 
     def _truncated(self, consumer: PartitionConsumer, diverged_at: int) -> None:
-        read = consumer.place
+        read = consumer.fetch_position
         consumer.forget_from(diverged_at)
         if self._settings.truncation is Truncation.error:
             self._fail(consumer, LogTruncated(*consumer.key, read.offset, read.leader_epoch, diverged_at))
@@ -385,20 +387,20 @@ class Placement:
 
         `by_itself`: it was asked for nothing else.
         """
-        place = self.place_of(consumer.key)
-        if place is None or consumer.end is None or self.consumers.get(consumer.key) is not consumer:
+        chosen = self.chosen_for(consumer.key)
+        if chosen is None or consumer.end is None or self.consumers.get(consumer.key) is not consumer:
             return
-        if consumer.standing.remote == (consumer.position, place.leader.leader_epoch):
+        if consumer.standing.remote == (consumer.position, chosen.leader.leader_epoch):
             return
-        if consumer.standing.silent == place.leader.leader_epoch and not place.follower:
+        if consumer.standing.silent == chosen.leader.leader_epoch and not chosen.follower:
             consumer.move(consumer.end)
             return
         self._take_away(consumer)
-        if place.follower:  # what it has at hand is not what its leader has, which alone is asked about that
+        if chosen.follower:  # what it has at hand is not what its leader has, which alone is asked about that
             consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._place(consumer)
             return
-        self._ends.ask(consumer, place.leader, by_itself=by_itself)
+        self._ends.ask(consumer, chosen.leader, by_itself=by_itself)
 
     def _end_checked(self, check: EndCheck, error: IngestdError | None) -> None:
         consumer = check.consumer
@@ -420,8 +422,8 @@ class Placement:
                 self._refused(consumer, Refusal(error))
                 return
             self._place(consumer)
-        if check.at_hand and (place := self.place_of(consumer.key)) is not None:
-            self._brokers[place.node].ask_by_itself(consumer)
+        if check.at_hand and (chosen := self.chosen_for(consumer.key)) is not None:
+            self._brokers[chosen.node].ask_by_itself(consumer)
 
     # Who is told
 
@@ -440,13 +442,13 @@ class Placement:
             self._fail(consumer, failure)
 
 
-def _is_outdated(place: Place, leader: PartitionMetadata, snapshot: ClusterMetadata) -> bool:
+def _is_outdated(chosen: FetchFrom, leader: PartitionMetadata, snapshot: ClusterMetadata) -> bool:
     """Whether the snapshot says that the partition should not be fetched there any more."""
-    if place.leader.leader_epoch < leader.leader_epoch:
+    if chosen.leader.leader_epoch < leader.leader_epoch:
         return True
-    if place.follower:
-        return place.node not in snapshot.nodes or place.node in leader.offline_replicas
-    return place.node != leader.leader
+    if chosen.follower:
+        return chosen.node not in snapshot.nodes or chosen.node in leader.offline_replicas
+    return chosen.node != leader.leader
 
 
 def _is_deleted(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:

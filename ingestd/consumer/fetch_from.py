@@ -1,4 +1,4 @@
-"""Place: where a partition is fetched, and why a broker does not serve it."""
+"""Fetch from: where a partition is fetched, and why a broker does not serve it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from ingestd.client.metadata import Node, PartitionMetadata
     from ingestd.errors import IngestdError
 
-__all__ = ["Place", "Refusal"]
+__all__ = ["FetchFrom", "Refusal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FetchFrom:
     """Where a partition is fetched: a node's id, and what was known of the partition's leader when that was chosen."""
 
     node: int

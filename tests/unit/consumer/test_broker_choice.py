@@ -10,7 +10,7 @@ from scripted_cluster import NODES, OTHER_TOPIC_ID, TOPIC_ID, Cluster, EpochAske
 
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import ClusterMetadata, TopicMetadata
-from ingestd.consumer import placement
+from ingestd.consumer import broker_choice
 from ingestd.consumer.events import NoEvents
 from ingestd.consumer.position import Position
 from ingestd.consumer.settings import OutOfRange, Recreation, Truncation
@@ -91,7 +91,7 @@ async def test_without_a_rack_none_is_sent_and_the_leader_is_read(make_batch):
 async def test_a_follower_that_fails_in_any_way_is_left_for_the_leader_and_nothing_is_skipped(
     make_batch, trouble, monkeypatch
 ):
-    monkeypatch.setattr(placement, "_REPLICA_PENALTY", 0.2)
+    monkeypatch.setattr(broker_choice, "_REPLICA_PENALTY", 0.2)
     cluster = Cluster([1])
     async with cluster.consumer(rack="r2", out_of_range=OutOfRange.latest) as consumer:
         partition = await consumer.consume_partition("t", 0, 0)
@@ -343,7 +343,7 @@ async def test_nothing_is_fetched_from_a_position_that_a_policy_gives_up(make_ba
         asked = await cluster.asked()
         cluster.answers_offsets.clear()
         asked.answer(part(0, error=code))
-        while partition.key in consumer._placement._placed:
+        while partition.key in consumer._choice._placed:
             await asyncio.sleep(0)
         topic_id = OTHER_TOPIC_ID if code is ErrorCode.unknown_topic_id else TOPIC_ID
         for epoch in (2, 3):
@@ -364,7 +364,7 @@ async def test_a_reader_that_seeks_meanwhile_is_not_moved_by_the_policy(make_bat
         asked = await cluster.asked()
         cluster.answers_offsets.clear()
         asked.answer(part(0, error=ErrorCode.offset_out_of_range))
-        while partition.key in consumer._placement._placed:
+        while partition.key in consumer._choice._placed:
             await asyncio.sleep(0)
         await partition.seek(5)
         assert (await cluster.asked()).offsets == {0: 5}
