@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ingestd.records.loops import tell_places
+from ingestd.records.loops import tell_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class RecordEnds:
     def __call__(self, whole: Delivery) -> None:
         """Tell each record."""
         topic, partition, _, base, appended_at, error = whole
-        if error is None and tell_places(self._dones, partition, base, appended_at):
+        if error is None and tell_results(self._dones, partition, base, appended_at):
             return
         nowhere = Delivery(topic, partition, 1, -1, appended_at, error) if base < 0 else None
         make = partial(tuple.__new__, Delivery)  # twice as fast as the class

@@ -18,7 +18,7 @@ from ingestd.producer.failures import NotSent, SendFailed
 from ingestd.producer.message import OutgoingMessage, SentMessage
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
-from ingestd.records.loops import Places
+from ingestd.records.loops import SendResults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -268,30 +268,30 @@ async def _end(client: Client, producer: AsyncProducer, timeout: float) -> None:
 async def _send_many(producer: AsyncProducer, messages: list[OutgoingMessage]) -> SentMessages:
     """Hand over every message, waiting for room as needed; where they are, once all have ended."""
     all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    places = Places(messages, partial(_end_wait, all_ended), time.time_ns() // 1_000_000)
-    while places.given < len(messages):
+    results = SendResults(messages, partial(_end_wait, all_ended), time.time_ns() // 1_000_000)
+    while results.given < len(messages):
         try:
-            producer.send_each(places)
+            producer.send_each(results)
         except BufferFull:
             await producer.room()
         except IngestdError as error:
-            places.refuse(error)
+            results.refuse(error)
         except Exception as error:
             # What is no record at all. Those before it are on their way: they have ended when the caller hears of it.
-            index, wrong = places.given, messages[places.given]
-            while places.given < len(messages):
-                places.refuse(error)
+            index, wrong = results.given, messages[results.given]
+            while results.given < len(messages):
+                results.refuse(error)
             await all_ended
             if not isinstance(wrong, OutgoingMessage):
                 raise TypeError(f"messages[{index}]: {wrong!r}; expected an OutgoingMessage") from None
             raise
     await all_ended
-    if places.failures:
-        in_order = sorted(places.failures, key=itemgetter(0))
+    if results.failures:
+        in_order = sorted(results.failures, key=itemgetter(0))
         failures = [NotSent(index, messages[index], error) for index, error in in_order]
         records = Counter(failure.message[0] for failure in failures)
         raise SendFailed(failures[0].error, records, failures, given=len(messages))
-    return SentMessages([message[0] for message in messages], places.partitions, places.offsets, places.timestamps)
+    return SentMessages([message[0] for message in messages], results.partitions, results.offsets, results.timestamps)
 
 
 def _end_wait(awaited: asyncio.Future[None]) -> None:

@@ -18,7 +18,7 @@ from ingestd.records.refusals import SENT as PLAIN_SENT, wrong_headers, wrong_ti
 
 from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
 
-__all__ = ["Allowance", "Places", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_places"]
+__all__ = ["Allowance", "SendResults", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_results"]
 
 NAME = "compiled"
 
@@ -309,7 +309,7 @@ cdef struct Where:
     int64_t appended_at
 
 
-cdef class Places:
+cdef class SendResults:
     """Messages that are sent together, and where each is once it has ended. See `_intake_plain`."""
 
     cdef readonly list messages
@@ -383,40 +383,40 @@ cdef class Places:
 @cython.final
 @cython.no_gc  # one for each record under way, let go when the record ends: the collector need not look at them
 @cython.freelist(1024)
-cdef class Place:
-    """One message of `Places`: what is told of its end. See `_intake_plain`."""
+cdef class SendResult:
+    """One message of `SendResults`: what is told of its end. See `_intake_plain`."""
 
-    cdef Places places
+    cdef SendResults results
     cdef Py_ssize_t index
 
     def __call__(self, delivery):
         if delivery.error is None:
-            self.places.put(self.index, delivery.partition, delivery.base_offset, delivery.log_append_time_ms)
+            self.results.put(self.index, delivery.partition, delivery.base_offset, delivery.log_append_time_ms)
         else:
-            self.places.fail(self.index, delivery.error)
+            self.results.fail(self.index, delivery.error)
 
 
-cdef inline Place place_of(Places places):
-    cdef Place place = Place.__new__(Place)
-    place.places = places
-    place.index = places.given
-    return place
+cdef inline SendResult result_of(SendResults results):
+    cdef SendResult result = SendResult.__new__(SendResult)
+    result.results = results
+    result.index = results.given
+    return result
 
 
-def tell_places(list dones not None, int64_t partition, int64_t base_offset, int64_t appended_at):
-    """Tell a batch's records where they are, if all who are to be told are `Places`. See `_intake_plain`."""
-    cdef Place place
+def tell_results(list dones not None, int64_t partition, int64_t base_offset, int64_t appended_at):
+    """Tell a batch's records where they are, if all who are to be told are `SendResults`. See `_intake_plain`."""
+    cdef SendResult result
     cdef Py_ssize_t number
     for number in range(PyList_GET_SIZE(dones)):
         done = <object> PyList_GET_ITEM(dones, number)
-        if done is not None and type(done) is not Place:
+        if done is not None and type(done) is not SendResult:
             return False
     number = 0
     while number < PyList_GET_SIZE(dones):  # `ended` is a caller's code
         done = <object> PyList_GET_ITEM(dones, number)
-        if type(done) is Place:
-            place = <Place> done
-            place.places.put(place.index, partition, base_offset + number if base_offset >= 0 else -1, appended_at)
+        if type(done) is SendResult:
+            result = <SendResult> done
+            result.results.put(result.index, partition, base_offset + number if base_offset >= 0 else -1, appended_at)
         number += 1
     return True
 
@@ -453,15 +453,15 @@ cdef class RecordIntake:
         self.accept(topic, value, key, partition, headers, timestamp_ms, done)
         return SENT
 
-    def send_each(self, Places places not None):
-        """Accept the messages of `places`. See `_intake_plain`."""
-        cdef list messages = places.messages
-        while places.given < PyList_GET_SIZE(messages):
-            topic, value, key, partition, headers, timestamp_ms = <object> PyList_GET_ITEM(messages, places.given)
+    def send_each(self, SendResults results not None):
+        """Accept the messages of `results`. See `_intake_plain`."""
+        cdef list messages = results.messages
+        while results.given < PyList_GET_SIZE(messages):
+            topic, value, key, partition, headers, timestamp_ms = <object> PyList_GET_ITEM(messages, results.given)
             if timestamp_ms is None:
-                timestamp_ms = places.now
-            self.accept(topic, value, key, partition, headers, timestamp_ms, place_of(places))
-            places.given += 1
+                timestamp_ms = results.now
+            self.accept(topic, value, key, partition, headers, timestamp_ms, result_of(results))
+            results.given += 1
 
     cdef int accept(self, topic, value, key, partition, headers, timestamp_ms, done) except -1:
         cdef RecordBuffer buffer

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     HeaderPairs: TypeAlias = Sequence[tuple[str | bytes, Buffer | None]]
     Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-__all__ = ["Allowance", "Places", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_places"]
+__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "SendResults", "TopicIntake", "tell_results"]
 
 NAME: Final[str] = "plain"
 
@@ -137,7 +137,7 @@ class TopicIntake:
         """Another function that chooses, from the key and the number of partitions. An empty key goes the long way."""
 
 
-class Places:
+class SendResults:
     """Messages that `RecordIntake.send_each` sends together, and the partition and offset of each once it has ended.
 
     A message has the arguments of `RecordIntake.send`: topic, value, key, partition, headers, timestamp in ms. `ended`
@@ -191,35 +191,35 @@ class Places:
             self._ended()
 
 
-class _Place:
-    """One message of `Places`: the `done` of its record. Cheaper than a closure."""
+class _SendResult:
+    """One message of `SendResults`: the `done` of its record. Cheaper than a closure."""
 
-    __slots__ = ("index", "places")
+    __slots__ = ("index", "results")
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
-        self.index = places.given
+    def __init__(self, results: SendResults) -> None:
+        self.results = results
+        self.index = results.given
 
     def __call__(self, delivery: Any) -> None:
         if delivery.error is None:
             appended_at = delivery.log_append_time_ms
-            self.places._put(self.index, delivery.partition, delivery.base_offset, appended_at)  # noqa: SLF001 - as in the twin
+            self.results._put(self.index, delivery.partition, delivery.base_offset, appended_at)  # noqa: SLF001 - as in the twin
         else:
-            self.places._fail(self.index, delivery.error)  # noqa: SLF001
+            self.results._fail(self.index, delivery.error)  # noqa: SLF001
 
 
-def tell_places(dones: list[Done | None], partition: int, base_offset: int, appended_at: int) -> bool:
-    """Tell a batch's records their offsets, if all their `done`s are of `Places`. Otherwise only return False.
+def tell_results(dones: list[Done | None], partition: int, base_offset: int, appended_at: int) -> bool:
+    """Tell a batch's records their offsets, if all their `done`s are of `SendResults`. Otherwise only return False.
 
     `base_offset` is that of the first record; -1 if the broker did not say. `appended_at` (ms) is the log's timestamp
     if the topic stamps records itself, else -1.
     """
-    if not all(done is None or type(done) is _Place for done in dones):
+    if not all(done is None or type(done) is _SendResult for done in dones):
         return False
     for number, done in enumerate(dones):
-        if isinstance(done, _Place):
+        if isinstance(done, _SendResult):
             offset = base_offset + number if base_offset >= 0 else -1
-            done.places._put(done.index, partition, offset, appended_at)  # noqa: SLF001
+            done.results._put(done.index, partition, offset, appended_at)  # noqa: SLF001
     return True
 
 
@@ -277,24 +277,24 @@ class RecordIntake:
         self._take(topic, value, key, partition, headers, timestamp_ms, done)
         return SENT
 
-    def send_each(self, places: Places) -> None:
-        """Accept the messages of `places`, beginning with the first that was not accepted or refused before.
+    def send_each(self, results: SendResults) -> None:
+        """Accept the messages of `results`, beginning with the first that was not accepted or refused before.
 
         Raises what `send` raises for the message that is next then, and `TypeError` or `ValueError` for a message that
         is not six values. The messages before it were accepted.
         """
-        while places.given < len(places.messages):
-            topic, value, key, partition, headers, timestamp_ms = places.messages[places.given]
+        while results.given < len(results.messages):
+            topic, value, key, partition, headers, timestamp_ms = results.messages[results.given]
             self.send(
                 topic,
                 value,
                 key=key,
                 partition=partition,
                 headers=headers,
-                timestamp_ms=places.now if timestamp_ms is None else timestamp_ms,
-                done=_Place(places),
+                timestamp_ms=results.now if timestamp_ms is None else timestamp_ms,
+                done=_SendResult(results),
             )
-            places.given += 1
+            results.given += 1
 
     def _open_batch(self, topic: str, key: bytes | None, partition: int | None) -> RecordBuffer | None:
         intake = self._intakes.get(topic)

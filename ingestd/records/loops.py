@@ -32,11 +32,11 @@ __all__ = [
     "FINISHED",
     "SLOT_FULL",
     "Allowance",
-    "Places",
     "Record",
     "RecordBuffer",
     "RecordIntake",
     "RecordStream",
+    "SendResults",
     "TopicIntake",
     "allocate",
     "encode_lines",
@@ -47,7 +47,7 @@ __all__ = [
     "partition_keys",
     "say_if_plain",
     "scatter_lines",
-    "tell_places",
+    "tell_results",
 ]
 
 COMPILED: Final[bool] = _encode.NAME == "compiled"
@@ -58,11 +58,11 @@ SLOT_FULL = _encode.SLOT_FULL
 BUDGET_SPENT = _encode.BUDGET_SPENT
 
 Allowance = _intake.Allowance
-Places = _intake.Places
+SendResults = _intake.SendResults
 RecordBuffer = _intake.RecordBuffer
 RecordIntake = _intake.RecordIntake
 TopicIntake = _intake.TopicIntake
-tell_places = _intake.tell_places
+tell_results = _intake.tell_results
 allocate = _encode.allocate
 encode_lines = _encode.encode_lines
 line_ends = _encode.line_ends

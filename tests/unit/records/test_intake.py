@@ -271,7 +271,7 @@ def test_callbacks_are_kept_in_order_and_only_as_far_as_there_are_some(twin):
 
 
 class End(NamedTuple):
-    """A delivery, as far as `Places` look at it."""
+    """A delivery, as far as `SendResults` look at it."""
 
     partition: int
     base_offset: int
@@ -280,7 +280,7 @@ class End(NamedTuple):
 
 
 class Ended:
-    """Counts the calls of `Places`' end."""
+    """Counts the calls of `SendResults`' end."""
 
     def __init__(self):
         self.times = 0
@@ -300,8 +300,10 @@ def test_the_twins_give_each_message_of_many_its_place(messages, offset, error):
     ends = []
     for twin in (COMPILED, PLAIN):
         producer, ended = Producer(twin, most=4), Ended()
-        places = twin.Places([(*message[:5], None if message[5] % 2 else message[5]) for message in messages], ended, 7)
-        producer.intake.send_each(places)
+        results = twin.SendResults(
+            [(*message[:5], None if message[5] % 2 else message[5]) for message in messages], ended, 7
+        )
+        producer.intake.send_each(results)
         for buffers in producer.buffers.values():
             for buffer in buffers:
                 producer.close(buffer)
@@ -310,34 +312,36 @@ def test_the_twins_give_each_message_of_many_its_place(messages, offset, error):
             told += len(dones)
             assert ended.times == 0 or not dones
             if error is None and number % 2:
-                assert twin.tell_places(dones, number, offset, number - 2)
+                assert twin.tell_results(dones, number, offset, number - 2)
             else:
                 for index, done in enumerate(dones):
                     done(End(number, offset + index if offset >= 0 else -1, error, number - 2))
         # The long way of these tests drops the records of a topic that nobody knows.
         assert ended.times == (1 if messages and told == len(messages) else 0)
-        ends.append((places.given, places.partitions, places.offsets, places.timestamps, places.failures, told))
+        ends.append((results.given, results.partitions, results.offsets, results.timestamps, results.failures, told))
     assert ends[0] == ends[1]
 
 
 def test_what_is_refused_is_not_given_again_and_ends_as_a_failure(twin):
     producer, ended = opened(twin), Ended()
-    places = twin.Places([("a", b"1", None, None, (), 0), ("a", "text", None, None, (), 0), ("a", b"3")], ended, 7)
+    results = twin.SendResults(
+        [("a", b"1", None, None, (), 0), ("a", "text", None, None, (), 0), ("a", b"3")], ended, 7
+    )
     with pytest.raises(TypeError):
-        producer.intake.send_each(places)
-    assert places.given == 1
-    places.refuse("not bytes")
+        producer.intake.send_each(results)
+    assert results.given == 1
+    results.refuse("not bytes")
     with pytest.raises(ValueError, match="unpack"):
-        producer.intake.send_each(places)
-    places.refuse("not six")
-    assert (places.given, places.failures, ended.times) == (3, [(1, "not bytes"), (2, "not six")], 0)
-    producer.intake.send_each(places)
+        producer.intake.send_each(results)
+    results.refuse("not six")
+    assert (results.given, results.failures, ended.times) == (3, [(1, "not bytes"), (2, "not six")], 0)
+    producer.intake.send_each(results)
     with pytest.raises(IndexError):
-        places.refuse("none is left")
+        results.refuse("none is left")
     dones = producer.buffers["a"][0].dones
-    assert not twin.tell_places([*dones, print], 0, 7, -1)
-    assert twin.tell_places(dones, 0, 7, -1)
-    assert (places.partitions, places.offsets, ended.times) == ([0, -1, -1], [8, -1, -1], 1)
+    assert not twin.tell_results([*dones, print], 0, 7, -1)
+    assert twin.tell_results(dones, 0, 7, -1)
+    assert (results.partitions, results.offsets, ended.times) == ([0, -1, -1], [8, -1, -1], 1)
 
 
 def test_headers_that_close_the_batch_while_they_are_read_leave_the_record_to_the_long_way(twin):
