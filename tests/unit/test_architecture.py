@@ -6,9 +6,14 @@ import ast
 import re
 import tokenize
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -27,6 +32,8 @@ PYTHON = [path for top in ("ingestd", "tests", "load-tests") for path in sorted(
 CYTHON = sorted((ROOT / "ingestd").rglob("*.pyx"))
 ELSEWHERE = {"forbidden_modules", "name_to_handle_at", "readdir"}
 """Names in code spans that are not of the code: a key of pyproject.toml, system calls."""
+LATER = [("ingestd.daemon.configuration", "ingestd.daemon.configuration_file")]
+"""Imports of a function that close a circle: a worker has the values of a configuration without their reader."""
 
 
 def spans(page: Path) -> list[str]:
@@ -51,6 +58,21 @@ def is_module(dotted: str) -> bool:
     """Whether there is a module or package of this name."""
     path = ROOT / dotted.replace(".", "/")
     return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imports_of(node: ast.AST) -> Iterator[str]:
+    """What a module imports, at its start or later; not what only its annotations need."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from (name for other in child.orelse for name in imports_of(other))
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            for alias in child.names:
+                whole = f"{child.module}.{alias.name}"
+                yield whole if is_module(whole) else str(child.module)
+        else:
+            yield from imports_of(child)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +135,15 @@ def test_every_name_on_a_page_is_one_of_the_code(page: Path, names: dict[str, se
 def test_every_room_is_on_the_map() -> None:
     text = ARCHITECTURE.read_text()
     assert [room.name for room in ROOMS if f"`ingestd/{room.name}`" not in text] == []
+
+
+def test_no_import_closes_a_circle() -> None:
+    paths = sorted((ROOT / "ingestd").rglob("*.py"))
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    graph = {name: set(imports_of(ast.parse(path.read_text()))) & modules.keys() for name, path in modules.items()}
+    for importer, imported in LATER:
+        graph[importer].discard(imported)
+    TopologicalSorter(graph).prepare()  # raises a `CycleError` that has the circle
 
 
 def test_the_architecture_is_read_in_twenty_minutes() -> None:
