@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.consumer.broker_consumer import BrokerConsumer
-from ingestd.consumer.ends import EndChecks
 from ingestd.consumer.fetch_from import FetchFrom, Refusal
 from ingestd.consumer.settings import Edge, OutOfRange, Recreation, Truncation
 from ingestd.consumer.truncation import TruncationChecks
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import ClusterMetadata, PartitionMetadata, TopicPartition
-    from ingestd.consumer.ends import EndCheck
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.position import Position
@@ -63,8 +61,8 @@ class BrokerChoice:
     """The broker consumers of a consumer, and which partition is with which.
 
     Invariants
-        A partition is at one broker consumer, or a leader is asked about its log or its end, or it waits for a retry,
-        or it is finished.
+        A partition is at one broker consumer, or a leader is asked about its log, or it waits for a retry, or it is
+        finished.
         Nothing is fetched from a new leader before it said that its log is the one that was read.
         A follower that fails, lags out of the cluster or is not heard of any more costs a partition one retry: it
         goes back to its leader.
@@ -90,7 +88,6 @@ class BrokerChoice:
         self._relocating: set[TopicPartition] = set()
         """Those for which a policy's offset is being looked up: their position is not to be fetched from."""
         self._checks = TruncationChecks(client, self._tasks, done=self._checked)
-        self._ends = EndChecks(client, self._tasks, done=self._end_checked)
         self._stop_listening = client.metadata.listen(self._metadata_changed, self._topics)
         self._in_turn: dict[TopicPartition, PartitionConsumer] = {}
         self._news: asyncio.Future[None] | None = None
@@ -218,7 +215,7 @@ class BrokerChoice:
                 share=self.share,
                 refused=self._refused,
                 preferred=self._preferred,
-                emptied=self._emptied,
+                to_leader=self._to_leader,
             )
         self._placed[consumer.key] = _Placed(chosen)
         self._events.placed(consumer.topic, consumer.partition, chosen.node, chosen.leader.leader)
@@ -277,6 +274,11 @@ class BrokerChoice:
         self._placed[consumer.key].lease = asyncio.get_running_loop().call_later(
             self._settings.replica_lease, self.repositioned, consumer
         )
+
+    def _to_leader(self, consumer: PartitionConsumer) -> None:
+        """The follower that it is fetched from has nothing more, and only its leader knows if that is the end."""
+        consumer.standing.stay_with_leader(_REPLICA_PENALTY)
+        self.repositioned(consumer)
 
     # What a broker refused
 
@@ -379,51 +381,6 @@ class BrokerChoice:
             return
         consumer.begin_anew(topic_id)
         self._go_on_from(consumer, Edge.earliest)
-
-    # An end that no batch reaches
-
-    def _emptied(self, consumer: PartitionConsumer, by_itself: bool) -> None:  # noqa: FBT001 - see `BrokerConsumer`
-        """A broker had nothing of it again and again, although its log has reached the end that it is read to.
-
-        `by_itself`: it was asked for nothing else.
-        """
-        chosen = self.chosen_for(consumer.key)
-        if chosen is None or consumer.end is None or self.consumers.get(consumer.key) is not consumer:
-            return
-        if consumer.standing.remote == (consumer.position, chosen.leader.leader_epoch):
-            return
-        if consumer.standing.silent == chosen.leader.leader_epoch and not chosen.follower:
-            consumer.move(consumer.end)
-            return
-        self._take_away(consumer)
-        if chosen.follower:  # what it has at hand is not what its leader has, which alone is asked about that
-            consumer.standing.stay_with_leader(_REPLICA_PENALTY)
-            self._place(consumer)
-            return
-        self._ends.ask(consumer, chosen.leader, by_itself=by_itself)
-
-    def _end_checked(self, check: EndCheck, error: IngestdError | None) -> None:
-        consumer = check.consumer
-        if self.consumers.get(consumer.key) is not consumer:
-            return
-        if error is None and not check.outdated:
-            at = check.position.offset, check.leader.leader_epoch
-            if check.at_hand and check.by_itself and consumer.end is not None:
-                consumer.move(consumer.end)
-                return
-            if check.at_hand:
-                consumer.standing.at_hand = at
-            elif check.at_hand is None:
-                consumer.standing.silent = check.leader.leader_epoch
-            else:
-                consumer.standing.remote = at
-        if consumer.key not in self._placed:
-            if error is not None:
-                self._refused(consumer, Refusal(error))
-                return
-            self._place(consumer)
-        if check.at_hand and (chosen := self.chosen_for(consumer.key)) is not None:
-            self._brokers[chosen.node].ask_by_itself(consumer)
 
     # Who is told
 

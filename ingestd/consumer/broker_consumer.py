@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import Node
+from ingestd.consumer.ends import first_local_offset
 from ingestd.consumer.fetch_from import Refusal
 from ingestd.consumer.fetch_session import SESSION_ERRORS, FetchSession, PartitionFetch, SessionFetch, outside_session
 from ingestd.consumer.fetched import cut
-from ingestd.consumer.left_out import LeftOut
 from ingestd.consumer.settings import Isolation, TopicPartition
 from ingestd.consumer.wanted import Wanted
 from ingestd.errors import CorruptBatch, ErrorCode, IngestdError, KafkaError, is_retriable
@@ -52,10 +52,13 @@ PURPOSE: Final = "fetch"
 
 _FIRST_WAIT: Final = 0.01
 """Seconds. The wait doubles with every empty answer, so that a partition that gets room is not kept waiting long."""
-_EMPTY_ANSWERS_AT_END: Final = 2
-"""So many answers in a row with nothing before the end of a read: its log may have nothing left there."""
+_LAST_DOUBLING: Final = 10
+_LOOK_EVERY: Final = 0.2
+"""Seconds. A partition that had nothing in two looks at full answers is asked for alone."""
+_REST: Final = 2
+"""After a fetch of one partition alone, others have the broker for so many times as long as it took."""
 _EMPTY_ANSWERS_OF_SILENT: Final = 8
-"""So many where the leader does not tell what it has at hand. The waits for them add up to 1.6 s."""
+"""So many, to fetches of a partition alone, are its end if the leader does not tell what it has at hand: over 1 s."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
 _SLOW_ANSWER: Final = 3.0
 """Seconds, longer than a broker may hold an answer back; then its partitions may have another leader already."""
@@ -68,6 +71,11 @@ _PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
 def _passes(error: IngestdError) -> bool:
     """Whether a fetch that failed so may succeed later. No retry mends a version or a framing that we do not share."""
     return is_retriable(error) or (isinstance(error, KafkaError) and error.code in _PASSING)
+
+
+def _wait_alone(empty_answers: int) -> float:
+    """Seconds that the broker may hold back a fetch of one partition alone, after so many that gave nothing."""
+    return _FIRST_WAIT * 2.0 ** min(empty_answers - 1, _LAST_DOUBLING) if empty_answers else 0.0
 
 
 class _Reminder:
@@ -95,6 +103,8 @@ class BrokerConsumer:
     Invariants
         The loop runs only while a partition here is fetchable, and at most one request is under way.
         An answer for a partition that was paused, moved, closed or repositioned meanwhile is dropped.
+        A read ends before its last offset only as `ends.py` says. What is asked for alone, to find that out, takes at
+        most a third of the time.
     """
 
     def __init__(
@@ -108,7 +118,7 @@ class BrokerConsumer:
         share: Callable[[], int],
         refused: Callable[[PartitionConsumer, Refusal], None],
         preferred: Callable[[PartitionConsumer, int], None],
-        emptied: Callable[[PartitionConsumer, bool], None],
+        to_leader: Callable[[PartitionConsumer], None],
     ) -> None:
         self._client = client
         self._node_id = node_id
@@ -117,13 +127,21 @@ class BrokerConsumer:
         self._events = events
         self._refused = refused
         self._preferred = preferred
-        self._emptied = emptied
+        self._to_leader = to_leader
         self._wanted = Wanted(settings.partition_max_bytes, share)
         self._unserved: set[TopicPartition] = set()
         self._untold: set[TopicPartition] = set()
         """Those that came here since the last fetch and must be told of their logs, as this broker has them."""
         self._session = FetchSession()
-        self._left_out = LeftOut(_FIRST_WAIT, settings.fetch_max_wait)
+        self._torn: set[TopicPartition] = set()
+        """Those to ask for alone at once: their part of an answer had no whole batch."""
+        self._left_out: dict[TopicPartition, None] = {}
+        """Those to ask for alone, in this order: they had nothing, and may be at their ends."""
+        self._left_out_from = 0.0
+        """When to ask for the next one of them, on the monotonic clock."""
+        self._stood: dict[TopicPartition, int] = {}
+        """Where those were, at the last look, that had nothing in a full answer."""
+        self._next_look = 0.0
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
         self._under_way = False
@@ -133,15 +151,12 @@ class BrokerConsumer:
         """Fetch this partition from here, from now on."""
         self._wanted.add(consumer, chosen)
         self._unserved.add(consumer.key)
-        # What another broker said of the log is not how far this one has it, and a read's end hangs on that.
+        # Another broker's high watermark does not apply here. A bounded read needs this broker's.
         if consumer.log_end < 0 or consumer.end is not None:
             self._untold.add(consumer.key)
+        consumer.standing.empty_answers = 0
         self._wait = _FIRST_WAIT
         self.wake(consumer)
-
-    def ask_by_itself(self, consumer: PartitionConsumer) -> None:
-        """Fetch nothing but this partition, once."""
-        self._left_out.by_itself(consumer.key)
 
     def remove(self, consumer: PartitionConsumer) -> None:
         """Fetch it no more."""
@@ -149,6 +164,9 @@ class BrokerConsumer:
             self._wanted.remove(consumer.key)
             self._unserved.discard(consumer.key)
             self._untold.discard(consumer.key)
+            self._torn.discard(consumer.key)
+            self._left_out.pop(consumer.key, None)
+            self._stood.pop(consumer.key, None)
 
     def wake(self, consumer: PartitionConsumer) -> None:
         """Whether or what to fetch of this partition may have changed: see to it that the loop runs if it must."""
@@ -217,29 +235,62 @@ class BrokerConsumer:
         if not self._has_work():
             return
         version = connection.versions.pick(Api.fetch, LOWEST, HIGHEST if wanted.by_id else HIGHEST_BY_NAME)
-        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
-        if alone := self._left_out.take(wanted.fetches):
-            answer, size = await self._send(connection, version, outside_session(alone), alone, self._left_out.wait)
-            found = self._take(answer, size, alone, set(), final=len(alone) == 1)
-            self._left_out.answered(empty=not found)
+        began = time.monotonic()
+        if (alone := self._take_alone(began)) is not None:
+            answer = await self._fetch_alone(connection, version, alone)
+            now = time.monotonic()
+            self._left_out_from = now + _REST * (now - began)
         else:
-            asked = wanted.fetches.copy()
-            looked_at = wanted.take_looked_at()
-            if self._session.knows(self._untold):  # for a reader before them, or before they went elsewhere
-                self._session.lost()
-            self._untold.clear()
-            fetch = self._session.next_fetch(asked, looked_at)
-            wait = min(self._wait, settings.fetch_max_wait)
-            answer, size = await self._send(connection, version, fetch, asked, wait)
-            self._session.answered(answer.session_id)
-            final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
-            if self._take(answer, size, asked, looked_at, final=final):
-                self._wait = _FIRST_WAIT
-                self._look_for_left_out(asked)
-            else:
-                self._wait = min(self._wait * 2, settings.fetch_max_wait)
+            answer = await self._fetch_together(connection, version)
         if answer.throttle_ms > 0:  # the broker reads nothing more from us for so long (KIP-219)
             await asyncio.sleep(min(answer.throttle_ms / 1000, settings.request_timeout))
+
+    async def _fetch_together(self, connection: Connection, version: int) -> FetchAnswer:
+        """Fetch everything that is wanted."""
+        wanted = self._wanted
+        asked = wanted.fetches.copy()
+        looked_at = wanted.take_looked_at()
+        if self._session.knows(self._untold):  # for a reader before them, or before they went elsewhere
+            self._session.lost()
+        self._untold.clear()
+        fetch = self._session.next_fetch(asked, looked_at)
+        wait = min(self._wait, self._settings.fetch_max_wait)
+        answer, size = await self._send(connection, version, fetch, asked, wait)
+        self._session.answered(answer.session_id)
+        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+        final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
+        found = self._take(answer, size, asked, looked_at, final=final)
+        self._wait = _FIRST_WAIT if found else min(self._wait * 2, self._settings.fetch_max_wait)
+        if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
+            self._note_left_out(asked, full=found)
+        return answer
+
+    def _take_alone(self, now: float) -> TopicPartition | None:
+        """The next partition to ask for alone."""
+        while waiting := self._torn or (self._left_out if now >= self._left_out_from else ()):
+            key = next(iter(waiting))
+            self._torn.discard(key)
+            self._left_out.pop(key, None)
+            if key in self._wanted.fetches:
+                return key
+        return None
+
+    async def _fetch_alone(self, connection: Connection, version: int, key: TopicPartition) -> FetchAnswer:
+        """Fetch one partition, which leaves what the broker remembers in its session as it is.
+
+        What is on the broker's disks comes at once. So the broker may hold back only what gave nothing before.
+        """
+        asked = {key: self._wanted.fetches[key]}
+        consumer = self._wanted.partitions[key]
+        wait = min(_wait_alone(consumer.standing.empty_answers), self._settings.fetch_max_wait)
+        answer, size = await self._send(connection, version, outside_session(asked), asked, wait)
+        if self._take(answer, size, asked, set(), final=True):
+            # It was only slow to get its turn, and so may the others be.
+            self._left_out.clear()
+            self._next_look = time.monotonic() + _LOOK_EVERY
+        elif answer.throttle_ms == 0 and self._is_short_of_end(consumer, asked):
+            await self._had_nothing(consumer, asked)
+        return answer
 
     async def _send(
         self,
@@ -337,11 +388,7 @@ class BrokerConsumer:
         self._tell(told)
         for consumer, node in sent_away:
             self._preferred(consumer, node)
-        if any(len(part.records) for part in answer.partitions):
-            return True
-        if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
-            self._found_nothing(asked)
-        return False
+        return any(len(part.records) for part in answer.partitions)
 
     def _serve(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
         """The first good answer since they came here: what was wrong with them is over."""
@@ -388,7 +435,7 @@ class BrokerConsumer:
             return
         if fetched.next_offset == consumer.position:
             if not final:
-                self._left_out.by_itself(consumer.key)
+                self._torn.add(consumer.key)
                 return
             size = len(part.records)
             torn = CorruptBatch(f"{consumer.key} at offset {consumer.position}: no batch of it in {size} bytes")
@@ -397,38 +444,54 @@ class BrokerConsumer:
         self._events.fetched(*consumer.key, fetched.size)
         consumer.offer(fetched)
 
-    def _look_for_left_out(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
-        """Others have records, and these, read up to an end that their logs have reached, had none for a while."""
+    # An end that no batch reaches
+
+    def _note_left_out(self, asked: Mapping[TopicPartition, PartitionFetch], *, full: bool) -> None:
+        """Note what to ask for alone: bounded reads that had nothing, though their logs have reached their ends.
+
+        A `full` answer may have had no room for them. So they count only if they had nothing for a while.
+        """
         now = time.monotonic()
-        if self._wanted.bounded and self._left_out.due(now):
-            self._left_out.look(now, [(one.key, one.position) for one in self._short_of_end(asked)])
+        if not self._wanted.bounded or (full and (self._left_out or now < self._next_look)):
+            return
+        self._next_look = now + _LOOK_EVERY
+        before, self._stood = self._stood, {}
+        for key in asked:  # those that wait longest first
+            consumer = self._wanted.partitions.get(key)
+            if consumer is not None and self._is_short_of_end(consumer, asked):
+                self._stood[key] = consumer.position
+                if not full or before.get(key) == consumer.position:
+                    self._left_out[key] = None
 
-    def _found_nothing(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
-        """Nothing is where something should be: compaction took the end of the log, if it stays so."""
-        by_itself = len(asked) == 1
-        for consumer in self._short_of_end(asked):
-            standing = consumer.standing
-            chosen = self._wanted.chosen[consumer.key]
-            epoch = chosen.leader.leader_epoch
-            at_hand = standing.at_hand == (consumer.position, epoch) and not chosen.follower
-            if at_hand and by_itself and consumer.end is not None:
-                consumer.move(consumer.end)
-                continue
-            silent = standing.silent == epoch
-            standing.empty_answers += 1
-            if standing.empty_answers >= (_EMPTY_ANSWERS_OF_SILENT if silent else _EMPTY_ANSWERS_AT_END):
-                standing.empty_answers = 0
-                self._emptied(consumer, by_itself)
+    def _is_short_of_end(self, consumer: PartitionConsumer, asked: Mapping[TopicPartition, PartitionFetch]) -> bool:
+        """Whether it is still where it was asked for, and its log has reached the end that it is read to."""
+        return (
+            consumer.end is not None
+            and consumer.log_end >= consumer.end
+            and self._still_asked(consumer.key, asked) is consumer
+        )
 
-    def _short_of_end(self, asked: Mapping[TopicPartition, PartitionFetch]) -> list[PartitionConsumer]:
-        """Those that were asked for, had nothing, and are read up to an end that their logs have reached."""
-        found = []
-        for key in self._wanted.bounded:
-            consumer = self._still_asked(key, asked)
-            if consumer is None or consumer.end is None:
-                continue
-            if consumer.log_end < consumer.end:  # there may be nothing yet
-                consumer.standing.empty_answers = 0
-            else:
-                found.append(consumer)
-        return found
+    async def _had_nothing(self, consumer: PartitionConsumer, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
+        """A fetch of it alone had nothing: find out if it is at its end. See `ends.py`."""
+        standing = consumer.standing
+        standing.empty_answers += 1
+        chosen = self._wanted.chosen[consumer.key]
+        if chosen.follower:
+            self._to_leader(consumer)
+            return
+        at = consumer.position, chosen.leader.leader_epoch
+        if standing.remote == at:
+            return
+        leader = self._client.broker(self._node_id)
+        try:
+            first = await first_local_offset(leader, consumer.key, chosen.leader.leader_epoch, _SLOW_ANSWER)
+        except IngestdError as error:
+            if self._still_asked(consumer.key, asked) is consumer:
+                self._refused(consumer, Refusal(error))
+            return
+        if consumer.end is None or self._still_asked(consumer.key, asked) is not consumer:
+            return
+        if first is not None and first > consumer.position:
+            standing.remote = at
+        elif first is not None or standing.empty_answers >= _EMPTY_ANSWERS_OF_SILENT:
+            consumer.move(consumer.end)

@@ -1,76 +1,49 @@
-"""Ends: whether what a leader had nothing of is gone, or only not at hand (KIP-405). Asked by ListOffsets.
+"""Ends: from which offset on a leader has everything at hand. An empty answer is the end of a read only from there on.
 
-A read up to an end meets no batch at that end where compaction took them all, so empty answers must stand for it. But a
-leader also answers with nothing, no error and the same watermarks where it reads from remote storage and that takes too
-long (`remote.fetch.max.wait.ms`, KIP-1018), is throttled (KIP-956), or, before Kafka 4.2, serves another such partition
-of the same request. What it has on its own disks comes at once. So its first local offset tells the two apart: from
-there on, nothing means that there is nothing; below it, it means nothing, however often it is said. But from Kafka 4.2
-on, one that reads another partition of the request from remote storage leaves out a batch that is above the limits: so
-the last word is an answer to a fetch of nothing else.
+A read up to an end meets no batch at that end if compaction took the last ones. So an empty answer must stand for it.
+But an empty answer can also mean that a leader is slow. Kafka answers with no records, no error and the same high
+watermark if it reads the partition from remote storage (KIP-405) and that takes longer than
+`remote.fetch.max.wait.ms` (KIP-1018), or is throttled (KIP-956). It may do the same if another partition of the request
+is read from remote storage: before Kafka 4.2 to a partition that would be read from there too, since 4.2 to one whose
+next batch is larger than the limits.
 
-What cannot be known: whether remote storage still has records of an offset, other than by reading them. A read whose
-rest lies there goes on until they come; if none is left (a topic that was compacted before its log went to remote
-storage), it is the reader who must give up, as `SyncConsumer` does after its `patience`. And whether a broker that
-does not tell its first local offset (ListOffsets before version 8, or -1 for an answer) has everything at hand. Apache
-Kafka before 3.5 has; of others that speak its protocol nothing but patience tells: more empty answers, over more than a
-second, each of which may be held back longer than the one before.
+What is on a leader's own disks comes at once if nothing else is asked for. So the rule is: a fetch of the partition
+alone had nothing, and then the leader said that its local log begins at the position or before it.
+
+Two things cannot be known:
+
+- Whether remote storage still has records from an offset on, other than by reading them. A read whose rest lies there
+  goes on until they come. If none is left, its reader must give up, as `SyncConsumer` does after its `patience`.
+- Whether a broker has everything at hand if it does not tell where its local log begins (ListOffsets before version 8,
+  or the answer -1). Apache Kafka before 3.5 has. Others are given time: see `BrokerConsumer`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.leader_checks import LeaderCheck, LeaderChecks
+from ingestd.errors import ErrorCode, KafkaError, UnsupportedVersion
 from ingestd.wire.requests import OffsetAt, list_offsets
 from ingestd.wire.requests.offsets import EARLIEST_LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from ingestd.client.broker import Broker
+    from ingestd.client.metadata import TopicPartition
 
-    from ingestd.client.metadata import PartitionMetadata
-    from ingestd.consumer.partition_consumer import PartitionConsumer
-    from ingestd.wire.requests import Build
-
-__all__ = ["EndCheck", "EndChecks"]
+__all__ = ["first_local_offset"]
 
 
-class EndCheck(LeaderCheck):
-    """A position at which a leader has nothing, although its log goes on.
+async def first_local_offset(leader: Broker, key: TopicPartition, leader_epoch: int, timeout: float) -> int | None:
+    """Where the leader's local log of the partition begins; None if it does not tell. `timeout` in seconds.
 
-    `by_itself`: whether it was asked for nothing else. `at_hand`: whether all that it has from there on is on its
-    disks; None where it does not say.
+    Raises `KafkaError` (not the leader, authorization), `DeadlineExceeded`, `ConnectionLost`.
     """
-
-    __slots__ = ("at_hand", "by_itself")
-
-    def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata, *, by_itself: bool) -> None:
-        super().__init__(consumer, leader)
-        self.by_itself = by_itself
-        self.at_hand: bool | None = None
-
-
-class EndChecks(LeaderChecks[EndCheck]):
-    """Asks leaders from which offset on they have their logs at hand."""
-
-    def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata, *, by_itself: bool) -> None:
-        """Ask the leader that had nothing of it what it has at hand."""
-        self._begin(EndCheck(consumer, leader, by_itself=by_itself))
-
-    def _question(self, checks: Mapping[TopicPartition, EndCheck]) -> Build:
-        return list_offsets(
-            [OffsetAt(*key, EARLIEST_LOCAL, check.leader.leader_epoch) for key, check in checks.items()]
-        )
-
-    def _subject(self, check: EndCheck) -> str:  # noqa: ARG002 - the same for all
-        return "its first local offset"
-
-    def _parts(self, answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
-        return (
-            (TopicPartition(topic.name, part.partition_index), part)
-            for topic in answer.topics
-            for part in topic.partitions
-        )
-
-    def _read(self, check: EndCheck, part: Any) -> None:
-        check.at_hand = None if part.offset < 0 else part.offset <= check.position.offset
+    try:
+        answer = await leader.request(list_offsets([OffsetAt(*key, EARLIEST_LOCAL, leader_epoch)]), timeout)
+    except UnsupportedVersion:
+        return None
+    for part in (part for topic in answer.topics for part in topic.partitions):
+        if part.error_code is not ErrorCode.none:
+            raise KafkaError(part.error_code, f"{key}, its first local offset")
+        return None if part.offset < 0 else int(part.offset)
+    raise KafkaError(ErrorCode.unknown_server_error, f"{key}: the broker left it out of its answer")

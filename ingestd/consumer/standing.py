@@ -32,13 +32,9 @@ class Standing:
         self.refused_by: tuple[int, int] | None = None
         """The leader that did not serve it last, and its epoch."""
         self.empty_answers = 0
-        """Answers in a row that had nothing of it, although its log reached the end that it is read to."""
+        """Answers in a row to fetches of it alone that had nothing, although its log reached the end of the read."""
         self.remote: tuple[int, int] | None = None
-        """A position that is in remote storage, as the leader of that epoch says: empty answers mean nothing there."""
-        self.at_hand: tuple[int, int] | None = None
-        """A position from which on all that there is is on the leader's own disks, as the leader of that epoch says."""
-        self.silent: int | None = None
-        """The epoch of a leader that does not tell what lies in remote storage: it is asked for longer."""
+        """A position in remote storage, and the epoch of the leader that said so. Empty answers mean nothing there."""
         self._leader_only_until = 0.0
 
     @property

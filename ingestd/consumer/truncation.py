@@ -2,56 +2,110 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from ingestd.client.metadata import TopicPartition
-from ingestd.consumer.leader_checks import LeaderCheck, LeaderChecks
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, UnsupportedVersion
 from ingestd.wire.requests.offsets import EpochEndOf, offsets_for_leader_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
+    from ingestd.client.client import Client
     from ingestd.client.metadata import PartitionMetadata
     from ingestd.consumer.partition_consumer import PartitionConsumer
-    from ingestd.wire.requests import Build
+    from ingestd.tasks import TaskOwner
 
 __all__ = ["TruncationCheck", "TruncationChecks"]
 
+_REQUEST_TIMEOUT: Final = 10.0
+"""Seconds; a leader that hangs is then asked again, or its successor."""
 
-class TruncationCheck(LeaderCheck):
-    """A position, asked about at a leader. `diverged_at` is the answer; None: the log is the same.
+
+class TruncationCheck:
+    """A position that a partition's leader is asked about. `diverged_at` is the answer; None: the log is the same.
 
     It stays None with a broker before Kafka 2.1, which knows no such question: nothing can be said against it.
     """
 
-    __slots__ = ("diverged_at",)
+    __slots__ = ("consumer", "diverged_at", "leader", "position")
 
     def __init__(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
-        super().__init__(consumer, leader)
+        self.consumer = consumer
+        self.leader = leader
+        self.position = consumer.fetch_position
         self.diverged_at: int | None = None
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the reader went elsewhere meanwhile, so that the answer says nothing of where it is now."""
+        return not self.consumer.live or self.consumer.fetch_position != self.position
 
-class TruncationChecks(LeaderChecks[TruncationCheck]):
-    """Asks leaders where the epoch of a position ends in their logs."""
+
+class TruncationChecks:
+    """Asks each leader where epochs of positions end in its logs: one request for all that came to it together.
+
+    Each check ends in one call of `done`, with None or with the error that left it without an answer, unless another
+    one about its partition has taken its place.
+    """
+
+    def __init__(
+        self, client: Client, tasks: TaskOwner, *, done: Callable[[TruncationCheck, IngestdError | None], None]
+    ) -> None:
+        self._client = client
+        self._tasks = tasks
+        self._done = done
+        self._waiting: dict[int, list[TruncationCheck]] = {}
+        self._under_way: dict[TopicPartition, TruncationCheck] = {}
 
     def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
         """Check a partition's position, unless the same question is being asked already."""
         asked = self._under_way.get(consumer.key)
-        if asked is None or asked.leader != leader or asked.outdated:
-            self._begin(TruncationCheck(consumer, leader))
+        if asked is not None and asked.leader == leader and not asked.outdated:
+            return
+        check = self._under_way[consumer.key] = TruncationCheck(consumer, leader)
+        waiting = self._waiting.setdefault(leader.leader, [])
+        waiting.append(check)
+        if len(waiting) == 1:
+            self._tasks.start(self._ask_leader(leader.leader), f"broker {leader.leader} is asked about its logs")
 
-    def _question(self, checks: Mapping[TopicPartition, TruncationCheck]) -> Build:
-        return offsets_for_leader_epochs(
+    async def _ask_leader(self, node_id: int) -> None:
+        await asyncio.sleep(0)
+        checks = {check.consumer.key: check for check in self._waiting.pop(node_id)}
+        errors: dict[TopicPartition, IngestdError] = {}
+        try:
+            errors = await self._answers(node_id, checks)
+        except UnsupportedVersion:
+            pass  # it knows no such question
+        except IngestdError as error:
+            errors = dict.fromkeys(checks, error)
+        for key, check in checks.items():
+            if self._under_way.get(key) is check:
+                del self._under_way[key]
+                self._done(check, errors.get(key))
+
+    async def _answers(
+        self, node_id: int, checks: Mapping[TopicPartition, TruncationCheck]
+    ) -> dict[TopicPartition, IngestdError]:
+        """Fill in what the leader says of each; the errors of those of which it says nothing."""
+        question = offsets_for_leader_epochs(
             [EpochEndOf(*key, check.position.leader_epoch, check.leader.leader_epoch) for key, check in checks.items()]
         )
-
-    def _subject(self, check: TruncationCheck) -> str:
-        return f"epoch {check.position.leader_epoch}"
-
-    def _parts(self, answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
-        return (
-            (TopicPartition(topic.topic, part.partition), part) for topic in answer.topics for part in topic.partitions
-        )
-
-    def _read(self, check: TruncationCheck, part: Any) -> None:
-        check.diverged_at = check.position.diverges_at(part.leader_epoch, part.end_offset)
+        answer = await self._client.broker(node_id).request(question, _REQUEST_TIMEOUT)
+        errors: dict[TopicPartition, IngestdError] = {
+            key: KafkaError(ErrorCode.unknown_server_error, f"{key}: broker {node_id} left it out of its answer")
+            for key in checks
+        }
+        for topic in answer.topics:
+            for part in topic.partitions:
+                key = TopicPartition(topic.topic, part.partition)
+                check = checks.get(key)
+                if check is None:
+                    continue
+                if part.error_code is ErrorCode.none:
+                    check.diverged_at = check.position.diverges_at(part.leader_epoch, part.end_offset)
+                    del errors[key]
+                else:
+                    errors[key] = KafkaError(part.error_code, f"{key}, epoch {check.position.leader_epoch}")
+        return errors

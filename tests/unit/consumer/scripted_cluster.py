@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ingestd.wire.requests import Build
 
+OUTSIDE_SESSION = (0, -1)
 TOPIC_ID = UUID(int=77)
 OTHER_TOPIC_ID = UUID(int=78)
 NODES = {number: Node(number, f"node-{number}", 9092) for number in (1, 2)}
@@ -135,7 +136,7 @@ class _Connection:
         assert (api, version) == (Api.fetch, 17)
         assert timeout > 0
         asked = Asked(self._node_id, b"".join(body))
-        if asked.session[1] == -1:  # the session is given back
+        if asked.session[0] and asked.session[1] == -1:  # the session is given back
             self.given_back.append(asked.session[0])
             asked.answer(session_id=0)
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_cluster import Asked, Cluster, part
+from scripted_cluster import OUTSIDE_SESSION, Asked, Cluster, part
 from simulated_clock import simulate
 
 from ingestd.errors import ErrorCode
@@ -26,7 +26,6 @@ PER_BATCH = 4
 END = 24
 BUSY = 3
 """The partition that is read for ever and has a new batch for each fetch, where it has any."""
-OUTSIDE_SESSION = (0, -1)
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,7 @@ class Broker:
         self._logs = found
         self._busy = busy
         self._cached: dict[int, int] = {}
-        broker = self.cluster._brokers[1]
-        broker.request = self._first_local_offsets  # type: ignore[method-assign]
-        self._in_session = broker.link.send
-        broker.link.send = self._send  # type: ignore[method-assign]
+        self.cluster._brokers[1].request = self._first_local_offsets  # type: ignore[method-assign]
 
     def answer(self, asked: Asked, how: Answer) -> None:
         if asked.session == OUTSIDE_SESSION:
@@ -109,13 +105,6 @@ class Broker:
         if how.slow_storage and offset < log.first_local:
             return []
         return [base for base in log.bases if base + PER_BATCH > offset]
-
-    def _send(self, api: int, version: int, body: Sequence[bytes], *, timeout: float) -> asyncio.Future[memoryview]:
-        asked = Asked(1, b"".join(body))
-        if asked.session != OUTSIDE_SESSION:
-            return self._in_session(api, version, body, timeout=timeout)
-        self.cluster._asked.put_nowait(asked)
-        return asked.future
 
     async def _first_local_offsets(self, build: Build, timeout: float) -> Any:
         assert timeout > 0
