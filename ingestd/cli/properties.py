@@ -254,10 +254,6 @@ def _level(value: str) -> int | None:
     return None if value == "-1" else int(value)
 
 
-def _acks(value: str) -> int:
-    return -1 if value == "all" else int(value)
-
-
 def _extensions(value: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in value.split(",")]
     if not all(name and equals for name, equals, _ in pairs):
@@ -312,7 +308,7 @@ _KNOWN: Final[Mapping[str, _Property]] = {
     "sasl.oauthbearer.scope": _Property("sasl", "scope", _text, "a scope"),
     "sasl.oauthbearer.extensions": _Property("sasl", "extensions", _extensions, "NAME=VALUE[,NAME=VALUE…]"),
     "https.ca.location": _Property("sasl", "token_ca_file", _path, _FILE),
-    "acks": _Property("producer", "acks", _acks, "all, -1, 1 or 0"),
+    "acks": _Property("producer", "acks", _text, "all, -1, 1 or 0"),
     "linger.ms": _Property("producer", "linger", _seconds, _MILLISECONDS),
     "compression.type": _one_of("producer", "codec", {codec.name: codec.name for codec in Codec}),
     "compression.level": _Property("producer", "level", _level, "a whole number; -1: the codec's default"),

@@ -170,7 +170,7 @@ class ProducerSettings:
 
 def _acks(text: str) -> int:
     if text not in ("all", "-1", "0", "1"):
-        raise ConfigurationError(f'{text!r}; expected "all", 1 or 0')
+        raise ConfigurationError(f'{text!r}; expected "all", -1, 1 or 0')
     return ACKS_ALL if text == "all" else int(text)
 
 

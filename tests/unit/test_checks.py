@@ -59,7 +59,7 @@ async def _token() -> str:
         (ProducerSettings, {"compression": "zstd:x"}, "compression 'zstd:x': expected a level behind the colon"),
         (ProducerSettings, {"compression": "zstd:99"}, "compression: zstd level 99: expected -7 to 22"),
         (ProducerSettings, {"compression": 3}, "compression: 3; expected a Compression"),
-        (ProducerSettings, {"acks": "some"}, "acks: 'some'; expected \"all\", 1 or 0"),
+        (ProducerSettings, {"acks": "some"}, "acks: 'some'; expected \"all\", -1, 1 or 0"),
         (ProducerSettings, {"acks": 2}, "acks: 2; expected -1"),
         (ProducerSettings, {"acks": True}, "acks: True; expected a whole number"),
         (ProducerSettings, {"batch_bytes": 1.5}, "batch_bytes: 1.5; expected a whole number"),

@@ -91,8 +91,8 @@ def test_settings_of_consumers_and_of_others_beside_them() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["acks=2"], "-X acks: 2; expected -1 (all), 1 or 0"),
-        (["acks=some"], "-X acks=some: expected all, -1, 1 or 0"),
+        (["acks=2"], "-X acks: '2'; expected \"all\", -1, 1 or 0"),
+        (["acks=some"], "-X acks: 'some'; expected \"all\", -1, 1 or 0"),
         (["linger.ms=-1"], "-X linger.ms=-1: expected milliseconds"),
         (["linger.ms=nan"], "-X linger.ms=nan: expected milliseconds"),
         (["linger.ms=soon"], "-X linger.ms=soon: expected milliseconds"),
