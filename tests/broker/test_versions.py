@@ -12,6 +12,7 @@ import pytest
 from embedded.batches import batch_of
 from embedded.raw import RawClient
 
+from ingestd.broker.api.api_versions import VERSIONS as API_VERSIONS_VERSIONS
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.api.init_producer_id import VERSIONS as INIT_PRODUCER_ID_VERSIONS
 from ingestd.errors import ErrorCode
@@ -96,7 +97,7 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
 VERSIONS = [
     (Api(key), version)
     for key, handler in HANDLERS.items()
-    for version in (range(5) if key == Api.api_versions else handler.versions)
+    for version in (API_VERSIONS_VERSIONS if key == Api.api_versions else handler.versions)
     if key != Api.produce
 ]
 

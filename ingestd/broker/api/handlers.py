@@ -43,44 +43,26 @@ class Handler:
         return version in self.versions
 
 
-_RANGES: Final = {
-    module.API: module.VERSIONS
-    for module in (
-        produce,
-        fetch,
-        list_offsets,
-        metadata,
-        find_coordinator,
-        api_versions,
-        create_topics,
-        delete_topics,
-        delete_records,
-        init_producer_id,
-        offset_for_leader_epoch,
-        describe_configs,
-        create_partitions,
-        describe_cluster,
-    )
-}
+_OTHERS: Final = (
+    produce,
+    fetch,
+    list_offsets,
+    metadata,
+    find_coordinator,
+    create_topics,
+    delete_topics,
+    delete_records,
+    init_producer_id,
+    offset_for_leader_epoch,
+    describe_configs,
+    create_partitions,
+    describe_cluster,
+)
+"""All APIs but ApiVersions, which tells what there is."""
+
+_VERSIONS: Final = {module.API: module.VERSIONS for module in (api_versions, *_OTHERS)}
 
 HANDLERS: Final[Mapping[int, Handler]] = {
-    **{
-        module.API: Handler(module.VERSIONS, module.handle)
-        for module in (
-            produce,
-            fetch,
-            list_offsets,
-            metadata,
-            find_coordinator,
-            create_topics,
-            delete_topics,
-            delete_records,
-            init_producer_id,
-            offset_for_leader_epoch,
-            describe_configs,
-            create_partitions,
-            describe_cluster,
-        )
-    },
-    api_versions.API: Handler(range(1 << 15), api_versions.ApiVersionsHandler(_RANGES)),
+    **{module.API: Handler(module.VERSIONS, module.handle) for module in _OTHERS},
+    api_versions.API: Handler(range(1 << 15), api_versions.ApiVersionsHandler(_VERSIONS)),
 }
