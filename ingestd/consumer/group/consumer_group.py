@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -91,9 +92,10 @@ class ConsumerGroup:
         events: GroupEvents | None = None,
         consumer_events: ConsumerEvents | None = None,
     ) -> None:
-        """Joins with the first `consume` or `subscribe`. `events` hears of rebalances and commits, for metrics.
+        """Joins with the first `consume` or `subscribe`. Dropped unclosed after that, it says so (ResourceWarning).
 
-        `consumer_events` hears of fetches. Raises `ConfigurationError`.
+        For metrics: `events` hears of rebalances and commits, `consumer_events` of fetches. Raises
+        `ConfigurationError`.
         """
         require_client(client)
         if not is_text(group_id):
@@ -208,6 +210,15 @@ class ConsumerGroup:
             if session is not None:
                 await session.cut_short()
             await self._consumer.close(max(0.1, deadline.remaining))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._member is not None:
+            warnings.warn(
+                f"unclosed consumer group {self._group_id!r}: it neither committed at its end nor left",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import re
@@ -658,6 +659,25 @@ async def test_a_subscription_that_is_refused_leaves_no_member_behind_that_never
         with pytest.raises(IngestdError, match="ConsumerGroupHeartbeat"):
             await group.consume(["t"], Handler())
     await group.close()
+
+
+def test_a_member_that_is_dropped_unclosed_is_warned_of(groups: Groups, consumer: Consumer) -> None:
+    async def forget() -> None:
+        member = Joined(Client(["one:1"], FAST), SETTINGS)
+        member.consume()
+        await member.claimed(4)
+
+    asyncio.run(forget())
+    with pytest.warns(ResourceWarning, match="unclosed consumer group 'g'"):
+        gc.collect()
+
+
+def test_a_group_that_never_joined_has_nothing_to_close(groups: Groups, consumer: Consumer) -> None:
+    async def forget() -> None:
+        ConsumerGroup(Client(["one:1"], FAST), "g", SETTINGS)
+
+    asyncio.run(forget())
+    gc.collect()
 
 
 async def test_what_cleanup_raises_while_consuming_is_cancelled_is_logged(
