@@ -18,6 +18,7 @@ from ingestd.errors import (
     ErrorCode,
     IngestdError,
     KafkaError,
+    UnsupportedVersion,
 )
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
@@ -82,7 +83,7 @@ class RefreshedMetadata:
         self._last_round = float("-inf")
         self._backoff = settings.retry_backoff()
         self._pause = 0.0
-        self._failure: AuthenticationFailed | ConfigurationError | None = None
+        self._failure: AuthenticationFailed | ConfigurationError | UnsupportedVersion | None = None
         self._last_error: IngestdError | None = None
         self._asked: dict[asyncio.Task[Any], Broker] = {}
         """Whom the request in flight went to, without those that failed."""
@@ -96,7 +97,10 @@ class RefreshedMetadata:
 
     @property
     def failure(self) -> IngestdError | None:
-        """That the client is closed, can not be used as it is set up, or was refused when it last asked; else None."""
+        """The client is closed, cannot be used as it is set up, or was refused when it last asked. None: none of these.
+
+        A broker refuses it (authentication), or speaks no version of Metadata that the client does.
+        """
         return Closed("the client is closed") if self._closed else self._failure
 
     @property
@@ -145,9 +149,9 @@ class RefreshedMetadata:
         """Refresh (None: every topic known) and return the new snapshot; `create` as with `MetadataSource.wanted`.
 
         Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
-        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time; `AuthenticationFailed`,
-        and `ConfigurationError` for a file or secret that can not be read, as soon as none answered because of that;
-        `Closed`, `WrongLoop`.
+        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time. Raises these as soon as
+        no broker answered because of them: `AuthenticationFailed`, `UnsupportedVersion`, and `ConfigurationError` for a
+        file or secret that cannot be read. Raises `Closed`, `WrongLoop`.
         """
         deadline = Deadline.after(timeout)
         if topics is not None:
@@ -255,7 +259,7 @@ class RefreshedMetadata:
                 news = read_metadata(await self._answer(names, create=create))
                 self._brokers.replace(news)
                 self._snapshot.replace(merge(self.snapshot, news))
-        except (ConnectionLost, AuthenticationFailed, ConfigurationError) as error:
+        except (ConnectionLost, AuthenticationFailed, ConfigurationError, UnsupportedVersion) as error:
             self._failure = None if isinstance(error, ConnectionLost) else error
             self._last_error = error
             self._pause = self._backoff.next_delay()
@@ -293,8 +297,8 @@ class RefreshedMetadata:
     async def _answer(self, names: list[str], *, create: bool) -> Any:
         """The answer of the first broker that gives one.
 
-        When none does, raises `AuthenticationFailed` or `ConfigurationError` if that is why any of them did not, else
-        `ConnectionLost`.
+        When none does: raises `AuthenticationFailed`, `ConfigurationError` or `UnsupportedVersion` if one failed so,
+        else `ConnectionLost`.
         """
         failures: dict[str, IngestdError] = {}
         build = requests.metadata(names, allow_auto_topic_creation=create)
@@ -366,4 +370,6 @@ def _nobody_answered(failures: Collection[IngestdError]) -> IngestdError:
         return AuthenticationFailed(reasons)
     if any(isinstance(error, ConfigurationError) for error in failures):
         return ConfigurationError("; ".join(dict.fromkeys(map(str, failures))))
+    if any(isinstance(error, UnsupportedVersion) for error in failures):
+        return UnsupportedVersion(reasons)
     return ConnectionLost(f"no broker answered: {reasons}")

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from ingestd.client.client import Client
-from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import (
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    ErrorCode,
+    IngestdError,
+    KafkaError,
+    UnsupportedVersion,
+)
+from ingestd.wire.apis import Api
 
 
 async def test_nothing_is_asked_before_something_is_wanted(cluster: Any, settings: Any) -> None:
@@ -66,6 +75,22 @@ async def test_no_answer_at_all_ends_at_the_deadline_with_the_reasons(cluster: A
         with pytest.raises(DeadlineExceeded, match=r"a:1: refused.*|b:2: refused"):
             await client.metadata.refresh(["t"], 0.05)
     assert len(cluster.connects) > 2
+
+
+async def test_brokers_that_speak_no_version_of_metadata_that_we_do_are_an_error_at_once(
+    cluster: Any, settings: Any
+) -> None:
+    cluster.ranges[Api.metadata] = (90, 99)
+    cluster.down = {"b:2"}
+    async with Client(["a:1", "b:2"], settings()) as client:
+        with pytest.raises(UnsupportedVersion, match="metadata: this broker speaks versions 90 to 99"):
+            await client.metadata.refresh(["t"], 5)
+        connects = len(cluster.connects)
+        assert connects == 2
+        assert isinstance(client.metadata.failure, UnsupportedVersion)
+        cluster.ranges[Api.metadata] = (0, 9)  # the cluster is upgraded
+        await client.metadata.refresh(["t"], 5)
+        assert client.metadata.failure is None
 
 
 async def test_concurrent_refreshes_share_one_request(cluster: Any, settings: Any) -> None:
