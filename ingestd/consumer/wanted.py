@@ -38,7 +38,8 @@ class Wanted:
         self._partition_max_bytes = partition_max_bytes
         self._share = share
         self._share_before = share()
-        self._changed: set[TopicPartition] = set()
+        self._changed: dict[TopicPartition, None] = {}
+        """Those whose wants may have changed, in order, so that who came first is asked for first."""
         self._looked_at: set[TopicPartition] = set()
         self._without_id: set[TopicPartition] = set()
 
@@ -54,7 +55,7 @@ class Wanted:
         self.chosen[key] = chosen
         if consumer.end is not None:
             self.bounded.add(key)
-        self._changed.add(key)
+        self._changed[key] = None
 
     def remove(self, key: TopicPartition) -> None:
         """A partition is fetched here no more."""
@@ -63,19 +64,19 @@ class Wanted:
         self.fetches.pop(key, None)
         self.bounded.discard(key)
         self._without_id.discard(key)
-        self._changed.discard(key)
+        self._changed.pop(key, None)
         self._looked_at.add(key)
 
     def changed(self, key: TopicPartition) -> None:
         """Whether or what to fetch of this partition may be another than before."""
-        self._changed.add(key)
+        self._changed[key] = None
 
     def update(self) -> None:
         """Bring `fetches` up to what is wanted now."""
         share = self._share()
         if share != self._share_before:
             self._share_before = share
-            self._changed.update(self.partitions)
+            self._changed |= dict.fromkeys(self.partitions)
         for key in self._changed:
             consumer = self.partitions.get(key)
             if consumer is None:

@@ -12,6 +12,7 @@ from simulated_clock import SimulatedClockLoop
 from ingestd.consumer.settings import Isolation, OutOfRange
 from ingestd.consumer.sync import SyncPartition
 from ingestd.errors import DeadlineExceeded, ErrorCode
+from ingestd.tasks import end_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -30,6 +31,7 @@ class Blocking:
         self.loop = loop
         self.cluster: Cluster
         self.consumer: Consumer
+        self.answering: asyncio.Task[None] | None = None
 
     def open(self, start: int, end: End = None, **settings: Any) -> SyncPartition:
         async def opened() -> SyncPartition:
@@ -52,6 +54,12 @@ class Blocking:
 
         self.loop.run_until_complete(answered())
 
+    async def close(self) -> None:
+        """Close the consumer, and end what would answer it."""
+        await self.consumer.close()
+        if self.answering is not None:
+            await end_task(self.answering)
+
     def after(self, seconds: float, *parts: Any) -> None:
         """Answer the next fetch so many seconds after it came, and those that follow it likewise."""
 
@@ -68,7 +76,7 @@ class Blocking:
 def blocking(simulated_loop: asyncio.AbstractEventLoop) -> Iterator[Blocking]:
     blocking = Blocking(simulated_loop)
     yield blocking
-    simulated_loop.run_until_complete(blocking.consumer.close())
+    simulated_loop.run_until_complete(blocking.close())
 
 
 @pytest.fixture
