@@ -43,6 +43,7 @@ __all__ = [
     "StatisticsReported",
     "Unacknowledged",
     "Wire",
+    "Withdrawn",
 ]
 
 _LENGTH = struct.Struct("=I")
@@ -93,10 +94,14 @@ class Conclude:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Close these sources of a route. What was read of them and is not acknowledged counts as not read."""
+    """Close these sources of a route. What was read of them and is not with the producer counts as not read.
+
+    With a `ticket` the worker answers `Withdrawn` once nothing of them is with the producer any more.
+    """
 
     route: str
     sources: Sequence[str]
+    ticket: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,13 @@ class SourceTroubled:
     source: str
     generation: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The sources of a `Revoke` are closed, and nothing of them is sent any more. Their positions were reported."""
+
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,12 @@ class Finding:
         *,
         once: bool,
         client: Callable[[str], Client],
+        host: str,
     ) -> None:
-        """`client` gives the supervisor's client of a cluster, by name, once the clusters are started."""
+        """`client` gives the supervisor's client of a cluster, by name, once the clusters are started.
+
+        `host` is the daemon's name among those of other hosts.
+        """
         self._routes = routes
         self._positions = positions
         self._checkpoint = checkpoint
@@ -59,6 +63,7 @@ class Finding:
         self._news = news
         self._once = once
         self._client = client
+        self._host = host
         self._intakes: dict[str, Intake] = {}
         self._scanned: set[str] = set()
         self._done = asyncio.Event()
@@ -74,7 +79,7 @@ class Finding:
         for route in self._routes:
             known = stored.get(route.name)
             rows = None if known is None else known.positions
-            surroundings = Surroundings(self._once, tuple(finders), self._client)
+            surroundings = Surroundings(self._once, tuple(finders), self._client, self._host)
             with self._positions.naming(route.name):
                 finder = await asyncio.to_thread(route.finder, rows, surroundings)
             if finder.keeper is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+import itertools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingestd.daemon.control import Assign, Conclude, Revoke
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ingestd.daemon.checkpoint import Checkpoint
     from ingestd.daemon.shards import Shard, Shards
@@ -24,6 +24,13 @@ TOLD_AT_ONCE: Final = 200
 """Most sources that owners are told of in one turn of the loop. This many are pickled in a few milliseconds."""
 
 
+class _Withdrawal(NamedTuple):
+    """An owner's answer that is waited for."""
+
+    slot: int
+    done: asyncio.Future[None]
+
+
 class Handover:
     """Gives sources their owners, and tells the owners. Owned by the supervisor.
 
@@ -33,8 +40,8 @@ class Handover:
         Of a dropped route nothing is stored, and nobody is told.
     """
 
-    def __init__(self, shards: Shards, checkpoint: Checkpoint, tell: Callable[[int, Any], None]) -> None:
-        """`tell(slot, message)` reaches a slot's worker, or nobody while the slot has no process."""
+    def __init__(self, shards: Shards, checkpoint: Checkpoint, tell: Callable[[int, Any], bool]) -> None:
+        """`tell(slot, message)` reaches a slot's worker, or nobody while the slot has no process: it says which."""
         self._shards = shards
         self._checkpoint = checkpoint
         self._tell = tell
@@ -45,6 +52,8 @@ class Handover:
         """The same for sources that an owner has, and that it must conclude."""
         self._assignable: dict[tuple[str, str], None] = {}
         """Sources to assign to their owners now."""
+        self._withdrawals: dict[int, _Withdrawal] = {}
+        self._tickets = itertools.count(1)
         self._waiting = False
         self._done = asyncio.Event()
         self._done.set()
@@ -102,6 +111,40 @@ class Handover:
         for slot, sources in revoked.items():
             self._tell(slot, Revoke(route, sources))
 
+    async def withdraw(self, route: str, sources: Collection[str]) -> None:
+        """Take sources from their owners. Returns when nothing of them is sent any more, and their positions are known.
+
+        A dead owner sends nothing. One that hangs is killed sooner or later.
+        """
+        owners: dict[int, list[str]] = {}
+        for source in sources:
+            shard = self._shards.withdraw(route, source)
+            if shard is not None:
+                owners.setdefault(shard.slot, []).append(source)
+        for slot, names in owners.items():
+            ticket = next(self._tickets)
+            answer = self._withdrawals[ticket] = _Withdrawal(slot, asyncio.get_running_loop().create_future())
+            if not self._tell(slot, Revoke(route, names, ticket)):
+                answer.done.set_result(None)
+            try:
+                await answer.done
+            finally:
+                del self._withdrawals[ticket]
+        for source in sources:
+            self._shards.forget(route, source)
+
+    def withdrawn(self, ticket: int) -> None:
+        """An owner has answered."""
+        waiting = self._withdrawals.get(ticket)
+        if waiting is not None and not waiting.done.done():
+            waiting.done.set_result(None)
+
+    def worker_died(self, slot: int) -> None:
+        """The worker of a slot is gone, and sends nothing more."""
+        for ticket, waiting in self._withdrawals.items():
+            if waiting.slot == slot:
+                self.withdrawn(ticket)
+
     async def done(self) -> None:
         """Wait until everything that was said is stored, or could not be, and the owners are told."""
         await self._done.wait()
@@ -141,7 +184,7 @@ class Handover:
 
     def _tell_assigned(self) -> None:
         assigned: dict[int, list[Assignment]] = {}
-        for name in list(islice(self._assignable, TOLD_AT_ONCE)):
+        for name in list(itertools.islice(self._assignable, TOLD_AT_ONCE)):
             del self._assignable[name]
             shard = self._shards.get(*name)
             if shard is not None:

@@ -14,7 +14,7 @@ from ingestd.daemon.status import NotTaken
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ingestd.daemon.handover import Handover
     from ingestd.daemon.positions import PositionStore, StoredRoute
@@ -129,6 +129,10 @@ class Intake:
     def conclude(self, source: str) -> None:
         """See `Sources`."""
         self._handover.conclude(self.route.name, source)
+
+    async def withdraw(self, sources: Collection[str]) -> None:
+        """See `Sources`."""
+        await self._handover.withdraw(self.route.name, sources)
 
     def store(self, stored: StoredPosition) -> None:
         """See `Sources`."""

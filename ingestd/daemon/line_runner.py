@@ -20,7 +20,7 @@ from ingestd.errors import IngestdError
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ingestd.client.metadata import MetadataSource
     from ingestd.daemon.arena import Arena
@@ -180,6 +180,10 @@ class LineRunner:
         """Close a source. What of it is not with the producer yet counts as not read, and is not sent."""
         self._give_up(source)
 
+    def holds(self, sources: Collection[str]) -> bool:
+        """See `Runner`."""
+        return any(held.assignment.found.source in sources for held in self._given_up)
+
     def conclude(self, source: str) -> None:
         """Nothing more is expected of a source. If it is not open yet, it is opened as concluded."""
         held = self._sources.get(source)
@@ -240,8 +244,7 @@ class LineRunner:
         given_up, self._given_up = self._given_up, []
         for held in given_up:
             self._close_source(held)
-        if self._draining:
-            self._news.settled()
+        self._news.settled()
 
     # When to read.
 

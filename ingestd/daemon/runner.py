@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.daemon.arena import Arena
     from ingestd.daemon.control import Moved, Unacknowledged
@@ -38,7 +38,7 @@ class RunnerNews(Protocol):
         ...
 
     def settled(self) -> None:
-        """While draining: something more is acknowledged, or given up."""
+        """Something more is acknowledged, while draining; or nothing of a revoked source is with the producer now."""
         ...
 
 
@@ -80,6 +80,10 @@ class Runner(Protocol):
 
     def kick(self) -> None:
         """Go on where it stopped because pages or metadata were missing."""
+        ...
+
+    def holds(self, sources: Collection[str]) -> bool:
+        """Whether anything of these sources, which were revoked, is with the producer still."""
         ...
 
     @property

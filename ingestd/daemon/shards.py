@@ -55,7 +55,7 @@ class Shards:
         self._owned = [0] * slots
         self._shards: dict[tuple[str, str], Shard] = {}
         self._dropped: dict[tuple[str, str], Shard] = {}
-        """Sources of dropped routes. What their owners had sent is still acknowledged."""
+        """Sources of dropped routes, and withdrawn ones. What their owners had sent is still acknowledged."""
         self._groups: dict[tuple[str, str], _Group] = {}
         self._generation = 0
 
@@ -131,6 +131,18 @@ class Shards:
             if not group.sources:
                 del self._groups[route, shard.found.group]
         return shard
+
+    def withdraw(self, route: str, source: str) -> Shard | None:
+        """Remove a source that is read elsewhere from now on. Its owner may still report positions until `forget`."""
+        shard = self._shards.get((route, source))
+        if shard is not None:
+            self.end(route, source, shard.generation)
+            self._dropped[route, source] = shard
+        return shard
+
+    def forget(self, route: str, source: str) -> None:
+        """Take no more positions of a source that was withdrawn."""
+        self._dropped.pop((route, source), None)
 
     def drop_route(self, route: str) -> list[Shard]:
         """Remove all sources of a route."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.daemon.runner import Runner, Workplace
@@ -288,6 +288,13 @@ class Sources(Protocol):
         """Nothing more is expected of a source that appeared (see `Source.conclude`). No effect if it has ended."""
         ...
 
+    async def withdraw(self, sources: Collection[str]) -> None:
+        """Read these no longer: another host does. They may appear again.
+
+        Returns when nothing of them is sent any more, and the keeper has their last positions.
+        """
+        ...
+
     def store(self, stored: StoredPosition) -> None:
         """Store this for a source that is not read, or no longer read."""
         ...
@@ -336,11 +343,13 @@ class Surroundings:
     once: whether the run has an end.
     others: the finders of the routes before this one in the configuration.
     client: the supervisor's client of a cluster, by name. Raises `IngestdError` until `Finder.scan` is called.
+    host: the daemon's name among those of other hosts, the same at each start.
     """
 
     once: bool
     others: Sequence[Finder]
     client: Callable[[str], Client]
+    host: str
 
 
 class Finder(Protocol):

@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import time
+import uuid
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,7 @@ from ingestd.daemon.control import (
     SourceTroubled,
     StatisticsReported,
     Unacknowledged,
+    Withdrawn,
 )
 from ingestd.daemon.finding import Finding
 from ingestd.daemon.handover import Handover
@@ -167,6 +169,7 @@ class Supervisor:
             self,
             once=once,
             client=lambda cluster: self._clusters[cluster].opened,
+            host=_host_id(state),
         )
 
     def _sessions(self) -> dict[str, ClusterSession]:
@@ -429,6 +432,7 @@ class Supervisor:
 
     def _worker_died(self, slot: int) -> None:
         self.totals.worker_ended(slot)
+        self._handover.worker_died(slot)
         self._shards.renew(slot)
 
     def _push(self, pushed: MetadataPushed) -> None:
@@ -450,6 +454,8 @@ class Supervisor:
                 self._source_troubled(message)
             case RouteFailed(route, reason):
                 self._route_failed(route, reason)
+            case Withdrawn(ticket):
+                self._handover.withdrawn(ticket)
             case Drained():
                 self._workers.drained(slot, message)
             case _:
@@ -560,6 +566,19 @@ def _collecting_nothing() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+def _host_id(state: Path) -> str:
+    """This daemon's name among those of other hosts: made at its first start, and kept with its state."""
+    file = state / "host"
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        fresh = state / ".host.new"
+        fresh.touch(mode=0o600)
+        fresh.write_text(f"{uuid.uuid4().hex}\n")
+        fresh.rename(file)
+        return file.read_text().strip()
 
 
 def _lock(state: Path) -> int:

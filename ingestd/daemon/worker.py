@@ -35,6 +35,7 @@ from ingestd.daemon.control import (
     SourceTroubled,
     StatisticsReported,
     Wire,
+    Withdrawn,
 )
 from ingestd.daemon.encode import EncodeStage
 from ingestd.daemon.runner import Workplace
@@ -47,6 +48,8 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingestd.daemon.runner import Runner
     from ingestd.daemon.source import Assignment, End, Route
 
@@ -114,10 +117,8 @@ class Worker:
             case Conclude(route, sources):
                 for source in sources:
                     self._runners[route].conclude(source)
-            case Revoke(route, sources):
-                for source in sources:
-                    self._runners[route].revoke(source)
-                self._settled.set()
+            case Revoke():
+                self._revoke(message)
             case MetadataPushed():
                 self._pushed(message)
             case IdentityGranted(ticket, producer_id, epoch):
@@ -128,6 +129,21 @@ class Worker:
                 self._tasks.start(self._drain(seconds), "drain")
             case _:
                 raise AssertionError(f"not a message for a worker: {message!r}")
+
+    def _revoke(self, revoke: Revoke) -> None:
+        for source in revoke.sources:
+            self._runners[revoke.route].revoke(source)
+        self._settled.set()
+        if revoke.ticket is not None:
+            withdrawal = self._withdraw(revoke.route, revoke.sources, revoke.ticket)
+            self._tasks.start(withdrawal, f"withdrawal {revoke.ticket}")
+
+    async def _withdraw(self, route: str, sources: Sequence[str], ticket: int) -> None:
+        while self._runners[route].holds(sources):
+            self._settled.clear()
+            await self._settled.wait()
+        self._tell_positions()
+        self.tell(Withdrawn(ticket))
 
     def _answer(self, ticket: int, answer: ProducerIdentity | IngestdError) -> None:
         waiting = self._tickets.get(ticket)

@@ -96,11 +96,15 @@ class Workers:
         """The living process of a slot; None while it has none."""
         return self._living.get(slot)
 
-    def tell(self, slot: int, message: object) -> None:
-        """Send a message to a slot's worker. It is dropped while the slot has no process; `started` makes up for it."""
+    def tell(self, slot: int, message: object) -> bool:
+        """Send a message to a slot's worker. It is dropped while the slot has no process; `started` makes up for it.
+
+        Returns whether there is a process.
+        """
         worker = self._living.get(slot)
         if worker is not None:
             worker.tell(message)
+        return worker is not None
 
     def tell_all(self, message: object) -> None:
         """Tell every living worker."""

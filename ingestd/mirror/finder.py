@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin, OffsetAt
 from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.group.classic import ClassicMembership
+from ingestd.consumer.group.manual import ManualAssignment
+from ingestd.consumer.group.settings import GroupSettings
 from ingestd.daemon.source import Found
-from ingestd.errors import ErrorCode, IngestdError
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.logs import get_logger
 from ingestd.mirror.positions import GroupPositions, MirrorPosition
 from ingestd.mirror.target_topics import REQUEST_TIMEOUT, TargetTopics
 from ingestd.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import TopicMetadata
+    from ingestd.consumer.group.membership import Membership
     from ingestd.daemon.source import End, Sources, Surroundings
     from ingestd.mirror.route import MirrorRoute
 
@@ -28,12 +33,21 @@ FIRST_PAUSE: Final = 0.2
 """Seconds until the first look is tried again after it has failed."""
 
 
+SESSION_TIMEOUT: Final = 15.0
+"""Seconds after which the partitions of a host that was not heard of are given to the others."""
+
+
 class MirrorFinder:
     """One mirror's finder, in the supervisor. A source is a partition at the source cluster, named TOPIC-PARTITION.
+
+    The daemons of all hosts that run the mirror are members of one group on the target. They subscribe to the topics
+    there. So who gets a partition of the target reads the source's partition that is copied to it (`PartitionOwner`). A
+    run with an end takes all partitions, as a member of no group; then there must be no other.
 
     Invariants
         A partition appears only once its topic can be written on the target, and its start is committed there.
         A start is chosen once: a partition with a committed position goes on from there, whatever `start` says.
+        A partition is given up only after nothing of it is sent any more, and its last position was committed.
     """
 
     def __init__(self, route: MirrorRoute, surroundings: Surroundings) -> None:
@@ -42,20 +56,30 @@ class MirrorFinder:
         self._surroundings = surroundings
         self.keeper = GroupPositions(route.name, route.positions_group, route.source)
         self._log = get_logger("ingestd.supervisor").bind(route=route.name)
-        self._taken: set[TopicPartition] = set()
-        """Partitions of the source that have appeared."""
-        self._positions: dict[TopicPartition, MirrorPosition] | None = None
-        """What the group had when it was read, by the target's partitions; None before."""
+        self._sources: Sources | None = None
+        self._membership: Membership | None = None
+        self._ready: dict[TopicPartition, TopicPartition] = {}
+        """Partitions of the source whose topics can be written, by those of the target that they are copied to."""
+        self._taken: dict[TopicPartition, TopicPartition] = {}
+        """Those of them that have appeared."""
+        self._made: set[TopicPartition] = set()
+        """Partitions of the target that this host has made."""
+        self._taking = asyncio.Lock()
+        self._joined = False
+        """Whether the group has given this host its share once."""
+        self._first_taken = asyncio.Event()
         self._troubles: dict[str, str] = {}
         """By topic of the source, why it is not taken, as it was said."""
         self._failing = ""
-        self._opened = False
 
     async def scan(self, sources: Sources) -> None:
-        """See `Finder`. Tried again until both clusters have answered."""
+        """See `Finder`. Tried again until both clusters have answered; then waits for this host's first share."""
+        self._sources = sources
         backoff = Backoff(FIRST_PAUSE, self._route.refresh_interval)
-        async for _ in backoff.attempts_until(Deadline.never()):
-            if await self._try(sources):
+        while True:
+            if not await self._try(sources):
+                await asyncio.sleep(backoff.next_delay())
+            elif self._membership is None or await self._has_its_share():
                 return
 
     async def run(self, sources: Sources) -> None:
@@ -64,40 +88,120 @@ class MirrorFinder:
             await asyncio.sleep(self._route.refresh_interval)
             await self._try(sources)
 
+    async def _has_its_share(self) -> bool:
+        """Wait for this host's first share, but not for long: what failed is tried again."""
+        with suppress(DeadlineExceeded):
+            await Deadline.after(self._route.refresh_interval).wait_for(self._first_taken.wait(), "a first share")
+        return self._first_taken.is_set()
+
     def ended(self, found: Found, end: End) -> None:
         """See `Finder`. Its position is committed already."""
+
+    # What the membership calls.
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        if partitions:
+            self._log.info("partitions came", partitions=len(partitions))
+        self._joined = True
+        try:
+            await self._take()
+        except IngestdError as error:
+            self._tell_failure(error)  # the next look tries again
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        await self._give_up(partitions)
+        await self.keeper.flush(REQUEST_TIMEOUT)
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `PartitionOwner`."""
+        self._log.warning("partitions are lost: the target has heard nothing of this host for too long")
+        await self._give_up(partitions)
+
+    async def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        async with self._taking:
+            gone = [self._taken.pop(partition) for partition in partitions if partition in self._taken]
+        if gone and self._sources is not None:
+            self._log.info("partitions go", partitions=len(gone))
+            await self._sources.withdraw([str(partition) for partition in gone])
+
+    # Looking.
 
     async def _try(self, sources: Sources) -> bool:
         """Look once. Returns whether both clusters answered."""
         try:
             await self._look(sources)
         except IngestdError as error:
-            if str(error) != self._failing:
-                self._failing = str(error)
-                self._log.warning("topics can not be looked at", error=str(error), then="tried again")
+            self._tell_failure(error)
             return False
         self._failing = ""
         return True
 
+    def _tell_failure(self, error: IngestdError) -> None:
+        if str(error) != self._failing:
+            self._failing = str(error)
+            self._log.warning("topics can not be looked at", error=str(error), then="tried again")
+
     async def _look(self, sources: Sources) -> None:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
-        if not self._opened:
-            self._opened = True
-            self.keeper.open(target)
         admins = ClusterAdmin(source), ClusterAdmin(target)
         wanted, problems = self._wanted(await admins[0].list_topics(timeout=REQUEST_TIMEOUT))
         prepared = await TargetTopics(self._route, *admins).prepare(wanted)
         problems |= {wanted[name].name: problem for name, problem in prepared.problems.items()}
         self._say(sources, problems)
-        ready = {wanted[name].name: name for name in prepared.partitions}
-        fresh = {
-            TopicPartition(topic, one.partition): TopicPartition(name, one.partition)
-            for topic, name in ready.items()
+        self._ready = {
+            TopicPartition(name, one.partition): TopicPartition(wanted[name].name, one.partition)
+            for name in prepared.partitions
             for one in wanted[name].partitions
-            if TopicPartition(topic, one.partition) not in self._taken
         }
-        if fresh:
-            await self._appear(sources, fresh, source, target)
+        await self._begin_made(prepared.made, source)
+        self._join(target, prepared.partitions)
+        await self._see_partitions(target, prepared.partitions)
+        if self._joined:
+            await self._take()
+
+    async def _begin_made(self, made: Mapping[str, int], source: Client) -> None:
+        """Partitions that were made just now begin at their beginning, whichever host gets them, whatever `start` says.
+
+        Not in the mirror's first run: then all that there is begins where `start` says.
+        """
+        new = {to: one for to, one in self._ready.items() if to.topic in made and to.partition >= made[to.topic]}
+        self._made |= new.keys()
+        if new and self._joined:
+            earliest = await _offsets(source, new.values(), EARLIEST)
+            starts = {to: MirrorPosition(earliest[one], -1, 0) for to, one in new.items()}
+            await self.keeper.commit(starts, REQUEST_TIMEOUT)
+
+    async def _see_partitions(self, target: Client, partitions: Mapping[str, int]) -> None:
+        """Have the client know partitions that any host has added: the group shares what its leader knows."""
+        known = target.metadata.snapshot.topics
+        behind = [name for name in partitions if name not in known or len(known[name].partitions) < partitions[name]]
+        if behind:
+            await target.metadata.refresh(partitions, REQUEST_TIMEOUT)
+
+    def _join(self, target: Client, topics: Collection[str]) -> None:
+        """Be a member that subscribes to these topics of the target."""
+        ended = None if self._membership is None else self._membership.end
+        if ended is not None:
+            raise IngestdError(f"group {self._route.positions_group}: {ended.error or ended.reason.value}")
+        if self._membership is not None:
+            self._membership.subscribe(topics)
+            self._membership.progressed()
+        elif topics:
+            group = self._route.positions_group
+            if self._surroundings.once:
+                self._membership = ManualAssignment(target, group, GroupSettings(), self, partitions=self._ready)
+            else:
+                settings = GroupSettings(
+                    assignors=("cooperative-sticky",),
+                    session_timeout=SESSION_TIMEOUT,
+                    max_poll_interval=86400.0,
+                    group_instance_id=self._surroundings.host,
+                )
+                self._membership = ClassicMembership(target, group, settings, self)
+            self.keeper.open(self._membership)
+            self._membership.start(topics)
 
     def _wanted(self, topics: Mapping[str, TopicMetadata]) -> tuple[dict[str, TopicMetadata], dict[str, str]]:
         """The topics to copy, by their names on the target; and those that can not be, with why."""
@@ -127,54 +231,80 @@ class MirrorFinder:
             sources.trouble_over(topic)
         self._troubles = dict(problems)
 
-    async def _appear(
-        self, sources: Sources, fresh: Mapping[TopicPartition, TopicPartition], source: Client, target: Client
-    ) -> None:
-        """Say where these partitions of the source, with those of the target that they go to, are read on."""
-        first = self._positions is None
-        if self._positions is None:
-            self._positions = await self.keeper.read(REQUEST_TIMEOUT)
-        # Workers ask nobody for metadata: they get what the supervisor's clients know.
-        await source.metadata.refresh({partition.topic for partition in fresh}, REQUEST_TIMEOUT)
-        await target.metadata.refresh({partition.topic for partition in fresh.values()}, REQUEST_TIMEOUT)
-        new = [one for one, to in fresh.items() if to not in self._positions]
-        if new:
-            starts = await self._starts(new, fresh, source, target, first=first and not self._positions)
-            await self.keeper.commit(starts, REQUEST_TIMEOUT)
-            self._positions.update(starts)
-        ends = await _offsets(source, fresh, LATEST) if self._surroundings.once else {}
-        for one, to in fresh.items():
-            position = self._positions.pop(to)
-            detail = {
-                "topic": one.topic,
-                "partition": one.partition,
-                "target_topic": to.topic,
-                "epoch": position.leader_epoch,
-                "target_offset": position.target_offset,
-            }
-            self._taken.add(one)
-            sources.appeared(Found(str(one), position.offset, detail, until=ends.get(one)))
+    async def _take(self) -> None:
+        """Have partitions appear that are this host's and have not yet. Raises `IngestdError`."""
+        source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
+        membership, sources = self._membership, self._sources
+        assert membership is not None
+        assert sources is not None
+        async with self._taking:
+            ours = {to: self._ready[to] for to in membership.assignment if to in self._ready and to not in self._taken}
+            if ours:
+                await self._take_these(ours, membership, sources, source, target)
+            self._first_taken.set()
 
-    async def _starts(
+    async def _take_these(
         self,
-        new: Sequence[TopicPartition],
-        names: Mapping[TopicPartition, TopicPartition],
+        ours: Mapping[TopicPartition, TopicPartition],
+        membership: Membership,
+        sources: Sources,
         source: Client,
         target: Client,
-        *,
-        first: bool,
+    ) -> None:
+        # Workers ask nobody for metadata: they get what the supervisor's clients know.
+        await source.metadata.refresh({one.topic for one in ours.values()}, REQUEST_TIMEOUT)
+        await target.metadata.refresh({to.topic for to in ours}, REQUEST_TIMEOUT)
+        positions = await self._positions(ours, source, target)
+        ends = await _offsets(source, ours.values(), LATEST) if self._surroundings.once else {}
+        for to, one in ours.items():
+            if to not in membership.assignment:
+                continue  # it went meanwhile
+            self._taken[to] = one
+            sources.appeared(self._found(one, to, positions[to], ends.get(one)))
+
+    def _found(self, one: TopicPartition, to: TopicPartition, position: MirrorPosition, until: int | None) -> Found:
+        detail = {
+            "topic": one.topic,
+            "partition": one.partition,
+            "target_topic": to.topic,
+            "epoch": position.leader_epoch,
+            "target_offset": position.target_offset,
+        }
+        return Found(str(one), position.offset, detail, until=until)
+
+    async def _positions(
+        self, ours: Mapping[TopicPartition, TopicPartition], source: Client, target: Client
     ) -> dict[TopicPartition, MirrorPosition]:
-        """Where partitions without a position begin, by the target's partitions. `first`: the mirror has never run."""
-        route = self._route
-        offsets = await _offsets(source, new, EARLIEST)
-        if first and route.start_time is not None:
-            since = await _offsets(source, new, round(route.start_time.timestamp() * 1000))
-            latest = await _offsets(source, new, LATEST)  # where there is nothing since then
-            offsets = {one: since[one] if since[one] >= 0 else latest[one] for one in new}
-        elif first and route.start == "latest":
-            offsets = await _offsets(source, new, LATEST)
-        ends = await _offsets(target, [names[one] for one in new], LATEST)
-        return {names[one]: MirrorPosition(offsets[one], -1, ends[names[one]]) for one in new}
+        """Where these partitions of the source go on, by those of the target. Those without a position get a start."""
+        positions = await self.keeper.read(ours, REQUEST_TIMEOUT)
+        new = {to: one for to, one in ours.items() if to not in positions}
+        if new:
+            starts = await self._starts(new, source, target)
+            await self.keeper.commit(starts, REQUEST_TIMEOUT)
+            positions |= starts
+        elif self._surroundings.once:
+            await self.keeper.commit(positions, REQUEST_TIMEOUT)  # refused if hosts run the mirror now
+        return positions
+
+    async def _starts(
+        self, new: Mapping[TopicPartition, TopicPartition], source: Client, target: Client
+    ) -> dict[TopicPartition, MirrorPosition]:
+        """Where partitions without a position begin, by those of the target."""
+        route, ones = self._route, list(new.values())
+        offsets = await _offsets(source, ones, LATEST if route.start == "latest" else EARLIEST)
+        moment = None if route.start_time is None else round(route.start_time.timestamp() * 1000)
+        if route.start == "latest":
+            # Hosts that run the mirror for the first time begin at one moment. What comes later has no such start.
+            moment = await self.keeper.first_run(target, REQUEST_TIMEOUT)
+            if moment is not None:
+                offsets |= await _offsets(source, [one for to, one in new.items() if to in self._made], EARLIEST)
+                ones = [one for to, one in new.items() if to not in self._made]
+        if moment is not None:
+            since = await _offsets(source, ones, moment)
+            latest = await _offsets(source, ones, LATEST)  # for those with nothing since then
+            offsets |= {one: offset if offset >= 0 else latest[one] for one, offset in since.items()}
+        ends = await _offsets(target, new, LATEST)
+        return {to: MirrorPosition(offsets[one], -1, ends[to]) for to, one in new.items()}
 
 
 async def _offsets(client: Client, partitions: Iterable[TopicPartition], when: int) -> dict[TopicPartition, int]:

@@ -10,8 +10,9 @@ Each source partition's position is a commit for the partition that it is copied
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -23,15 +24,14 @@ from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from ingestd.client.client import Client
+    from ingestd.consumer.group.membership import Membership
     from ingestd.daemon.source import StoredPosition
     from ingestd.retry import Deadline
 
 __all__ = ["GroupPositions", "MirrorPosition", "PositionsNotUnderstood"]
-
-_Offsets: TypeAlias = dict[tuple[str, int], int | OffsetAndMetadata]
 
 COMMIT_INTERVAL: Final = 0.5
 """Seconds between two commits. What was copied since the last one is copied again after a crash of the host."""
@@ -62,38 +62,45 @@ class GroupPositions:
 
     Invariants
         A commit holds what was acknowledged when it was made. An older one never follows a newer one.
-        What could not be committed is committed with the next attempt.
+        What could not be committed is committed with the next attempt, while its partition is still this host's.
+        A commit is made with the member and generation of the moment: of two hosts that believe to have a partition,
+        the target takes only one's.
     """
 
     def __init__(self, route: str, group: str, source: str) -> None:
-        """`source` is the source cluster's name. The client comes with `open`."""
+        """`source` is the source cluster's name. The membership comes with `open`."""
         self._group = group
         self._source = source
-        self._admin: ClusterAdmin | None = None
-        self._changed: _Offsets = {}
+        self._membership: Membership | None = None
+        self._changed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._work = asyncio.Event()
         self._log = get_logger("ingestd.supervisor").bind(route=route, group=group)
         self._tasks = TaskOwner(lambda error: self._log.error("positions can not be committed", exc_info=error))
         self._failing = ""
-        self._committing = asyncio.Lock()
+        self._started = False
+        self._first_run: int | None = None
+        """When the mirror ran first, in ms since 1970 UTC, where its positions say so."""
 
-    def open(self, target: Client) -> None:
-        """Commit to this cluster from now on."""
-        self._admin = ClusterAdmin(target)
-        self._tasks.start(self._commit_again_and_again(), "commits of a mirror")
+    def open(self, membership: Membership) -> None:
+        """Commit in this member's name from now on."""
+        self._membership = membership
+        if not self._started:
+            self._started = True
+            self._tasks.start(self._commit_again_and_again(membership), "commits of a mirror")
 
-    async def read(self, timeout: float) -> dict[TopicPartition, MirrorPosition]:
-        """Every position that the group has, by the partition on the target.
+    async def read(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, MirrorPosition]:
+        """The positions of partitions of the target; without those that have none.
 
         Raises `PositionsNotUnderstood`, and `IngestdError` if the target does not tell within `timeout` seconds.
         """
-        assert self._admin is not None, "opened before"
-        (listed,) = await self._admin.list_group_offsets({self._group: None}, require_stable=True, timeout=timeout)
-        if listed.error is not None:
-            raise listed.error
-        for error in listed.errors.values():
-            raise error
-        return {partition: self._understood(partition, found) for partition, found in listed.offsets.items()}
+        assert self._membership is not None, "opened before"
+        committed = await self._membership.committed(partitions, timeout)
+        self._learn_first_run(committed.values())
+        return {
+            partition: self._understood(partition, found) for partition, found in committed.items() if found is not None
+        }
 
     def _understood(self, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
         try:
@@ -111,20 +118,45 @@ class GroupPositions:
             )
         return MirrorPosition(offset, epoch, found.offset)
 
-    async def commit(self, starts: Mapping[TopicPartition, MirrorPosition], timeout: float) -> None:
-        """Commit these now. Raises `IngestdError` if that fails."""
-        await self._commit({partition: self._committed(start) for partition, start in starts.items()}, timeout)
+    async def first_run(self, target: Client, timeout: float) -> int | None:
+        """When the mirror ran first, on any host, in ms since 1970 UTC; None if this is the first run.
+
+        It stands beside every position of a mirror that began with the latest records. Raises `IngestdError`.
+        """
+        (listed,) = await ClusterAdmin(target).list_group_offsets({self._group: None}, timeout=timeout)
+        if listed.error is not None:
+            raise listed.error
+        self._learn_first_run(listed.offsets.values())
+        if self._first_run is not None:
+            return self._first_run
+        self._first_run = round(time.time() * 1000)
+        return None
+
+    def _learn_first_run(self, committed: Iterable[OffsetAndMetadata | None]) -> None:
+        for found in committed:
+            since = None if found is None else _since(found)
+            if since is not None and (self._first_run is None or since < self._first_run):
+                self._first_run = since
+
+    async def commit(self, positions: Mapping[TopicPartition, MirrorPosition], timeout: float) -> None:
+        """Commit these now, by partitions of the target. Raises `IngestdError` if that fails."""
+        assert self._membership is not None, "opened before"
+        offsets = {partition: self._committed(position) for partition, position in positions.items()}
+        await self._membership.commit(offsets, timeout)
 
     def _committed(self, position: MirrorPosition) -> OffsetAndMetadata:
-        said = {"cluster": self._source, "offset": position.offset, "epoch": position.leader_epoch}
+        said = {
+            "cluster": self._source,
+            "offset": position.offset,
+            "epoch": position.leader_epoch,
+            "since": self._first_run,
+        }
         return OffsetAndMetadata(max(0, position.target_offset), -1, orjson.dumps(said).decode())
 
-    async def _commit(self, offsets: _Offsets, timeout: float) -> None:
-        assert self._admin is not None, "opened before"
-        async with self._committing:
-            for outcome in await self._admin.alter_group_offsets(self._group, offsets, timeout=timeout):
-                if outcome.error is not None:
-                    raise outcome.error
+    async def flush(self, timeout: float) -> None:
+        """Commit now what changed. What can not be is logged."""
+        assert self._membership is not None, "opened before"
+        await self._commit_changed(self._membership, timeout)
 
     # What the supervisor calls.
 
@@ -139,39 +171,54 @@ class GroupPositions:
         """See `PositionKeeper`. A group's offsets of topics that are gone are dropped by the target itself."""
 
     async def finish(self, deadline: Deadline) -> str | None:
-        """See `PositionKeeper`."""
+        """See `PositionKeeper`. The group is left at the end."""
         await self._tasks.close()
-        while self._changed and not deadline.expired:
-            if await self._commit_changed(min(COMMIT_TIMEOUT, deadline.remaining)):
-                return None
+        membership = self._membership
+        if membership is None:
+            return None
+        while self._changed and not deadline.expired and membership.end is None:
+            if await self._commit_changed(membership, min(COMMIT_TIMEOUT, deadline.remaining)):
+                break
             await asyncio.sleep(min(COMMIT_INTERVAL, deadline.remaining))
         left = len(self._changed)
+        await membership.close(max(1.0, deadline.remaining))
         return f"{left} positions could not be committed to group {self._group}: {self._failing}" if left else None
 
-    async def _commit_again_and_again(self) -> None:
+    async def _commit_again_and_again(self, membership: Membership) -> None:
         while True:
             await self._work.wait()
             self._work.clear()
-            if not await self._commit_changed(COMMIT_TIMEOUT):
+            membership.progressed()
+            if not await self._commit_changed(membership, COMMIT_TIMEOUT):
                 self._work.set()
             await asyncio.sleep(COMMIT_INTERVAL)
 
-    async def _commit_changed(self, timeout: float) -> bool:
+    async def _commit_changed(self, membership: Membership, timeout: float) -> bool:
         """Commit what changed. Returns whether that was done."""
         changed, self._changed = self._changed, {}
+        ours = {partition: offset for partition, offset in changed.items() if partition in membership.assignment}
         try:
-            await self._commit(changed, timeout)
+            await membership.commit(ours, timeout)
         except IngestdError as error:
-            self._changed = {**changed, **self._changed}
+            self._changed = {**ours, **self._changed}
             if str(error) != self._failing:
                 self._failing = str(error)
                 again = "they are committed again; after a crash until then, records are copied twice"
                 self._log.warning("positions can not be committed", error=str(error), then=again)
             return False
         except asyncio.CancelledError:
-            self._changed = {**changed, **self._changed}
+            self._changed = {**ours, **self._changed}
             raise
         if self._failing:
             self._failing = ""
             self._log.info("positions are committed again")
         return True
+
+
+def _since(found: OffsetAndMetadata) -> int | None:
+    """When the mirror that committed this ran first; None if it does not say."""
+    try:
+        since = orjson.loads(found.metadata)["since"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return since if isinstance(since, int) else None

@@ -30,7 +30,7 @@ from ingestd.retry import Backoff
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ingestd.consumer.fetched import Fetched, FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
@@ -148,6 +148,10 @@ class MirrorRunner:
         """See `Runner`."""
         self._give_up(source)
 
+    def holds(self, sources: Collection[str]) -> bool:
+        """See `Runner`."""
+        return any(held.name in sources for held in self._given_up)
+
     def conclude(self, source: str) -> None:
         """See `Runner`. A partition has no last record, so this is never asked of a mirror."""
 
@@ -158,7 +162,7 @@ class MirrorRunner:
         held.closed = True
         self._touched.add(source)
         self._stop_reading(held)
-        if not held.progress.settled:
+        if held.bytes:
             self._given_up.add(held)
 
     def _stop_reading(self, held: _Partition) -> None:
@@ -276,6 +280,9 @@ class MirrorRunner:
     def _return(self, held: _Partition, size: int) -> None:
         held.bytes -= size
         self._bytes -= size
+        if held.closed and not held.bytes:
+            self._given_up.discard(held)
+            self._news.settled()
         if self._bytes < self._most:
             self._room.set()
 
@@ -287,8 +294,6 @@ class MirrorRunner:
                 self._news.moved()
             self._moved[held] = None
             self._touched.add(held.name)
-            if held.progress.settled:
-                self._given_up.discard(held)
         if self._draining:
             self._news.settled()
 

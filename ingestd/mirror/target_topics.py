@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.admin import ConfigResource, ConfigSource, NewPartitions, NewTopic, ResourceType
@@ -36,10 +36,14 @@ REQUEST_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PreparedTopics:
-    """By name on the target: how many partitions can be written now; and why the others can not be."""
+    """By name on the target: how many partitions can be written now; and why the others can not be.
+
+    made: topics that were created or have grown just now, with the first partition that is new.
+    """
 
     partitions: Mapping[str, int]
     problems: Mapping[str, str]
+    made: Mapping[str, int] = field(default_factory=dict)
 
 
 class TargetTopics:
@@ -61,7 +65,9 @@ class TargetTopics:
         there = await self._there(list(wanted), problems)
         missing = [name for name in wanted if name not in there and name not in problems]
         grown = {name: len(wanted[name].partitions) for name in there if there[name] < len(wanted[name].partitions)}
+        made: dict[str, int] = {}
         if self._route.create_topics:
+            made = dict.fromkeys(missing, 0) | {name: there[name] for name in grown}
             if missing:
                 await self._create({name: wanted[name] for name in missing}, problems)
             if grown:
@@ -73,7 +79,8 @@ class TargetTopics:
             if have < need and name not in problems:
                 allowed = "" if self._route.create_topics else ", and create_topics is false"
                 problems[name] = f"{name} has {have} partitions on the target, {need} are needed{allowed}"
-        return PreparedTopics({name: count for name, count in there.items() if name not in problems}, problems)
+        ready = {name: count for name, count in there.items() if name not in problems}
+        return PreparedTopics(ready, problems, {name: first for name, first in made.items() if name in ready})
 
     async def _there(self, names: Sequence[str], problems: dict[str, str]) -> dict[str, int]:
         """The topics that are there, with their numbers of partitions."""

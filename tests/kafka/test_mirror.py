@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -239,3 +240,98 @@ def test_two_mirrors_of_one_group_are_told_apart(kafka, west, mirror, topic):
     daemon.until(lambda: "Another program" in daemon.log.read_text(), "it says what is wrong", 30)
     assert daemon.stop() == 0
     assert len(records(west.servers, f"copy.{name}")) == 1
+
+
+def numbers(cluster, topic, partitions):
+    """The numbers in each partition's records."""
+    return [[int(value) for _, value, _, _ in records(cluster.servers, topic, one)] for one in range(partitions)]
+
+
+def owned(daemon):
+    """The partitions that a daemon copies now."""
+    return {source["source"] for source in daemon.status()["routes"][0]["sources"]}
+
+
+def test_two_hosts_share_a_mirror_and_hand_partitions_over_with_nothing_twice(kafka, west, mirror, topic):
+    name = topic(partitions=6)
+    keys = {"topics": [name], "name": f"shared-{name}"}
+    one, other = mirror(**keys), mirror(**keys)
+    one.start_ready()
+    producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5})
+    produced = 0
+
+    def more(count):
+        nonlocal produced
+        for number in range(produced, produced + count):
+            producer.produce(name, b"%d" % number, partition=number % 6)
+            producer.poll(0)
+        produced += count
+        assert producer.flush(30) == 0
+
+    more(6000)
+    other.start_ready()
+    for _ in range(20):
+        more(600)
+    one.until(lambda: len(owned(one)) == 3 and len(owned(other)) == 3, "each host has three partitions", 60)
+    assert not owned(one) & owned(other)
+    more(6000)
+    assert one.stop() == 0
+    for _ in range(20):
+        more(600)
+    other.until(lambda: len(owned(other)) == 6, "the other host has all", 60)
+    more(600)
+    other.until(lambda: caught_up(other, 6), "all is copied", 60)
+    assert other.stop() == 0
+    assert numbers(west, f"east.{name}", 6) == [list(range(one, produced, 6)) for one in range(6)]
+
+
+def caught_up(daemon, partitions):
+    """Whether a daemon has said of each of its partitions that nothing is left."""
+    sources = daemon.status()["routes"][0]["sources"]
+    return len(sources) == partitions and all(source["lag"] == 0 for source in sources)
+
+
+def test_a_host_that_was_frozen_past_its_session_is_taken_over_and_can_not_commit(kafka, west, mirror, topic):
+    name = topic(partitions=2)
+    group = f"frozen-{name}"
+    keys = {"topics": [name], "name": group}
+    one, other = mirror(**keys), mirror(**keys)
+    one.start_ready()
+    produce(kafka.servers, name, [b"%d" % number for number in range(1000)], partitions=2)
+    one.until(lambda: caught_up(one, 2), "all is copied", 60)
+    for pid in [one.pid, *one.worker_pids()]:
+        os.kill(pid, signal.SIGSTOP)
+    other.start()
+    produce(kafka.servers, name, [b"%d" % number for number in range(1000, 2000)], partitions=2)
+    other.until(lambda: caught_up(other, 2), "the other host has all, and copied all", 60)
+    for pid in [*pids_of(one), one.pid]:
+        os.kill(pid, signal.SIGCONT)
+    other.until(lambda: len(owned(one) | owned(other)) == 2 and not owned(one) & owned(other), "they share again", 60)
+    produce(kafka.servers, name, [b"%d" % number for number in range(2000, 3000)], partitions=2)
+    other.until(lambda: all(caught_up(each, len(owned(each))) for each in (one, other)), "all is copied", 60)
+    assert one.stop() == 0
+    assert other.stop() == 0
+    for partition, copied in enumerate(numbers(west, f"east.{name}", 2)):
+        assert list(dict.fromkeys(copied)) == list(range(partition, 3000, 2))
+
+
+def pids_of(daemon):
+    """The worker processes of a daemon, which may be frozen."""
+    return [
+        int(pid)
+        for pid in subprocess.run(["pgrep", "-P", str(daemon.pid)], capture_output=True, check=True).stdout.split()
+    ]
+
+
+def test_a_run_with_an_end_is_refused_while_hosts_run_the_mirror(kafka, west, mirror, topic):
+    name = topic()
+    keys = {"topics": [name], "name": f"busy-{name}"}
+    running, once = mirror(**keys), mirror(**keys, daemon={"once_patience": 2.0})
+    running.start_ready()
+    produce(kafka.servers, name, [b"one"])
+    running.until(lambda: caught_up(running, 1), "all is copied", 30)
+    once.start("--once")
+    once.until(lambda: "UNKNOWN_MEMBER_ID" in once.log.read_text(), "it says why", 30)
+    assert once.stop() == 1
+    assert running.stop() == 0
+    assert len(records(west.servers, f"east.{name}")) == 1

@@ -71,7 +71,9 @@ class Bench:
         self.tasks = TaskOwner(self.crashes.append)
         self.routes = [FakeRoute(name, self.events, refusal) for name in names]
         self.checkpoint, self.handover, self.found = FakeCheckpoint(), FakeHandover(), asyncio.Event()
-        self.finding = Finding(self.routes, store, self.checkpoint, self.handover, None, once=once, client=None)
+        self.finding = Finding(
+            self.routes, store, self.checkpoint, self.handover, None, once=once, client=None, host="h"
+        )
 
     async def start(self):
         await self.finding.prepare()

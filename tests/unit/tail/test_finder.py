@@ -542,7 +542,7 @@ async def test_a_path_that_is_not_utf8_is_stored_and_known_again(follow: Any, tm
 def test_a_stored_detail_that_can_not_be_understood_is_named(make_route: Callable[..., Any]) -> None:
     stored = [StoredPosition("odd", 3, {"offset": 1})]
     with pytest.raises(WrongDetail, match="odd: path: expected a path, it is missing"):
-        make_route().finder(stored, Surroundings(once=False, others=(), client=None))
+        make_route().finder(stored, Surroundings(once=False, others=(), client=None, host="h"))
 
 
 # Two tails
