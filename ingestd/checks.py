@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -22,6 +23,8 @@ __all__ = [
     "Checks",
     "as_path",
     "check_kinds",
+    "closest",
+    "did_you_mean",
     "is_of",
     "is_text",
     "require_all_of",
@@ -184,6 +187,16 @@ def is_of(value: object, kind: type) -> bool:
     if issubclass(kind, IntEnum):
         return isinstance(value, int) and not isinstance(value, bool) and value in set(kind)
     return isinstance(value, kind)
+
+
+def closest(given: str, known: Iterable[str]) -> list[str]:
+    """The one of `known` that is close to `given`, if there is one."""
+    return difflib.get_close_matches(given, list(known), n=1)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message about `given`: which one of `known` is close to it, if there is one."""
+    return "".join(f"; did you mean {close!r}?" for close in closest(given, known))
 
 
 def _words(kind: type) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ingestd.broker.server import serve
 from ingestd.broker.settings import BrokerSettings
 from ingestd.cli.event_loop import run_async
-from ingestd.daemon.configuration import parse_address
+from ingestd.daemon.fields import parse_address
 from ingestd.errors import ConfigurationError
 from ingestd.logs import configure_logs
 from ingestd.records.loops import say_if_plain

@@ -10,7 +10,7 @@ from ingestd.cli.properties import Properties
 from ingestd.cli.reaching import saying_who_is_not_reached
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
-from ingestd.daemon.configuration import load, parse_address
+from ingestd.daemon.fields import parse_address
 from ingestd.errors import ConfigurationError
 from ingestd.records.loops import say_if_plain
 from ingestd.wire.connection import ConnectionSettings
@@ -67,6 +67,8 @@ def route_kinds() -> Mapping[str, type[Route]]:
 
 def load_configuration(path: Path) -> Configuration:
     """The daemon's configuration in a file, all route kinds known. Raises `FaultyConfiguration`."""
+    from ingestd.daemon.configuration_file import load  # noqa: PLC0415 - brings pydantic in
+
     return load(path, route_kinds())
 
 

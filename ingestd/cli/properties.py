@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ingestd.checks import did_you_mean
 from ingestd.consumer.settings import Isolation
 from ingestd.daemon.security import SaslSettings
 from ingestd.errors import ConfigurationError, IngestdError, WrongSetting
@@ -180,8 +181,6 @@ def _take(text: str, where: str, values: dict[str, Any]) -> None:
     if name is None:
         if not equals:  # not shown: nobody knows what it is
             raise ConfigurationError(f"{where}: expected NAME=VALUE, as in security.protocol=sasl_ssl")
-        from ingestd.daemon.tables import did_you_mean  # noqa: PLC0415 - only for those who err
-
         close = did_you_mean(given, [*_KNOWN, *_ALIASES])
         raise ConfigurationError(f"{where} {given}: unknown{close}; `-X list` lists those that are known")
     known = _KNOWN[name]

@@ -1,19 +1,19 @@
-"""Configuration: frozen values that pickle, and `load`, which makes them from a TOML file or says all that is wrong.
+"""Configuration: the values of a configuration file. They are frozen and pickle: workers get them from the supervisor.
 
-Only values, so that a worker process, which gets them from the supervisor, imports no TOML reader. The reader is
-`configuration_file`, which only `load` imports.
+`configuration_file.py` reads them. A worker imports neither that nor what it needs.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
 from ingestd.daemon.arena import PAGE_BYTES
+from ingestd.daemon.fields import Address, ClusterName, Expected, Seconds, is_address
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.connection import ConnectionSettings
@@ -21,7 +21,7 @@ from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings, client_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from ingestd.daemon.source import Route
 
@@ -29,87 +29,50 @@ __all__ = [
     "ClusterSettings",
     "Configuration",
     "DaemonSettings",
-    "Fault",
-    "FaultyConfiguration",
     "PipelineSettings",
     "PipelineSink",
     "PipelineSource",
-    "WrongSetting",
-    "load",
-    "parse_address",
     "prepare_state",
 ]
 
 SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault in a configuration file. `value` is None if there is none to show, or if it may hold a secret."""
-
-    file: str
-    key: str
-    value: str | None
-    problem: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{place}: {self.problem}" if self.value is None else f"{place} = {self.value}: {self.problem}"
-
-
-class FaultyConfiguration(ConfigurationError):
-    """All faults in one configuration file. The message has one line for each."""
-
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(str(fault) for fault in self.faults))
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` (`[HOST]:PORT` for IPv6) as host and port. Port 0 means any free port. Raises `ValueError`."""
-    host, colon, digits = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 address stands in brackets, [HOST]:PORT")
-    if not colon or not host or not (digits.isascii() and digits.isdigit()) or int(digits) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return host, int(digits)
-
-
-def _is_address(text: str) -> bool:
+def _absolute(key: str, path: Path) -> Path:
     try:
-        parse_address(text)
-    except ValueError:
-        return False
-    return True
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise WrongSetting(key, "a path; its ~ stands for no user that has a home directory") from None
 
 
-def _require_address(key: str, text: str) -> None:
-    if not _is_address(text):
-        raise WrongSetting(key, 'an address "HOST:PORT"')
+def holds_an_arena(size: int) -> bool:
+    return size % PAGE_BYTES == 0 and size >= SMALLEST_ARENA_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
     """`[daemon]`: the processes, where their state is, how they show themselves."""
 
-    workers: int = 0
+    workers: Annotated[int, Expected("0 (one per core) to 256", range(257).__contains__)] = 0
     """Worker processes; 0: one for each core that this process may use."""
     state: Path = Path("/var/lib/ingestd")
     """Directory of positions and of embedded brokers' data."""
-    http: str = "127.0.0.1:9464"
+    http: Annotated[str, Expected('an address "HOST:PORT", or ""', lambda text: not text or is_address(text))] = (
+        "127.0.0.1:9464"
+    )
     """Address of /metrics, /healthz, /readyz and /status; empty: none."""
-    drain_timeout: float = 30.0
+    drain_timeout: Seconds = 30.0
     """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
-    once_patience: float = 60.0
+    once_patience: Seconds = 60.0
     """Seconds without any acknowledgement after which `run --once` gives up. What is acknowledged is kept. Counted from
     the moment all files were found. `drain_timeout` comes on top if lines are under way."""
-    arena_bytes: int = 64 * 1024 * 1024
+    arena_bytes: Annotated[
+        int, Expected(f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}", holds_an_arena)
+    ] = 64 * 1024 * 1024
     """Shared memory of each worker, in bytes. It bounds what is read and not yet acknowledged."""
-    restart_backoff: float = 0.2
+    restart_backoff: Seconds = 0.2
     """Seconds before a dead worker is started again, the first time; doubles with each death in a row."""
-    restart_backoff_maximum: float = 30.0
+    restart_backoff_maximum: Seconds = 30.0
     """The longest such wait, in seconds."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least level that is logged."""
@@ -118,22 +81,14 @@ class DaemonSettings:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        checks.require("workers", "0 (one per core) to 256", holds=0 <= self.workers <= 256)
-        checks.require("drain_timeout", "seconds, more than 0", holds=self.drain_timeout > 0)
-        checks.require("once_patience", "seconds, more than 0", holds=self.once_patience > 0)
-        whole_pages = self.arena_bytes % PAGE_BYTES == 0
-        expected = f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}"
-        checks.require("arena_bytes", expected, holds=whole_pages and self.arena_bytes >= SMALLEST_ARENA_BYTES)
-        checks.require("restart_backoff", "seconds, more than 0", holds=self.restart_backoff > 0)
+        with checks.noting():
+            object.__setattr__(self, "state", _absolute("state", self.state))
         checks.require(
             "restart_backoff_maximum",
             "seconds, at least restart_backoff",
             holds=self.restart_backoff_maximum >= self.restart_backoff,
             beside=["restart_backoff"],
         )
-        if self.http:
-            with checks.noting():
-                _require_address("http", self.http)
         checks.finish()
 
     @property
@@ -149,7 +104,7 @@ class ClusterSettings:
     name: str
     embedded: bool = False
     """Run the cluster's broker as a process of the daemon."""
-    bootstrap: tuple[str, ...] = ()
+    bootstrap: tuple[Address, ...] = ()
     """Addresses (`HOST:PORT`) to ask first for the cluster's brokers."""
     tls: TlsSettings | None = None
     """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts."""
@@ -157,11 +112,11 @@ class ClusterSettings:
     """The account of this host at the cluster's brokers, with keys as below."""
     create_topics: bool = True
     """Whether a topic that is not there may be created by writing to it."""
-    listen: str = "127.0.0.1:0"
+    listen: Address = "127.0.0.1:0"
     """The embedded broker's address; port 0: any free one."""
     data: Path | None = None
     """The embedded broker's data directory; None: `broker/NAME` in the daemon's state directory."""
-    partitions: int = 1
+    partitions: Annotated[int, Expected("1 to 10000", range(1, 10_001).__contains__)] = 1
     """Partitions of a topic that the embedded broker creates on demand."""
 
     def __post_init__(self) -> None:
@@ -169,13 +124,16 @@ class ClusterSettings:
         both = self.embedded and self.bootstrap
         checks.require("embedded", "`embedded = true` or `bootstrap`, not both", holds=not both)
         expected = 'addresses, as in ["kafka-1:9092"], or `embedded = true`'
-        checks.require("bootstrap", expected, holds=self._has_a_broker, beside=["embedded"])
-        wrong = [f"bootstrap[{at}]" for at, address in enumerate(self.bootstrap) if not _is_address(address)]
-        expected = f'addresses "HOST:PORT" with ports up to 65535; not so: {", ".join(wrong)}'
-        checks.require("bootstrap", expected, holds=not wrong)
-        with checks.noting():
-            _require_address("listen", self.listen)
-        checks.require("partitions", "1 to 10000", holds=1 <= self.partitions <= 10_000)
+        checks.require("bootstrap", expected, holds=self.embedded or bool(self.bootstrap), beside=["embedded"])
+        if self.embedded is not bool(self.bootstrap):  # else it is not clear which kind it is
+            foreign = ("tls", "sasl") if self.embedded else ("listen", "data", "partitions")
+            expected = "none, in an embedded cluster" if self.embedded else "none, except in an embedded cluster"
+            for each in fields(self):
+                holds = each.name not in foreign or getattr(self, each.name) == each.default
+                checks.require(each.name, expected, holds=holds, beside=["embedded", "bootstrap"])
+        if self.data is not None:
+            with checks.noting():
+                object.__setattr__(self, "data", _absolute("data", self.data))
         with checks.noting(beside=["tls", "sasl"]):
             self.connection("")
         checks.finish()
@@ -192,10 +150,6 @@ class ClusterSettings:
             found |= {"sasl.password": self.sasl.password, "sasl.client_secret": self.sasl.client_secret}
         return {key: secret for key, secret in found.items() if isinstance(secret, Secret)}
 
-    @property
-    def _has_a_broker(self) -> bool:
-        return self.embedded or bool(self.bootstrap)
-
     def data_directory(self, state: Path) -> Path:
         """Where the embedded broker keeps its logs, given the daemon's state directory."""
         return self.data if self.data is not None else state / "broker" / self.name
@@ -205,12 +159,8 @@ class ClusterSettings:
 class PipelineSource:
     """What a pipeline reads."""
 
-    cluster: str
-    topics: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise WrongSetting("topics", "at least one topic")
+    cluster: ClusterName
+    topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,18 +234,6 @@ class Configuration:
             ) from None
         except OSError as error:
             raise ConfigurationError(f"{published}: can not be read: {error.strerror}") from error
-
-
-def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
-    """Read and validate a configuration file.
-
-    `kinds` has the route class for each kind of table: `{"tails": TailRoute}` for `[tails.NAME]`. A route class is a
-    dataclass. Its fields, except `name`, are the table's keys, and are checked strictly by their types. It may raise
-    `WrongSetting` from `__post_init__`. Nothing outside the file is looked at. Raises `FaultyConfiguration`.
-    """
-    from ingestd.daemon.configuration_file import read_configuration  # noqa: PLC0415 - brings a TOML reader in
-
-    return read_configuration(Path(path), kinds)
 
 
 def prepare_state(settings: DaemonSettings) -> Path:

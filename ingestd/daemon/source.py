@@ -17,13 +17,14 @@ The way of the bytes, with who calls what:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.daemon.runner import Runner, Workplace
+    from ingestd.errors import WrongSetting
     from ingestd.retry import Deadline
 
 __all__ = [
@@ -392,6 +393,11 @@ class Route(Protocol):
 
     `LineRoute` is what a route of lines implements besides; its runner is a `LineRunner`.
     """
+
+    @classmethod
+    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
+        """What keeps routes of this kind from being in one configuration: the name of a route, and what is wrong."""
+        ...
 
     @property
     def name(self) -> str:

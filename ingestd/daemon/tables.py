@@ -1,40 +1,41 @@
-"""Tables of a TOML document to dataclasses. Every fault is noted, named by its key; nothing is guessed.
+"""The tables of a TOML file to settings, by pydantic; and all that is wrong with them, in words of ours.
 
-TOML's arrays become tuples. If the field asks for it, its strings become paths and its integers floats. Nothing else is
-converted: `"1"` is not 1, and 1 is not true.
+A settings class is a plain dataclass. pydantic makes it of a table by the types of its fields: TOML's arrays become
+tuples. If the field asks for it, its strings become paths and its integers floats. Nothing else is converted: `"1"` is
+not 1, and 1 is not true.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import difflib
 import functools
+import itertools
 import json
 import re
-import sys
+from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
-from ingestd.checks import is_of
-from ingestd.daemon.configuration import Fault
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
+
+from ingestd.checks import closest, did_you_mean
 from ingestd.daemon.security import SaslSettings
-from ingestd.errors import IngestdError, WrongSetting
+from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ingestd.daemon.fields import RestOfFile
 
     Key = tuple[str | int, ...]
+    Wrong = dict[str, Any]
 
-__all__ = ["Document", "did_you_mean", "dotted"]
+__all__ = ["Document", "Fault", "FaultyConfiguration", "dotted"]
 
-Value = TypeVar("Value")
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|private|sasl|auth", re.IGNORECASE)
 _OPEN_KEYS: Final = frozenset(
@@ -44,199 +45,223 @@ _OPEN_KEYS: Final = frozenset(
 """Keys of a cluster's `tls` and `sasl` whose values may be shown. Any other key may be a misspelt name of a secret."""
 _SECRET_IN_URL: Final = re.compile(r"://[^/\s]*@")
 _LONGEST_VALUE: Final = 120
-_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
-    bool: ("true or false", False),
-    int: ("a whole number", 1),
-    float: ("a finite number", 1.0),
-    str: ("a string", "/x"),
-    Path: ("a path", Path("/x")),
-    tuple[str, ...]: ("an array of strings", ("/x",)),
-    Mapping[str, str]: ("a table of strings", {}),
+_EXPECTED: Final = {
+    "bool_type": "true or false",
+    "dataclass_type": "a table",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_type": "a finite number",
+    "int_type": "a whole number",
+    "path_type": "a path",
+    "string_type": "a string",
+    "tuple_type": "an array",
 }
-"""The types of settings, except `Literal` and dataclasses: what each is called, and an example value."""
+"""What a value of a wrong type should have been, by pydantic's type of the error."""
+_ALTERNATIVE: Final = "\0alternative "
+"""How a step into an alternative of a union begins, among pydantic's steps to what is wrong."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault in a configuration file. `value` is None if there is none to show, or if it may hold a secret."""
+
+    file: str
+    key: str
+    value: str | None
+    problem: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{place}: {self.problem}" if self.value is None else f"{place} = {self.value}: {self.problem}"
+
+
+class FaultyConfiguration(ConfigurationError):
+    """All faults in one configuration file. The message has one line for each."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in self.faults))
 
 
 class Document:
-    """One file that is being read: its content, and the faults found so far."""
+    """One file that is being read: its content, and the faults found so far.
 
-    def __init__(self, file: str, document: dict[str, Any]) -> None:
+    unclear: keys with faults, and keys that may be right once another one is.
+    """
+
+    def __init__(self, file: str, content: dict[str, Any]) -> None:
         self.file = file
-        self.content = document
+        self.content = content
         self.faults: list[Fault] = []
+        self.unclear: set[Key] = set()
 
     def fault(self, key: Key, problem: str, *, show: bool = True) -> None:
         """Note a fault at `key`. Its value is shown if there is one and it can not be a secret."""
-        found, value = self.look_up(key)
-        text = _shown(key, value) if show and found else None
-        fault = Fault(self.file, dotted(key), text, problem)
+        value = self.look_up(key)
+        shown = None if value is None or not show else _shown(key, value)
+        fault = Fault(self.file, dotted(key), shown, problem)
+        self._doubt(key)
         if fault not in self.faults:
             self.faults.append(fault)
 
-    def tables(self, section: str) -> dict[str, dict[str, Any]]:
-        """The tables `[section.NAME]` by name. Anything else there, and a name that is not allowed, is a fault."""
-        given = self.content.get(section, {})
-        if not isinstance(given, dict):
-            self.fault((section,), f"expected tables [{section}.NAME]")
-            return {}
-        tables = {}
-        for name, table in given.items():
-            if not isinstance(table, dict):
-                self.fault((section, name), f"expected a table [{section}.{name}]")
-                continue
-            if not _NAME.fullmatch(name):
-                self.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
-            tables[name] = table
-        return tables
+    def _doubt(self, key: Key) -> None:
+        """Take a key out; with it the whole array that it is in."""
+        self.unclear |= {key, tuple(itertools.takewhile(lambda step: isinstance(step, str), key))}
 
-    def construct(self, kind: type[Value], table: Mapping[str, Any], key: Key, name: str | None = None) -> Value | None:
-        """A `kind` from a table, or None and faults. `name` fills the field `name`, which is not a key of the table.
+    def read(self, kind: Any, rest: RestOfFile) -> Any:
+        """The whole file as an object of class `kind`. With faults, what is `unclear` has its default, or is empty.
 
-        A class checks its values once all of them have the right type. So values of a wrong type are left out or
-        replaced, to find the other faults. Faults that may come from such a replacement are not noted.
+        A class checks what goes together once every value is right by itself. So what is wrong is taken out, and the
+        rest is read again, until nothing is wrong.
         """
-        values, unclear = self._values(kind, table, key, {} if name is None else {"name": name})
-        if unclear and not values:  # no value has the right type, so there is nothing to check
-            return None
-        try:
-            value = kind(**{**_stand_ins(kind), **values})
-        except WrongSetting as error:
-            for wrong in (error, *error.also):
-                if unclear.isdisjoint({wrong.key, *wrong.beside}):
-                    self.fault((*key, wrong.key), f"expected {wrong.expected}")
-        except (IngestdError, ValueError) as error:
-            if not unclear:  # else it may come from a replacement
-                self.fault(key, str(error), show=False)
+        validator, tolerant = _validators(kind)
+        refused: set[Key] = set()
+        while True:
+            try:
+                return validator.validate_python(_without(self.content, self.unclear), context=rest)
+            except ValidationError as error:
+                for wrong in _fitting(error.errors(include_url=False)):
+                    self._note(wrong, kind, refused)
+                validator = tolerant
+
+    def _note(self, wrong: Wrong, kind: type, refused: set[Key]) -> None:
+        """Note what is wrong. `refused` are the tables whose class did not take what is in them together.
+
+        That counts once. If it refuses what is left of it too, it is taken out.
+        """
+        key: Key = tuple(wrong["loc"])
+        error = wrong.get("ctx", {}).get("error")
+        if wrong["type"] == "missing" and key in self.unclear:
+            self._doubt(key[:-1])
+        elif wrong["type"] == "missing":
+            self.fault(key, "missing, and has no default")
+        elif wrong["type"] == "unexpected_keyword_argument":
+            table, name = key[:-1], str(key[-1])
+            known = _keys(kind, table)
+            problem = ("unknown key" if table else "unknown table") + did_you_mean(name, known)
+            self.fault(key, problem, show=bool(table))
+            given = self.look_up(table)
+            self.unclear |= {(*table, meant) for meant in closest(name, known) if meant not in given}
+        elif not isinstance(error, WrongSetting):
+            expected = _expected(wrong)
+            self.fault(key, str(error or f"expected {expected}{self._hint(key, expected)}"))
+        elif key in refused:
+            self._doubt(key)
         else:
-            return None if unclear else value
-        return None
+            refused.add(key)
+            doubtful = {each: {(*key, name) for name in (each.key, *each.beside)} for each in (error, *error.also)}
+            given = self.look_up(key)
+            nothing_left = len(key) > 2 and given and not _without(given, self.unclear, key)
+            for each in [each for each, keys in doubtful.items() if self.unclear.isdisjoint(keys) and not nothing_left]:
+                self.fault((*key, each.key), f"expected {each.expected}")
+            self.unclear = self.unclear.union(*doubtful.values())
 
-    def _values(
-        self, kind: Any, table: Mapping[str, Any], key: Key, filled: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], set[str]]:
-        """The values of a table that have the right type, with those `filled`; and the keys with faults.
+    def _hint(self, key: Key, expected: str) -> str:
+        """The end of a message about a refused string: what was probably meant."""
+        value = self.look_up(key)
+        if not isinstance(value, str):
+            return ""
+        if "finite number" in expected:
+            return " of seconds, as in 0.05"
+        if "array" in expected:
+            shown = _shown(key, value)
+            return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
+        return did_you_mean(value, re.findall(r"'([^']*)'", expected))
 
-        For an unknown key, these include the known key that was probably meant, unless that is given too.
-        """
-        fields = {name: field for name, field in _fields(kind).items() if name not in filled}
-        values = dict(filled)
-        unclear: set[str] = set()
-        for name, given in table.items():
-            if name not in fields:
-                self.fault((*key, name), "unknown key" + did_you_mean(name, fields))
-                unclear |= {name, *(meant for meant in _closest(name, fields) if meant not in table)}
-            elif (value := self._convert(fields[name].type, given, (*key, name))) is None:
-                unclear.add(name)
-            else:
-                values[name] = value
-        for name, field in fields.items():
-            if field.required and name not in table:
-                self.fault((*key, name), "missing, and has no default")
-                unclear.add(name)
-        return values, unclear
-
-    def _convert(self, kind: Any, value: Any, key: Key) -> Any:
-        """TOML's `value` converted for a field of type `kind`; or None, and faults. TOML itself has no None."""
-        kinds = _alternatives(kind)
-        for each in kinds:
-            if isinstance(value, dict) and dataclasses.is_dataclass(each):
-                return self.construct(each, value, key)  # type: ignore[arg-type]
-            if isinstance(value, list) and get_origin(each) is tuple:
-                items = [self._convert(get_args(each)[0], item, (*key, at)) for at, item in enumerate(value)]
-                return None if None in items else tuple(items)
-            if isinstance(value, dict) and get_origin(each) is Mapping:
-                entries = {name: self._convert(get_args(each)[1], item, (*key, name)) for name, item in value.items()}
-                return None if None in entries.values() else entries
-            if (setting := _leaf(each, value)) is not None:
-                return setting
-        self.fault(key, "expected " + " or ".join(map(_words, kinds)) + _hint(kinds, key, value))
-        return None
-
-    def look_up(self, key: Key) -> tuple[bool, Any]:
-        """Whether there is a value at `key`, and the value."""
+    def look_up(self, key: Sequence[str | int]) -> Any:
+        """The value at `key`; None if there is none."""
         value: Any = self.content
         for step in key:
-            if isinstance(value, dict) and step in value:
-                value = value[str(step)]
-            elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-                value = value[step]
-            else:
-                return False, None
-        return True, value
-
-
-class _Field(NamedTuple):
-    type: Any
-    required: bool
+            is_there = step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int)
+            if not is_there:
+                return None
+            value = value[step]
+        return value
 
 
 @functools.cache
-def _fields(kind: Any) -> Mapping[str, _Field]:
-    """The keys that a table for a `kind` may have."""
-    types = get_type_hints(kind)
-    return {
-        each.name: _Field(types[each.name], each.default is each.default_factory is dataclasses.MISSING)
-        for each in dataclasses.fields(kind)
-        if each.init
-    }
+def _validators(kind: type) -> tuple[SchemaValidator, SchemaValidator]:
+    """What makes a `kind` of a table in which all is right; and of one that keys were taken out of."""
+    schema = _changed(TypeAdapter(kind).core_schema, _strict)
+    return SchemaValidator(schema), SchemaValidator(_changed(schema, _tolerant))
 
 
-def _alternatives(kind: Any) -> Sequence[Any]:
-    """The types of a union, or the one type; without None, which TOML does not have."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return [each for each in kinds if each is not NoneType]
+def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A schema of pydantic with each node in it changed."""
+    if isinstance(schema, dict):
+        return change({key: _changed(each, change) for key, each in schema.items()})
+    return [_changed(each, change) for each in schema] if isinstance(schema, list) else schema
 
 
-def _leaf(kind: Any, value: Any) -> Any:
-    """A `value` that is no array and no table, converted to `kind`; None if it has another type."""
-    if get_origin(kind) is Literal:
-        return value if value in get_args(kind) else None
-    if kind is Path:
-        return Path(value) if isinstance(value, str) else None
-    if kind is float:
-        return float(value) if is_of(value, float) and abs(value) <= sys.float_info.max else None
-    return value if isinstance(kind, type) and is_of(value, kind) else None
+def _strict(node: dict[str, Any]) -> dict[str, Any]:
+    # pydantic's own strict mode takes neither tables for dataclasses, nor lists for tuples, nor strings for paths.
+    match node.get("type"):
+        case "str" | "int" | "bool":
+            return {**node, "strict": True}
+        case "float":
+            return {**node, "strict": True, "allow_inf_nan": False}
+        case "dataclass-args":
+            return {**node, "extra_behavior": "forbid"}
+        case "union":
+            return {**node, "choices": [(each, f"{_ALTERNATIVE}{at}") for at, each in enumerate(node["choices"])]}
+    return node
 
 
-def _stand_ins(kind: Any) -> dict[str, Any]:
-    """A value of the right type for each field of a `kind` that has no default."""
-    return {name: _stand_in(field.type) for name, field in _fields(kind).items() if field.required}
+def _tolerant(node: dict[str, Any]) -> dict[str, Any]:
+    """Of a table `[section.NAME]`, a key that is missing and has no default is empty or None."""
+    if node.get("type") != "dataclass-args" or all(each["name"] != "name" for each in node["fields"]):
+        return node
+    return {**node, "fields": [{**each, "schema": _with_default(each["schema"])} for each in node["fields"]]}
 
 
-def _stand_in(kind: Any) -> Any:
-    kind = _alternatives(kind)[0]
-    if get_origin(kind) is Literal:
-        return get_args(kind)[0]
-    return _TYPES[kind][1] if kind in _TYPES else kind(**_stand_ins(kind))
+def _with_default(schema: dict[str, Any]) -> dict[str, Any]:
+    inner = schema
+    while inner["type"] == "function-after":
+        inner = inner["schema"]
+    default = () if inner["type"] == "tuple" else None
+    return schema if inner["type"] == "default" else {"type": "default", "schema": schema, "default": default}
 
 
-def _words(kind: Any) -> str:
-    """The words for a type, to follow "expected"."""
-    if get_origin(kind) is not Literal:
-        return _TYPES[kind][0] if kind in _TYPES else "a table"
-    *choices, last = map(repr, get_args(kind))
-    return f"{', '.join(choices)} or {last}" if choices else last
+def _expected(wrong: Wrong) -> str:
+    """What was expected in the place of a value of a wrong type; empty if the type is right."""
+    return _EXPECTED.get(wrong["type"]) or str(wrong.get("ctx", {}).get("expected", ""))
 
 
-def _hint(kinds: Sequence[Any], key: Key, value: Any) -> str:
-    """The end of a message about a refused string: what was probably meant."""
-    if not isinstance(value, str):
-        return ""
-    if float in kinds:
-        return " of seconds, as in 0.05"
-    if tuple[str, ...] in kinds:
-        shown = _shown(key, value)
-        return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
-    return did_you_mean(value, [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)])
+def _fitting(found: Iterable[Any]) -> list[Wrong]:
+    """What is wrong. Of a union: with the alternative that fits best, or that none has the type of the value."""
+    fitting: list[Wrong] = []
+    unions: dict[Key, dict[Any, list[Wrong]]] = defaultdict(lambda: defaultdict(list))
+    for wrong in found:
+        steps = wrong["loc"]
+        at = next((at for at, step in enumerate(steps) if str(step).startswith(_ALTERNATIVE)), None)
+        if at is None:
+            fitting.append(wrong)
+        else:
+            unions[steps[:at]][steps[at]].append({**wrong, "loc": (*steps[:at], *steps[at + 1 :])})
+    for key, by_alternative in unions.items():
+        alternatives = [_fitting(each) for each in by_alternative.values()]
+        of_its_type = [each for each in alternatives if each[0]["loc"] != key or not _expected(each[0])]
+        expected = " or ".join(dict.fromkeys(_expected(each[0]) for each in alternatives))
+        best: list[Wrong] = min(of_its_type, key=len, default=[])
+        fitting += best or [{"loc": key, "type": "union", "ctx": {"expected": expected}}]
+    return fitting
 
 
-def _closest(given: str, known: Iterable[str]) -> Sequence[str]:
-    """The one of `known` that is close to `given`, if there is one."""
-    return difflib.get_close_matches(given, list(known), n=1)
+def _keys(hint: Any, steps: Sequence[str | int]) -> list[str]:
+    """The keys that a table may have, some steps from a value of this type."""
+    if not dataclasses.is_dataclass(hint):
+        rest = steps[1:] if get_origin(hint) in (Mapping, tuple) else steps
+        return [key for each in get_args(hint) for key in _keys(each, rest)]
+    if not steps:
+        return [each.name for each in dataclasses.fields(hint) if each.name != "name"]
+    return _keys(get_type_hints(hint)[str(steps[0])], steps[1:])
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of a message about `given`: which one of `known` is close to it, if there is one."""
-    return "".join(f"; did you mean {close!r}?" for close in _closest(given, known))
+def _without(value: Any, keys: set[Key], at: Key = ()) -> Any:
+    """A table without some keys."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without(each, keys, (*at, name)) for name, each in value.items() if (*at, name) not in keys}
 
 
 def dotted(key: Key) -> str:

@@ -5,21 +5,47 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
+from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule
 from ingestd.daemon.source import Words
+from ingestd.errors import WrongSetting
 from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from ingestd.daemon.fields import RestOfFile
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Finder, StoredPosition, Surroundings
 
 __all__ = ["MirrorRoute"]
 
 _EDGES: Final = ("earliest", "latest")
+
+
+def _bad_pattern(pattern: str, _: RestOfFile) -> str | None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"expected a regular expression: {error}"
+    return None
+
+
+def _as_time(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _is_start(text: str) -> bool:
+    return text in _EDGES or _as_time(text) is not None
+
+
+_Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +57,42 @@ class MirrorRoute:
 
     name: str
     """The NAME of the table."""
-    source: str
+    source: ClusterName
     """The cluster that is read, a [clusters.NAME]."""
-    target: str
+    target: ClusterName
     """The cluster that is written, a [clusters.NAME]."""
-    topics: tuple[str, ...]
+    topics: Annotated[tuple[_Pattern, ...], Expected("at least one regular expression", bool)]
     """Regular expressions. A topic is taken if one of them matches its whole name, as in `["orders", "audit-.*"]`.
     Topics that match later are taken when they appear. Kafka's own topics never are."""
-    exclude: tuple[str, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
+    exclude: tuple[_Pattern, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
     """Regular expressions of topics to leave alone, although `topics` match them."""
     naming: str = "prefix"
     """What a topic is called on the target: `prefix`: the source cluster's name and a dot before it, as MirrorMaker 2
     does; `identity`: the same; or a template as in `"copy-of-{topic}"`, with `{topic}` and `{source}`."""
-    start: str = "earliest"
+    start: Annotated[
+        str, Expected('"earliest", "latest", or a time with its zone, as in "2026-01-31T08:00:00Z"', _is_start)
+    ] = "earliest"
     """Where to begin in topics that are there when the mirror runs for the first time: `earliest`, `latest`, or a time
     as in `2026-01-31T08:00:00Z`. Later topics and partitions are read from their beginning."""
     create_topics: bool = True
     """Whether topics that are missing on the target are created there, with as many partitions as at the source and
     its configuration; and whether partitions are added when the source's topic gets more."""
-    replication_factor: int = -1
+    replication_factor: Annotated[
+        int, Expected("-1, or 1 to 32767", lambda number: number == -1 or 1 <= number <= 32767)
+    ] = -1
     """Replicas of topics that the mirror creates; -1: as many as the target's brokers give by themselves."""
-    group: str | None = None
+    group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
     """The group on the target whose offsets are this mirror's positions. By default `ingestd-mirror-NAME`."""
-    refresh_interval: float = 5.0
+    refresh_interval: Interval = 5.0
     """Seconds between two looks at the source's topics and partitions."""
-    delivery: Literal["at-least-once"] = "at-least-once"
+    delivery: Delivery = "at-least-once"
     """Every record arrives, after a crash perhaps twice. (`exactly-once` is to come.)"""
     on_undeliverable: Literal["stop"] = "stop"
     """What the mirror does when the target refuses a record for good: `stop`, and say so."""
 
     def __post_init__(self) -> None:
-        """Check what types do not say. Raises `WrongSetting`, which names the key and what was expected."""
+        """Check what goes together. Raises `WrongSetting`, which names the key and what was expected."""
         checks = Checks()
-        checks.require("topics", "at least one regular expression", holds=bool(self.topics))
-        for key in ("topics", "exclude"):
-            for pattern in getattr(self, key):
-                problem = _problem(pattern)
-                checks.require(key, f"regular expressions, not {pattern!r}: {problem}", holds=problem is None)
         template = self.template
         wanted = '"prefix", "identity", or a template with {topic} in it, as in "copy-of-{topic}"'
         checks.require("naming", wanted, holds="{topic}" in template)
@@ -75,16 +100,18 @@ class MirrorRoute:
         expected = f"letters, digits, '.', '_' and '-' beside {{topic}} and {{source}}, not {rest!r}"
         checks.require("naming", expected, holds=not rest or TOPIC_NAME.fullmatch(f"a{rest}") is not None)
         same = self.source == self.target and template == NAMING["identity"]
-        checks.require("naming", "another one than identity, since source and target are one cluster", holds=not same)
-        known = self.start in _EDGES or self.start_time is not None
-        expected = '"earliest", "latest", or a time with its zone, as in "2026-01-31T08:00:00Z"'
-        checks.require("start", expected, holds=known)
-        valid = self.replication_factor == -1 or 1 <= self.replication_factor <= 32767
-        checks.require("replication_factor", "-1, or 1 to 32767", holds=valid)
-        checks.require("group", "a group's name, not an empty one", holds=self.group != "")
-        between = 0 < self.refresh_interval <= 86400
-        checks.require("refresh_interval", "seconds, more than 0, at most 86400", holds=between)
+        expected = "another one than identity, since source and target are one cluster"
+        checks.require("naming", expected, holds=not same, beside=["source", "target"])
         checks.finish()
+
+    @classmethod
+    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
+        """See `ingestd.daemon.source.Route.conflicts`: in one group, positions of two would overwrite each other."""
+        owners: dict[tuple[str, str], str] = {}
+        for route in routes:
+            owner = owners.setdefault((route.target, route.positions_group), route.name)
+            if owner != route.name:
+                yield route.name, WrongSetting("group", f"one of its own; [mirrors.{owner}] keeps its positions in it")
 
     @property
     def template(self) -> str:
@@ -94,11 +121,7 @@ class MirrorRoute:
     @property
     def start_time(self) -> datetime | None:
         """`start`, where it is a time with a zone."""
-        try:
-            moment = datetime.fromisoformat(self.start)
-        except ValueError:
-            return None
-        return None if moment.tzinfo is None else moment.astimezone(UTC)
+        return _as_time(self.start)
 
     @property
     def positions_group(self) -> str:
@@ -151,11 +174,3 @@ class MirrorRoute:
         from ingestd.mirror.runner import MirrorRunner  # noqa: PLC0415 - only a worker needs it
 
         return MirrorRunner(self, workplace)
-
-
-def _problem(pattern: str) -> str | None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return str(error)
-    return None

@@ -5,23 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
+from ingestd.daemon.arena import largest_batch
+from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule, Topic
 from ingestd.daemon.source import PER_RECORD, Lane, Words
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
-from ingestd.tail.facts import (
-    LOSS_REASONS,
-)
+from ingestd.tail.facts import LOSS_REASONS
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import stored_path
 from ingestd.tail.partition import partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ingestd.daemon.fields import RestOfFile
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition, Surroundings
 
@@ -36,17 +37,22 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAMED_GROUP: Final = "key"
 
 
-_CHOICES: Final = {
-    "compression": tuple(codec.name for codec in Codec),
-    "long_lines": ("truncate", "split"),
-    "partition": ("sticky", "file", "round-robin", "key"),
-    "key_from": ("path", "line"),
-    "delivery": ("at-least-once",),
-    "on_undeliverable": ("stop",),
-    "binary": ("refuse", "accept"),
-    "compressed": ("skip", "read"),
-}
-"""The same as the fields' types, for routes that are made by hand: a configuration file is checked by type."""
+def _is_glob(text: str) -> bool:
+    return text.startswith("/") and not text.endswith("/") and ".." not in PurePosixPath(text).parts
+
+
+def _is_start(text: str) -> bool:
+    return text in {"beginning", "end"} or _AGE.fullmatch(text) is not None
+
+
+def _finds_no_room(size: int, rest: RestOfFile) -> str | None:
+    arena_bytes = rest.arena_bytes
+    if arena_bytes is None or size <= largest_batch(arena_bytes):
+        return None
+    return f"expected at most {largest_batch(arena_bytes)} bytes with an arena_bytes of {arena_bytes} in [daemon]"
+
+
+_Glob = Annotated[str, Expected('an absolute path of files without "..", as in "/var/log/app/*.log"', _is_glob)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +65,17 @@ class TailRoute:
 
     name: str
     """The NAME of the table."""
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[_Glob, ...], Expected("at least one absolute glob", bool)]
     """Absolute globs of the files to follow; `*` and `?` within one name, `**` for any number of directories. As in a
     shell, a wildcard that a file's name begins with stands for no dot: `*` leaves `.app.log.swp` alone."""
-    cluster: str
+    cluster: ClusterName
     """The target cluster, a [clusters.NAME]."""
-    topic: str
+    topic: Topic
     """The target topic."""
     exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
     """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
     log that is followed is renamed to is read to its end, excluded or not."""
-    rotated: tuple[str, ...] = ()
+    rotated: tuple[_Glob, ...] = ()
     """Absolute globs of files that logs are moved to when they are rotated, as in `/var/log/old/*`. Moves that the
     daemon sees are followed anyway; these are looked through for what was moved while it was down. What is not a
     rotation of a followed log is not read."""
@@ -80,17 +86,26 @@ class TailRoute:
     """How record batches are compressed."""
     compression_level: int | None = None
     """The codec's level; by default the one that moves most bytes a second for what it saves."""
-    linger: float = 0.05
+    linger: Annotated[float, Expected("0 to 60 seconds", lambda seconds: 0 <= seconds <= 60)] = 0.05
     """Seconds that a line may wait for company before a batch is made; a full batch never waits."""
-    batch_bytes: int = 14 * 64 * 1024
+    batch_bytes: Annotated[
+        int,
+        Expected(
+            f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes",
+            lambda size: LEAST_BATCH_BYTES <= size <= MOST_BATCH_BYTES,
+        ),
+        Rule(_finds_no_room),
+    ] = 14 * 64 * 1024
     """Most bytes of a record batch as it is sent. With an eighth more for what Kafka adds to each line, it must stay
     below the topic's `max.message.bytes`; the default does, below Kafka's default. Of lines that compress to half,
     twice that is gathered where `arena_bytes` of [daemon] leaves room; it must have room for two, and 128 KiB."""
-    start: str = "beginning"
+    start: Annotated[str, Expected('"beginning", "end", or an age as in "24h" (s, m, h or d)', _is_start)] = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
     in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Later files are always
     read from their beginning."""
-    max_line_bytes: int = 13 * 64 * 1024
+    max_line_bytes: Annotated[
+        int, Expected(f"{LEAST_LINE_BYTES} bytes to less than batch_bytes", lambda size: size >= LEAST_LINE_BYTES)
+    ] = 13 * 64 * 1024
     """The longest line, in bytes without its newline; below `batch_bytes`."""
     long_lines: Literal["truncate", "split"] = "truncate"
     """What becomes of a longer line: `truncate`: cut off, `...[truncated]` at its end; `split`: several records."""
@@ -101,56 +116,30 @@ class TailRoute:
     """A regular expression whose only group, or group named `key`, is the record's key. No match, no key."""
     key_from: Literal["path", "line"] = "line"
     """What `key_pattern` is searched in: the path that the file was found under, or each line."""
-    delivery: Literal["at-least-once"] = "at-least-once"
+    delivery: Delivery = "at-least-once"
     """Every line arrives, after a crash perhaps twice. (`exactly-once` is to come.)"""
     on_undeliverable: Literal["stop"] = "stop"
     """What the tail does when the cluster refuses a record for good: `stop`, and say so. (`dead-letter` is to come.)"""
     binary: Literal["refuse", "accept"] = "refuse"
     """Whether files with NUL bytes or of compressed formats are refused, and named, or taken as any other."""
-    leave_after: float = 10.0
+    leave_after: Interval = 10.0
     """Seconds without news after which a file that was deleted, or in whose place a new one came, counts as complete,
     and a last line without newline as whole."""
-    rescan_interval: float = 10.0
+    rescan_interval: Interval = 10.0
     """Seconds between two complete looks for new files; most are found at once, by watching their directories."""
-    poll_interval: float = 5.0
+    poll_interval: Interval = 5.0
     """Seconds between two looks at all files for what no watch told: on network file systems, none does."""
 
     def __post_init__(self) -> None:
-        """Check what types do not say. Raises `WrongSetting`, which names the key and what was expected."""
+        """Check what goes together. Raises `WrongSetting`, which names the key and what was expected."""
         checks = Checks()
-        checks.require("paths", "at least one absolute glob", holds=bool(self.paths))
-        for key in ("paths", "rotated"):
-            for glob in getattr(self, key):
-                whole = glob.startswith("/") and not glob.endswith("/") and ".." not in PurePosixPath(glob).parts
-                expected = f'absolute paths of files without "..", as in "/var/log/app/*.log", not {glob!r}'
-                checks.require(key, expected, holds=whole)
-        self._check_choices(checks)
-        self._check_sizes(checks)
-        self._check_times(checks)
+        expected = f"{LEAST_LINE_BYTES} bytes to less than batch_bytes ({self.batch_bytes})"
+        holds = self.max_line_bytes < self.batch_bytes
+        checks.require("max_line_bytes", expected, holds=holds, beside=["batch_bytes"])
         self._check_keys(checks)
         with checks.noting(beside=["compression"]):
             self._check_compression()
         checks.finish()
-
-    def _check_choices(self, checks: Checks) -> None:
-        for key, choices in _CHOICES.items():
-            expected = " or ".join(f'"{choice}"' for choice in choices)
-            checks.require(key, expected, holds=getattr(self, key) in choices)
-
-    def _check_sizes(self, checks: Checks) -> None:
-        expected = f"{LEAST_BATCH_BYTES} to {MOST_BATCH_BYTES} bytes"
-        checks.require("batch_bytes", expected, holds=LEAST_BATCH_BYTES <= self.batch_bytes <= MOST_BATCH_BYTES)
-        expected = f"{LEAST_LINE_BYTES} bytes to less than batch_bytes ({self.batch_bytes})"
-        checks.require("max_line_bytes", expected, holds=self.max_line_bytes >= LEAST_LINE_BYTES)
-        holds = self.max_line_bytes < self.batch_bytes
-        checks.require("max_line_bytes", expected, holds=holds, beside=["batch_bytes"])
-
-    def _check_times(self, checks: Checks) -> None:
-        checks.require("linger", "0 to 60 seconds", holds=0 <= self.linger <= 60)
-        for key in ("leave_after", "rescan_interval", "poll_interval"):
-            checks.require(key, "seconds, more than 0, at most 86400", holds=0 < getattr(self, key) <= 86400)
-        known = self.start in {"beginning", "end"} or _AGE.fullmatch(self.start) is not None
-        checks.require("start", '"beginning", "end", or an age as in "24h" (s, m, h or d)', holds=known)
 
     def _check_keys(self, checks: Checks) -> None:
         if self.key_pattern is None:
@@ -180,6 +169,16 @@ class TailRoute:
             Compression.parse(self.compression, self.compression_level)
         except UnsupportedCodec as error:
             raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
+
+    @classmethod
+    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
+        """See `ingestd.daemon.source.Route.conflicts`: a file belongs to one tail."""
+        owners: dict[tuple[str, frozenset[str]], str] = {}
+        for route in routes:
+            for path in route.paths:
+                owner = owners.setdefault((path, frozenset(route.exclude)), route.name)
+                if owner != route.name:
+                    yield route.name, WrongSetting("paths", f'files of its own; [tails.{owner}] takes "{path}" too')
 
     @property
     def start_age(self) -> float | None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("hypothesis", "aiohttp", "pyspark", "pyarrow", "click", "rich", "prometheus_client", "pytest")
+HEAVY = ("hypothesis", "aiohttp", "pyspark", "pyarrow", "click", "rich", "prometheus_client", "pytest", "pydantic")
 
 
 @pytest.mark.parametrize("module", ["ingestd.client.client", "ingestd.producer.producer", "ingestd.consumer.consumer"])
@@ -30,7 +30,7 @@ def test_a_command_line_is_read_without_anything_heavy_but_click() -> None:
 @pytest.mark.parametrize("module", ["ingestd.daemon.worker", "ingestd.daemon.supervisor", "ingestd.cli.run"])
 def test_no_process_of_a_daemon_imports_what_it_may_do_without(module: str) -> None:
     """A live view, an HTTP endpoint and its metrics are not always wanted; kio's reader is the supervisor's alone."""
-    spared = {"rich", "pygments", "hypothesis", "prometheus_client", "aiohttp", "kio.serial"}
+    spared = {"pydantic", "rich", "pygments", "hypothesis", "prometheus_client", "aiohttp", "kio.serial"}
     program = f"import sys, {module}; print(sorted({spared} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -41,3 +41,12 @@ def test_no_process_reads_the_versions_of_packages_when_it_starts(module: str) -
     program = f"import sys, {module}; print(sorted({{'importlib.metadata', 'email', 'argparse'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "program", ["import ingestd", "from ingestd.cli.main import main; main(['produce', '--help'])"]
+)
+def test_only_who_reads_a_configuration_file_imports_pydantic(program: str) -> None:
+    program = f"import sys; {program}; print('pydantic' in sys.modules or 'pydantic_core' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference import PAGE, TABLES, keys_of, render
+from reference import PAGE, render, tables
 
 
 def test_the_configuration_page_is_up_to_date() -> None:
@@ -11,10 +11,10 @@ def test_the_configuration_page_is_up_to_date() -> None:
 
 def test_every_key_of_a_table_that_a_user_writes_often_says_what_it_means() -> None:
     silent = [
-        f"{table} {key.name}"
-        for table, settings, _ in TABLES
-        if not table.startswith("[pipelines")
-        for key in keys_of(settings)
-        if not key.meaning
+        f"{title} {key}"
+        for title, schema in tables()
+        if not title.startswith("[pipelines")
+        for key, value in schema["properties"].items()
+        if "description" not in value and key != "name"
     ]
     assert silent == []

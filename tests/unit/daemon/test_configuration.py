@@ -7,21 +7,24 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 
 from ingestd.daemon.configuration import (
     Configuration,
     DaemonSettings,
-    FaultyConfiguration,
-    WrongSetting,
-    load,
-    parse_address,
     prepare_state,
 )
-from ingestd.errors import ConfigurationError
+from ingestd.daemon.configuration_file import load
+from ingestd.daemon.fields import ClusterName, Expected, Topic, parse_address
+from ingestd.daemon.tables import FaultyConfiguration
+from ingestd.errors import ConfigurationError, WrongSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +34,41 @@ class Multiline:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    prefix: str
+    separator: str = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    template: str
+    length: int = 249
+
+
+@dataclass(frozen=True, slots=True)
 class ToyTail:
     """A route as the tail room writes one, with every shape of field."""
 
     name: str
     paths: tuple[str, ...]
-    cluster: str
-    topic: str
+    cluster: ClusterName
+    topic: Topic
     exclude: tuple[str, ...] = ()
     compression: Literal["none", "lz4", "zstd"] = "none"
     level: int | None = None
-    linger: float = 0.05
+    linger: Annotated[float, Expected("seconds, 0 or more", lambda seconds: seconds >= 0)] = 0.05
     batch_bytes: int = 65536
     start: Literal["beginning", "end"] | int = "beginning"
     multiline: Multiline | None = None
+    steps: tuple[Prefix, ...] = ()
+    naming: Literal["identity"] | Prefix | Template = "identity"
     rotation: Multiline = field(default_factory=lambda: Multiline("x"))
 
-    def __post_init__(self) -> None:
-        if self.linger < 0:
-            raise WrongSetting("linger", "seconds, 0 or more")
+    @classmethod
+    def conflicts(cls, routes: Sequence[ToyTail]) -> Iterator[tuple[str, WrongSetting]]:
+        for former, route in pairwise(routes):
+            if former.level == route.level is not None:
+                yield route.name, WrongSetting("level", f"another one than {former.name} has")
 
 
 KINDS: dict[str, Any] = {"tails": ToyTail}
@@ -128,6 +147,7 @@ def test_a_good_file_becomes_values(read) -> None:
         multiline=Multiline("^\\s"),
     )
     assert isinstance(route.linger, float)
+    assert read(with_tail("naming = {template = 't'}")).routes[0].naming == Template("t")
     pipeline = configuration.pipelines["by-hour"]
     assert (pipeline.source.topics, pipeline.sink.path, pipeline.sql) == (
         ("access",),
@@ -153,13 +173,13 @@ def test_a_configuration_pickles(read) -> None:
     assert pickle.loads(pickle.dumps(configuration)) == configuration
 
 
-def test_the_values_are_unpickled_without_a_toml_reader(read, tmp_path: Path) -> None:
+def test_the_values_are_unpickled_without_what_reads_a_file(read, tmp_path: Path) -> None:
     configuration = read(GOOD)
     pickled = tmp_path / "pickled"
     pickled.write_bytes(pickle.dumps((configuration.daemon, configuration.clusters, configuration.pipelines)))
     program = (
         "import pickle, sys; pickle.load(open(sys.argv[1], 'rb')); "
-        "print([name for name in ('ingestd.daemon.tables', 'tomllib', 'aiohttp') if name in sys.modules])"
+        "print([name for name in ('pydantic', 'tomllib', 'aiohttp') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program, pickled], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
@@ -179,27 +199,30 @@ def test_the_values_are_unpickled_without_a_toml_reader(read, tmp_path: Path) ->
         ("exclude = [nan]", "tails.access.exclude[0] = NaN: expected a string"),
         ("linger = -1", "tails.access.linger = -1: expected seconds, 0 or more"),
         ("exclude = ['a', 7]", "tails.access.exclude[1] = 7: expected a string"),
-        ("exclude = 'a'", 'tails.access.exclude = "a": expected an array of strings, as in ["a"]'),
+        ("exclude = 'a'", 'tails.access.exclude = "a": expected an array, as in ["a"]'),
         ("exclude = [2020-01-01]", "tails.access.exclude[0] = 2020-01-01: expected a string"),
         ("level = 1.5", "tails.access.level = 1.5: expected a whole number"),
         ("start = 'now'", "tails.access.start = \"now\": expected 'beginning' or 'end' or a whole number"),
         ("compresion = 'lz4'", "tails.access.compresion = \"lz4\": unknown key; did you mean 'compression'?"),
         ("rotation = {patern = 'x'}", "tails.access.rotation.patern = \"x\": unknown key; did you mean 'pattern'?"),
         ("rotation = {}", "tails.access.rotation.pattern: missing, and has no default"),
-        ("name = 'x'", 'tails.access.name = "x": unknown key'),
         (
-            "delivery = 'exactly-once'",
-            'tails.access.delivery = "exactly-once": exactly-once delivery is not built yet; expected "at-least-once"',
+            "naming = 'idntity'",
+            "tails.access.naming = \"idntity\": expected 'identity' or a table; did you mean 'identity'?",
         ),
-        ("delivery = 'at-most-once'", 'tails.access.delivery = "at-most-once": unknown key'),
+        ("steps = [{prefix = 'a'}, {prefix = 7}]", "tails.access.steps[1].prefix = 7: expected a string"),
+        ("steps = [{separator = ''}]", "tails.access.steps[0].prefix: missing, and has no default"),
+        ("steps = [{prfix = ''}]", "tails.access.steps[0].prfix = \"\": unknown key; did you mean 'prefix'?"),
+        ("steps = ['a']", 'tails.access.steps[0] = "a": expected a table'),
+        ("naming = 7", "tails.access.naming = 7: expected 'identity' or a table"),
+        ("naming = {template = 7}", "tails.access.naming.template = 7: expected a string"),
+        ("naming = {template = '', length = 'x'}", 'tails.access.naming.length = "x": expected a whole number'),
+        ("naming = {tmplate = ''}", "tails.access.naming.tmplate = \"\": unknown key; did you mean 'template'?"),
+        ("name = 'x'", 'tails.access.name = "x": unknown key'),
     ],
 )
 def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str) -> None:
     assert fault in faults(with_tail(line))
-
-
-def test_at_least_once_may_be_said(read) -> None:
-    assert read(with_tail("delivery = 'at-least-once'")).routes
 
 
 @pytest.mark.parametrize(
@@ -209,9 +232,9 @@ def test_at_least_once_may_be_said(read) -> None:
         ("[daemon]\nwrokers = 1", "daemon.wrokers = 1: unknown key; did you mean 'workers'?"),
         ("[daemon]\nhttp = 'nowhere'", 'daemon.http = "nowhere": expected an address "HOST:PORT"'),
         ("[daemon]\narena_bytes = 1000", "daemon.arena_bytes = 1000: expected a multiple of 65536, at least 4194304"),
-        ("daemon = 1", "daemon = 1: expected a table [daemon]"),
-        ("tails = 1", "tails = 1: expected tables [tails.NAME]"),
-        ("[tails]\npaths = 1", "tails.paths = 1: expected a table [tails.paths]"),
+        ("daemon = 1", "daemon = 1: expected a table"),
+        ("tails = 1", "tails = 1: expected a table"),
+        ("[tails]\npaths = 1", "tails.paths = 1: expected a table"),
         ("[tial.x]", "tial: unknown table; did you mean 'tails'?"),
         ("[mirror.x]\nsource = 'a'", "mirror: unknown table"),
         (
@@ -224,10 +247,13 @@ def test_at_least_once_may_be_said(read) -> None:
         ),
         (
             "[clusters.a]\nbootstrap = ['b', 'c:1', ':1']",
-            'expected addresses "HOST:PORT" with ports up to 65535; not so: bootstrap[0], bootstrap[2]',
+            'clusters.a.bootstrap[2] = ":1": expected an address "HOST:PORT" with a port up to 65535',
         ),
-        ("[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'", "only an embedded cluster has this key"),
-        ("[clusters.a]\nembedded = true\ntls = {}", "clusters.a.tls: an embedded cluster has no such key"),
+        (
+            "[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'",
+            'clusters.a.listen = "c:1": expected none, except in an embedded cluster',
+        ),
+        ("[clusters.a]\nembedded = true\ntls = {}", "clusters.a.tls = (hidden): expected none, in an embedded cluster"),
         (
             "[clusters.'..']\nembedded = true",
             "clusters.\"..\": expected a name of letters, digits, '.', '_' and '-'",
@@ -246,8 +272,8 @@ def test_at_least_once_may_be_said(read) -> None:
         ),
         (with_tail("[tails.b]\npaths=['/a']\ncluster='local'\ntopic='a b'"), "tails.b.topic"),
         (
-            with_tail("[tails.b]\npaths=['/b', '/a']\ncluster='local'\ntopic='u'"),
-            'tails.b.paths = ["/b", "/a"]: [tails.access] takes "/a" too; a file belongs to one route',
+            with_tail("level = 1\n[tails.b]\npaths=['/b']\ncluster='local'\ntopic='u'\nlevel=1\nlinger='x'"),
+            "tails.b.level = 1: expected another one than access has",
         ),
         (with_tail("[tails.b]\npaths=[['/a']]"), 'tails.b.paths[0] = ["/a"]: expected a string'),
         ("[daemon]\nstate='~no such user/x'", "expected a path; its ~ stands for no user that has a home directory"),
@@ -260,14 +286,6 @@ def test_at_least_once_may_be_said(read) -> None:
 def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None:
     found = faults(text)
     assert any(fault in one for one in found), found
-
-
-@pytest.mark.parametrize(("arena", "most"), [("", 33_488_896), ("[daemon]\narena_bytes = 33554432\n", 16_711_680)])
-def test_a_batch_that_finds_no_room_in_an_arena_is_refused(faults, read, arena: str, most: int) -> None:
-    # Such a tail was accepted, read nothing for ever, and said nothing.
-    assert read(with_tail(f"batch_bytes = {most}\n{arena}")).routes[0].batch_bytes == most
-    (fault,) = faults(with_tail(f"batch_bytes = {most + 1}\n{arena}"))
-    assert fault.startswith(f"tails.access.batch_bytes = {most + 1}: expected at most {most} bytes with an arena_bytes")
 
 
 def test_every_fault_is_reported_at_once(faults) -> None:

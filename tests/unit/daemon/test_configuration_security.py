@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd.daemon.configuration import Configuration, FaultyConfiguration, load
+from ingestd.daemon.configuration_file import load
 from ingestd.daemon.control import Configure
 from ingestd.daemon.security import SaslSettings
+from ingestd.daemon.tables import FaultyConfiguration
 from ingestd.errors import ConfigurationError
 from ingestd.wire import secret
 from ingestd.wire.sasl.oauthbearer import OAuthBearer
@@ -24,6 +25,8 @@ from ingestd.wire.tls import TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ingestd.daemon.configuration import Configuration
 
 HIDDEN = "hunter2"
 BEARER = "mechanism='OAUTHBEARER', token_endpoint='https://id.test/token', client_id='me', client_secret='hunter2'"
@@ -183,8 +186,8 @@ def test_an_embedded_cluster_has_neither(tmp_path: Path) -> None:
     with pytest.raises(FaultyConfiguration) as caught:
         load(file, {})
     assert [str(fault).partition("clusters.a.")[2] for fault in caught.value.faults] == [
-        "tls: an embedded cluster has no such key",
-        "sasl: an embedded cluster has no such key",
+        "tls = (hidden): expected none, in an embedded cluster",
+        "sasl = (hidden): expected none, in an embedded cluster",
     ]
 
 

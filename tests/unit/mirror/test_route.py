@@ -4,34 +4,68 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ingestd.errors import WrongSetting
+from ingestd.daemon.configuration_file import load
+from ingestd.daemon.tables import FaultyConfiguration
 from ingestd.mirror.route import MirrorRoute
+
+NEEDED = {"source": "'east'", "target": "'west'", "topics": "['a']"}
 
 
 def route(**keys):
     return MirrorRoute(**{"name": "m", "source": "east", "target": "west", "topics": ("a",), **keys})
 
 
+@pytest.fixture
+def faults(tmp_path):
+    """What is wrong with a file that has a mirror `m` with these lines, and what follows."""
+
+    def faults(lines, following=""):
+        file = tmp_path / "ingestd.toml"
+        needed = "".join(f"{key} = {value}\n" for key, value in NEEDED.items() if f"{key} =" not in lines)
+        file.write_text(
+            "clusters.east.bootstrap = ['e:1']\nclusters.west.bootstrap = ['w:1']\n"
+            f"[mirrors.m]\n{needed}{lines}\n{following}"
+        )
+        try:
+            load(file, {"mirrors": MirrorRoute})
+        except FaultyConfiguration as faulty:
+            return [str(fault).removeprefix(f"{file}: mirrors.") for fault in faulty.faults]
+        return []
+
+    return faults
+
+
 @pytest.mark.parametrize(
-    ("keys", "key", "expected"),
+    ("lines", "fault"),
     [
-        ({"topics": ()}, "topics", "at least one regular expression"),
-        ({"topics": ("a(",)}, "topics", "regular expressions, not 'a\\('"),
-        ({"exclude": ("*",)}, "exclude", "regular expressions, not '\\*'"),
-        ({"naming": "copy"}, "naming", '"prefix", "identity", or a template with {topic}'),
-        ({"naming": "a/{topic}"}, "naming", "letters, digits"),
-        ({"naming": "identity", "target": "east"}, "naming", "source and target are one cluster"),
-        ({"start": "beginning"}, "start", '"earliest", "latest", or a time'),
-        ({"start": "2026-01-31T08:00:00"}, "start", "a time with its zone"),
-        ({"replication_factor": 0}, "replication_factor", "-1, or 1 to 32767"),
-        ({"group": ""}, "group", "not an empty one"),
-        ({"refresh_interval": 0.0}, "refresh_interval", "seconds, more than 0"),
+        ("topics = []", "topics = []: expected at least one regular expression"),
+        ("topics = ['b', 'a(']", 'topics[1] = "a(": expected a regular expression: missing )'),
+        ("exclude = ['*']", 'exclude[0] = "*": expected a regular expression: nothing to repeat'),
+        ("naming = 'copy'", 'naming = "copy": expected "prefix", "identity", or a template with {topic}'),
+        ("naming = 'a/{topic}'", 'naming = "a/{topic}": expected letters, digits'),
+        (
+            "naming = 'identity'\ntarget = 'east'",
+            'naming = "identity": expected another one than identity, since source and target are one cluster',
+        ),
+        ("target = 'wst'", "target = \"wst\": no such [clusters.NAME] (east, west); did you mean 'west'?"),
+        ("start = 'beginning'", 'start = "beginning": expected "earliest", "latest", or a time with its zone'),
+        ("start = '2026-01-31T08:00:00'", 'start = "2026-01-31T08:00:00": expected "earliest", "latest", or a time'),
+        ("replication_factor = 0", "replication_factor = 0: expected -1, or 1 to 32767"),
+        ("group = ''", 'group = "": expected a group\'s name, not an empty one'),
+        ("refresh_interval = 0", "refresh_interval = 0: expected seconds, more than 0, at most 86400"),
     ],
 )
-def test_what_is_wrong_is_named(keys, key, expected):
-    with pytest.raises(WrongSetting, match=expected.replace("{", "\\{")) as raised:
-        route(**keys)
-    assert raised.value.key == key
+def test_what_is_wrong_is_named(faults, lines, fault):
+    (found,) = faults(lines)
+    assert found.startswith(f"m.{fault}")
+
+
+def test_two_mirrors_do_not_keep_their_positions_in_one_group(faults):
+    # Each would have taken the other's positions for its own.
+    other = "[mirrors.n]\nsource = 'east'\ntarget = 'west'\ntopics = ['b']\ngroup = 'ingestd-mirror-m'"
+    said = 'n.group = "ingestd-mirror-m": expected one of its own; [mirrors.m] keeps its positions in it'
+    assert faults("", other) == [said]
+    assert faults("group = 'g'", other) == []
 
 
 def test_a_start_may_be_a_time():
