@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ingestd.cli.configured import route_kinds
 from ingestd.errors import ConfigurationError
-from ingestd.tail.route import TailRoute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
 
 __all__ = ["check_directories", "warnings"]
-
-_MOST_SAID: Final = 10
-"""Warnings about one tail: a directory of thousands of files that this user may not read is one fault."""
 
 
 def check_directories(configuration: Configuration) -> None:
@@ -46,14 +41,8 @@ def warnings(configuration: Configuration) -> Iterator[str]:
                 configuration.check_security(name)
             except ConfigurationError as error:
                 yield str(error).removeprefix(f"{configuration.file}: ")
-    owners: dict[tuple[int, int], str] = {}
-    for route in configuration.routes:
-        if isinstance(route, TailRoute):
-            found = _of_tail(route, owners)
-            yield from islice(found, _MOST_SAID)
-            more = sum(1 for _ in found)
-            if more:
-                yield f"tails.{route.name}.paths: {more} more like these"
+    for kind in route_kinds().values():
+        yield from kind.warnings([route for route in configuration.routes if type(route) is kind])
 
 
 def _directories(configuration: Configuration) -> Iterator[tuple[str, Path]]:
@@ -67,29 +56,3 @@ def _directories(configuration: Configuration) -> Iterator[tuple[str, Path]]:
 def _nearest(path: Path) -> Path:
     """The path, or the nearest above it that is there."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
-
-
-def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[str]:
-    """What of the files that a tail's globs match now it does not take. `owners` are the tails of those before."""
-    key = f"tails.{route.name}.paths"
-    troubles: list[str] = []
-
-    def trouble(thing: str, reason: str) -> None:
-        troubles.append(f"{key}: {thing}: {reason}")
-
-    for entry in route.globs.walk(lambda _: None, trouble):
-        try:
-            found = entry.stat()
-        except OSError as error:
-            yield f"{key}: {entry.path}: {error.strerror}"
-            continue
-        owner = owners.setdefault((found.st_dev, found.st_ino), route.name)
-        if stat.S_ISDIR(found.st_mode):
-            yield f'{key}: {entry.path} is a directory; expected files, as in "{entry.path}/*"'
-        elif not stat.S_ISREG(found.st_mode):
-            yield f"{key}: {entry.path} is no regular file"
-        elif owner != route.name:
-            yield f"{key}: {entry.path} is [tails.{owner}]'s too, which takes it"
-        elif not os.access(entry.path, os.R_OK):
-            yield f"{key}: {entry.path} can not be read by this user"
-    yield from troubles

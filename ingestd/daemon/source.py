@@ -399,6 +399,11 @@ class Route(Protocol):
         """What keeps routes of this kind from being in one configuration: the name of a route, and what is wrong."""
         ...
 
+    @classmethod
+    def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:
+        """What `ingestd check` warns of: what on this machine keeps these routes now from taking all that they name."""
+        ...
+
     @property
     def name(self) -> str:
         """Unique among all routes of the daemon."""

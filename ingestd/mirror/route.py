@@ -113,6 +113,11 @@ class MirrorRoute:
             if owner != route.name:
                 yield route.name, WrongSetting("group", f"one of its own; [mirrors.{owner}] keeps its positions in it")
 
+    @classmethod
+    def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:  # noqa: ARG003
+        """See `ingestd.daemon.source.Route.warnings`: without a broker nothing is known of topics."""
+        yield from ()
+
     @property
     def template(self) -> str:
         """`naming` as a template."""

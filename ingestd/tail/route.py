@@ -180,6 +180,13 @@ class TailRoute:
                 if owner != route.name:
                     yield route.name, WrongSetting("paths", f'files of its own; [tails.{owner}] takes "{path}" too')
 
+    @classmethod
+    def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:
+        """See `ingestd.daemon.source.Route.warnings`."""
+        from ingestd.tail.check import warnings  # noqa: PLC0415 - only `ingestd check` looks at files for it
+
+        return warnings(routes)
+
     @property
     def start_age(self) -> float | None:
         """`start` in seconds, where it is an age."""

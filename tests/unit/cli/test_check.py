@@ -5,13 +5,13 @@ And what of the files and directories named will not do, as far as this user see
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingestd.cli import check as cli_check
 from ingestd.cli.main import main
 from ingestd.daemon.configuration import (
     ClusterSettings,
@@ -253,7 +253,7 @@ def test_what_this_user_may_not_read_or_write_is_said(
     warned: Callable[..., list[str]], logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tests run as root, who may read and write everything. So this answers instead of the kernel."""
-    monkeypatch.setattr(cli_check.os, "access", lambda path, _: Path(path).name in ("b.log", "ingestd.toml"))
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name in ("b.log", "ingestd.toml"))
     assert warned(tail("one", logs / "*.log"), logs) == [
         f"daemon.state: {logs} can not be written by this user",
         f"tails.one.paths: {logs}/a.log can not be read by this user",

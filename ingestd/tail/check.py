@@ -1,0 +1,55 @@
+"""What `ingestd check` says of tails: the files that their globs match now, and that they do not take."""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ingestd.tail.route import TailRoute
+
+__all__ = ["warnings"]
+
+_MOST_SAID: Final = 10
+"""Warnings about one tail: a directory of thousands of files that this user may not read is one fault."""
+
+
+def warnings(tails: Sequence[TailRoute]) -> Iterator[str]:
+    """What of the files that are there now keeps the tails from taking them."""
+    owners: dict[tuple[int, int], str] = {}
+    for tail in tails:
+        found = _of_tail(tail, owners)
+        yield from islice(found, _MOST_SAID)
+        more = sum(1 for _ in found)
+        if more:
+            yield f"tails.{tail.name}.paths: {more} more like these"
+
+
+def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[str]:
+    """What of the files that a tail's globs match now it does not take. `owners` are the tails of those before."""
+    key = f"tails.{route.name}.paths"
+    troubles: list[str] = []
+
+    def trouble(thing: str, reason: str) -> None:
+        troubles.append(f"{key}: {thing}: {reason}")
+
+    for entry in route.globs.walk(lambda _: None, trouble):
+        try:
+            found = entry.stat()
+        except OSError as error:
+            yield f"{key}: {entry.path}: {error.strerror}"
+            continue
+        owner = owners.setdefault((found.st_dev, found.st_ino), route.name)
+        if stat.S_ISDIR(found.st_mode):
+            yield f'{key}: {entry.path} is a directory; expected files, as in "{entry.path}/*"'
+        elif not stat.S_ISREG(found.st_mode):
+            yield f"{key}: {entry.path} is no regular file"
+        elif owner != route.name:
+            yield f"{key}: {entry.path} is [tails.{owner}]'s too, which takes it"
+        elif not os.access(entry.path, os.R_OK):
+            yield f"{key}: {entry.path} can not be read by this user"
+    yield from troubles
