@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.daemon.configuration import (
     ClusterSettings,
@@ -81,26 +81,12 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def file_class(kinds: Mapping[str, type[Route]]) -> type:
     """The class of a whole file: `[daemon]`, and the named tables of each section."""
-    sections = {"clusters": ClusterSettings, **kinds, "pipelines": PipelineSettings}
-    named: list[Any] = [(each, _tables_of(kind), field(default_factory=dict)) for each, kind in sections.items()]
-    return make_dataclass("File", [("daemon", DaemonSettings, field(default_factory=DaemonSettings)), *named])
-
-
-def _tables_of(kind: Any) -> Any:
-    return Annotated[Mapping[str, kind], _Named()]
-
-
-class _Named:
-    """Fills the field `name` of what is made of the tables `[section.NAME]`."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        function = {"type": "no-info", "function": self._with_names}
-        return {"type": "function-before", "function": function, "schema": handler(source)}
-
-    def _with_names(self, tables: Any) -> Any:
-        if not isinstance(tables, dict):
-            return tables
-        return {name: {**table, "name": name} if isinstance(table, dict) else table for name, table in tables.items()}
+    sections: dict[str, Any] = {"clusters": ClusterSettings, **kinds, "pipelines": PipelineSettings}
+    tables: list[Any] = [
+        (each, Mapping[str, kind], field(default_factory=dict))  # type: ignore[valid-type]
+        for each, kind in sections.items()
+    ]
+    return make_dataclass("File", [("daemon", DaemonSettings, field(default_factory=DaemonSettings)), *tables])
 
 
 def _names(document: Document, section: str) -> list[str]:

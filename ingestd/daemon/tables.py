@@ -49,8 +49,8 @@ _EXPECTED: Final = {
     "bool_type": "true or false",
     "dataclass_type": "a table",
     "dict_type": "a table",
-    "finite_number": "a finite number",
-    "float_type": "a finite number",
+    "finite_number": "a finite number of seconds, as in 0.05",
+    "float_type": "a finite number of seconds, as in 0.05",
     "int_type": "a whole number",
     "path_type": "a path",
     "string_type": "a string",
@@ -94,6 +94,7 @@ class Document:
         self.content = content
         self.faults: list[Fault] = []
         self.unclear: set[Key] = set()
+        self._refused: set[Key] = set()
 
     def fault(self, key: Key, problem: str, *, show: bool = True) -> None:
         """Note a fault at `key`. Its value is shown if there is one and it can not be a secret."""
@@ -111,58 +112,62 @@ class Document:
     def read(self, kind: Any, rest: RestOfFile) -> Any:
         """The whole file as an object of class `kind`. With faults, what is `unclear` has its default, or is empty.
 
-        A class checks what goes together once every value is right by itself. So what is wrong is taken out, and the
-        rest is read again, until nothing is wrong.
+        A class checks what goes together once every value is right by itself. So what is wrong is taken out, and what
+        is left is read again, until nothing is wrong.
         """
         validator, tolerant = _validators(kind)
-        refused: set[Key] = set()
         while True:
             try:
-                return validator.validate_python(_without(self.content, self.unclear), context=rest)
+                return validator.validate_python(_left_of(self.content, self.unclear), context=rest)
             except ValidationError as error:
                 for wrong in _fitting(error.errors(include_url=False)):
-                    self._note(wrong, kind, refused)
+                    self._note(wrong, kind)
                 validator = tolerant
 
-    def _note(self, wrong: Wrong, kind: type, refused: set[Key]) -> None:
-        """Note what is wrong. `refused` are the tables whose class did not take what is in them together.
-
-        That counts once. If it refuses what is left of it too, it is taken out.
-        """
+    def _note(self, wrong: Wrong, kind: Any) -> None:
         key: Key = tuple(wrong["loc"])
         error = wrong.get("ctx", {}).get("error")
-        if wrong["type"] == "missing" and key in self.unclear:
-            self._doubt(key[:-1])
-        elif wrong["type"] == "missing":
-            self.fault(key, "missing, and has no default")
-        elif wrong["type"] == "unexpected_keyword_argument":
-            table, name = key[:-1], str(key[-1])
-            known = _keys(kind, table)
-            problem = ("unknown key" if table else "unknown table") + did_you_mean(name, known)
-            self.fault(key, problem, show=bool(table))
-            given = self.look_up(table)
-            self.unclear |= {(*table, meant) for meant in closest(name, known) if meant not in given}
-        elif not isinstance(error, WrongSetting):
-            expected = _expected(wrong)
-            self.fault(key, str(error or f"expected {expected}{self._hint(key, expected)}"))
-        elif key in refused:
+        match wrong["type"]:
+            case "missing" if key in self.unclear:
+                self._doubt(key[:-1])
+            case "missing":
+                self.fault(key, "missing, and has no default")
+            case "unexpected_keyword_argument":
+                table, name = key[:-1], str(key[-1])
+                known = _keys(kind, table)
+                unknown = "unknown key" if table else "unknown table"
+                self.fault(key, unknown + did_you_mean(name, known), show=bool(table))
+                given = self.look_up(table)
+                self.unclear |= {(*table, meant) for meant in closest(name, known) if meant not in given}
+            case _ if isinstance(error, WrongSetting):
+                self._note_refusal(key, [error, *error.also])
+            case _:
+                expected = _expected(wrong)
+                self.fault(key, str(error or f"expected {expected}{self._hint(key, expected)}"))
+
+    def _note_refusal(self, key: Key, wrong: Sequence[WrongSetting]) -> None:
+        """Note what a class does not take together in the table at `key`, once. Refused again, the table is taken out.
+
+        What is wrong beside a key that is unclear is not said: it may be right. Nor is what an inner table lacks of
+        which nothing is left.
+        """
+        if key in self._refused:
             self._doubt(key)
-        else:
-            refused.add(key)
-            doubtful = {each: {(*key, name) for name in (each.key, *each.beside)} for each in (error, *error.also)}
-            given = self.look_up(key)
-            nothing_left = len(key) > 2 and given and not _without(given, self.unclear, key)
-            for each in [each for each, keys in doubtful.items() if self.unclear.isdisjoint(keys) and not nothing_left]:
+            return
+        self._refused.add(key)
+        given = self.look_up(key)
+        if len(key) == 2 or not given or _left_of(given, self.unclear, key):
+            doubtful = [{(*key, name) for name in (each.key, *each.beside)} for each in wrong]
+            said = [each for each, keys in zip(wrong, doubtful, strict=True) if self.unclear.isdisjoint(keys)]
+            for each in said:
                 self.fault((*key, each.key), f"expected {each.expected}")
-            self.unclear = self.unclear.union(*doubtful.values())
+            self.unclear = self.unclear.union(*doubtful)
 
     def _hint(self, key: Key, expected: str) -> str:
         """The end of a message about a refused string: what was probably meant."""
         value = self.look_up(key)
         if not isinstance(value, str):
             return ""
-        if "finite number" in expected:
-            return " of seconds, as in 0.05"
         if "array" in expected:
             shown = _shown(key, value)
             return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
@@ -257,11 +262,12 @@ def _keys(hint: Any, steps: Sequence[str | int]) -> list[str]:
     return _keys(get_type_hints(hint)[str(steps[0])], steps[1:])
 
 
-def _without(value: Any, keys: set[Key], at: Key = ()) -> Any:
-    """A table without some keys."""
-    if not isinstance(value, dict):
-        return value
-    return {name: _without(each, keys, (*at, name)) for name, each in value.items() if (*at, name) not in keys}
+def _left_of(table: Any, unclear: set[Key], at: Key = ()) -> Any:
+    """What is left of a table `at` some key, without what is unclear; with its name, if it is a `[section.NAME]`."""
+    if not isinstance(table, dict):
+        return table
+    left = {key: _left_of(each, unclear, (*at, key)) for key, each in table.items() if (*at, key) not in unclear}
+    return {**left, "name": at[1]} if len(at) == 2 else left
 
 
 def dotted(key: Key) -> str:
