@@ -77,6 +77,7 @@ class Found(NamedTuple):
     """A source that a finder found: its name (unique within the route, for ever), where to start, how to open it.
 
     detail: what is stored with the position, so that a later finder knows the source again (pickles and is JSON).
+        Where its bytes are now may stand in it as `path`, which /status shows.
     until: the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
     label: what a person calls it (a log's path), as text that can be written as UTF-8; empty: the source's name.
     group: sources of one group go to one worker; empty: no group.

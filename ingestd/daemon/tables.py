@@ -143,6 +143,7 @@ class Document:
                 self._note_refusal(key, [error, *error.also])
             case _:
                 expected = _expected(wrong)
+                assert error or expected, f"{wrong['type']} has no words in _EXPECTED"
                 self.fault(key, str(error or f"expected {expected}{self._hint(key, expected)}"))
 
     def _note_refusal(self, key: Key, wrong: Sequence[WrongSetting]) -> None:
