@@ -22,6 +22,8 @@ from ingestd.daemon.tables import Document, Fault, FaultyConfiguration
 from ingestd.wire.secret import warn_if_others_can_read
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
     from ingestd.daemon.source import Route
 
 __all__ = ["file_class", "load"]
@@ -101,16 +103,20 @@ def _rest_of_file(content: dict[str, Any]) -> RestOfFile:
     return RestOfFile(clusters if isinstance(clusters, dict) else None, size if size_is_known else None)
 
 
-def _check_routes(document: Document, kinds: Mapping[str, type[Route]], read: Any) -> None:
-    """No two routes have one name, whatever their kind; and each kind says which of its routes can not be together."""
-    owners: dict[str, str] = {}
-    for section, kind in kinds.items():
-        for name, wrong in kind.conflicts(tuple(getattr(read, section).values())):
-            if (section, name, wrong.key) not in document.unclear:
-                document.fault((section, name, wrong.key), f"expected {wrong.expected}")
+def _check_routes(document: Document, sections: Iterable[str], read: Any) -> None:
+    """No two routes have one name, whatever their kind, and no two of a kind claim the same."""
+    names: dict[str, str] = {}
+    owners: dict[tuple[str, str, Hashable], str] = {}
+    for section in sections:
+        for route in getattr(read, section).values():
+            for claim in route.claims:
+                key = (section, route.name, claim.key)
+                owner = owners.setdefault((section, claim.key, claim.thing), route.name)
+                if owner != route.name and key not in document.unclear:
+                    document.fault(key, f"[{section}.{owner}] takes {claim.name} too; expected one of its own")
         for name in _names(document, section):
-            if owners.setdefault(name, section) != section:
-                document.fault((section, name), f"[{owners[name]}.{name}] has the same name", show=False)
+            if names.setdefault(name, section) != section:
+                document.fault((section, name), f"[{names[name]}.{name}] has the same name", show=False)
 
 
 def _check_data(document: Document, daemon: DaemonSettings, clusters: Mapping[str, ClusterSettings]) -> None:

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.daemon.runner import Runner, Workplace
-    from ingestd.errors import WrongSetting
     from ingestd.retry import Deadline
 
 __all__ = [
     "Assignment",
     "BatchSpan",
+    "Claim",
     "EncodedAgain",
     "Encoder",
     "Encoding",
@@ -389,15 +389,23 @@ class Words(NamedTuple):
     thing: str
 
 
+class Claim(NamedTuple):
+    """What only one route of a kind may have. key: of the route's table. name: for people."""
+
+    key: str
+    thing: Hashable
+    name: str
+
+
 class Route(Protocol):
     """One configured route. Frozen, pickles; constructed from its configuration table.
 
     `LineRoute` is what a route of lines implements besides; its runner is a `LineRunner`.
     """
 
-    @classmethod
-    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
-        """What keeps routes of this kind from being in one configuration: the name of a route, and what is wrong."""
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """What no other route of its kind may have."""
         ...
 
     @classmethod

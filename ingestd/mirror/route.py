@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
 from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule
-from ingestd.daemon.source import Words
-from ingestd.errors import WrongSetting
+from ingestd.daemon.source import Claim, Words
 from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
 
 if TYPE_CHECKING:
@@ -104,14 +103,10 @@ class MirrorRoute:
         checks.require("naming", expected, holds=not same, beside=["source", "target"])
         checks.finish()
 
-    @classmethod
-    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
-        """See `ingestd.daemon.source.Route.conflicts`: in one group, positions of two would overwrite each other."""
-        owners: dict[tuple[str, str], str] = {}
-        for route in routes:
-            owner = owners.setdefault((route.target, route.positions_group), route.name)
-            if owner != route.name:
-                yield route.name, WrongSetting("group", f"one of its own; [mirrors.{owner}] keeps its positions in it")
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """See `ingestd.daemon.source.Route.claims`: in one group, positions of two would overwrite each other."""
+        return (Claim("group", (self.target, self.positions_group), f'"{self.positions_group}"'),)
 
     @classmethod
     def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:  # noqa: ARG003

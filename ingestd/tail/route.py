@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 from ingestd.checks import Checks
 from ingestd.daemon.arena import largest_batch
 from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule, Topic
-from ingestd.daemon.source import PER_RECORD, Lane, Words
+from ingestd.daemon.source import PER_RECORD, Claim, Lane, Words
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
@@ -170,15 +170,10 @@ class TailRoute:
         except UnsupportedCodec as error:
             raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
 
-    @classmethod
-    def conflicts(cls, routes: Sequence[Self]) -> Iterator[tuple[str, WrongSetting]]:
-        """See `ingestd.daemon.source.Route.conflicts`: a file belongs to one tail."""
-        owners: dict[tuple[str, frozenset[str]], str] = {}
-        for route in routes:
-            for path in route.paths:
-                owner = owners.setdefault((path, frozenset(route.exclude)), route.name)
-                if owner != route.name:
-                    yield route.name, WrongSetting("paths", f'files of its own; [tails.{owner}] takes "{path}" too')
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """See `ingestd.daemon.source.Route.claims`: its files, by the globs that find them."""
+        return tuple(Claim("paths", (path, frozenset(self.exclude)), f'"{path}"') for path in self.paths)
 
     @classmethod
     def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:

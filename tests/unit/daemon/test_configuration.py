@@ -7,9 +7,8 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -20,11 +19,9 @@ from ingestd.daemon.configuration import (
 )
 from ingestd.daemon.configuration_file import load
 from ingestd.daemon.fields import ClusterName, Expected, Topic, parse_address
+from ingestd.daemon.source import Claim
 from ingestd.daemon.tables import FaultyConfiguration
-from ingestd.errors import ConfigurationError, WrongSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from ingestd.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +61,9 @@ class ToyTail:
     naming: Literal["identity"] | Prefix | Template = "identity"
     rotation: Multiline = field(default_factory=lambda: Multiline("x"))
 
-    @classmethod
-    def conflicts(cls, routes: Sequence[ToyTail]) -> Iterator[tuple[str, WrongSetting]]:
-        for former, route in pairwise(routes):
-            if former.level == route.level is not None:
-                yield route.name, WrongSetting("level", f"another one than {former.name} has")
+    @property
+    def claims(self) -> list[Claim]:
+        return [] if self.level is None else [Claim("level", self.level, f"level {self.level}")]
 
 
 KINDS: dict[str, Any] = {"tails": ToyTail}
@@ -273,7 +268,7 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         (with_tail("[tails.b]\npaths=['/a']\ncluster='local'\ntopic='a b'"), "tails.b.topic"),
         (
             with_tail("level = 1\n[tails.b]\npaths=['/b']\ncluster='local'\ntopic='u'\nlevel=1\nlinger='x'"),
-            "tails.b.level = 1: expected another one than access has",
+            "tails.b.level = 1: [tails.access] takes level 1 too; expected one of its own",
         ),
         (with_tail("[tails.b]\npaths=[['/a']]"), 'tails.b.paths[0] = ["/a"]: expected a string'),
         ("[daemon]\nstate='~no such user/x'", "expected a path; its ~ stands for no user that has a home directory"),

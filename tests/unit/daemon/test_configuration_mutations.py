@@ -108,7 +108,7 @@ def test_a_file_with_slips_is_refused_in_plain_words(monkeypatch: pytest.MonkeyP
         refused += bool(found)
         for fault in found:
             assert fault.key, (seed, fault)
-            assert fault.problem.startswith(("expected ", "unknown ", "missing, ", "no such ")), (seed, fault)
+            assert fault.problem.startswith(("expected ", "unknown ", "missing, ", "no such ", "[")), (seed, fault)
             said = str(fault)
             assert not [word for word in (HIDDEN, "Input ", "dataclass", "pydantic", "\0") if word in said], (
                 seed,

@@ -63,7 +63,7 @@ def test_what_is_wrong_is_named(faults, lines, fault):
 def test_two_mirrors_do_not_keep_their_positions_in_one_group(faults):
     # Each would have taken the other's positions for its own.
     other = "[mirrors.n]\nsource = 'east'\ntarget = 'west'\ntopics = ['b']\ngroup = 'ingestd-mirror-m'"
-    said = 'n.group = "ingestd-mirror-m": expected one of its own; [mirrors.m] keeps its positions in it'
+    said = 'n.group = "ingestd-mirror-m": [mirrors.m] takes "ingestd-mirror-m" too; expected one of its own'
     assert faults("", other) == [said]
     assert faults("group = 'g'", other) == []
 

@@ -105,9 +105,7 @@ def test_a_batch_that_finds_no_room_in_an_arena_is_refused(faults, arena: str, m
 
 def test_a_file_belongs_to_one_tail(faults) -> None:
     other = "[tails.b]\npaths = ['/b', '/var/log/*.log']\ncluster = 'local'\ntopic = 'u'\n"
-    said = (
-        """b.paths = ["/b", "/var/log/*.log"]: expected files of its own; [tails.access] takes "/var/log/*.log" too"""
-    )
+    said = """b.paths = ["/b", "/var/log/*.log"]: [tails.access] takes "/var/log/*.log" too; expected one of its own"""
     assert faults("", other) == [said]
     assert faults("linger = 'x'", other)[1:] == [said]  # beside another fault too
     assert faults("exclude = ['*.1']", other) == []
