@@ -21,6 +21,7 @@ __all__ = [
     "Delivery",
     "Expected",
     "Interval",
+    "Pattern",
     "RestOfFile",
     "Rule",
     "Seconds",
@@ -92,6 +93,14 @@ def is_address(text: str) -> bool:
     return True
 
 
+def _bad_pattern(pattern: str, _: RestOfFile) -> str | None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"expected a regular expression: {error}"
+    return None
+
+
 def _unknown_cluster(name: str, rest: RestOfFile) -> str | None:
     known = rest.clusters
     if known is None or name in known:
@@ -102,6 +111,7 @@ def _unknown_cluster(name: str, rest: RestOfFile) -> str | None:
 Seconds = Annotated[float, Expected("seconds, more than 0", lambda seconds: seconds > 0)]
 Interval = Annotated[float, Expected("seconds, more than 0, at most 86400", lambda seconds: 0 < seconds <= 86400)]
 Address = Annotated[str, Expected('an address "HOST:PORT" with a port up to 65535', is_address)]
+Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
 Topic = Annotated[str, Expected("1 to 249 of letters, digits, '.', '_' and '-'", _TOPIC.fullmatch)]
 Delivery = Annotated[
     str, Expected('"at-least-once" (exactly-once delivery is not built yet)', {"at-least-once"}.__contains__)

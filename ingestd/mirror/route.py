@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
-from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule
+from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Pattern
 from ingestd.daemon.source import Claim, Words
 from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ingestd.daemon.fields import RestOfFile
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Finder, StoredPosition, Surroundings
 
 __all__ = ["MirrorRoute"]
 
 _EDGES: Final = ("earliest", "latest")
-
-
-def _bad_pattern(pattern: str, _: RestOfFile) -> str | None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f"expected a regular expression: {error}"
-    return None
 
 
 def _as_time(text: str) -> datetime | None:
@@ -42,9 +32,6 @@ def _as_time(text: str) -> datetime | None:
 
 def _is_start(text: str) -> bool:
     return text in _EDGES or _as_time(text) is not None
-
-
-_Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +47,10 @@ class MirrorRoute:
     """The cluster that is read, a [clusters.NAME]."""
     target: ClusterName
     """The cluster that is written, a [clusters.NAME]."""
-    topics: Annotated[tuple[_Pattern, ...], Expected("at least one regular expression", bool)]
+    topics: Annotated[tuple[Pattern, ...], Expected("at least one regular expression", bool)]
     """Regular expressions. A topic is taken if one of them matches its whole name, as in `["orders", "audit-.*"]`.
     Topics that match later are taken when they appear. Kafka's own topics never are."""
-    exclude: tuple[_Pattern, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
+    exclude: tuple[Pattern, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
     """Regular expressions of topics to leave alone, although `topics` match them."""
     naming: str = "prefix"
     """What a topic is called on the target: `prefix`: the source cluster's name and a dot before it, as MirrorMaker 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
 from ingestd.daemon.arena import largest_batch
-from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Rule, Topic
+from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Pattern, Rule, Topic
 from ingestd.daemon.source import PER_RECORD, Claim, Lane, Words
 from ingestd.errors import UnsupportedCodec, WrongSetting
 from ingestd.records.codecs import Codec, Compression
@@ -43,6 +43,11 @@ def _is_glob(text: str) -> bool:
 
 def _is_start(text: str) -> bool:
     return text in {"beginning", "end"} or _AGE.fullmatch(text) is not None
+
+
+def _has_key(text: str) -> bool:
+    pattern = re.compile(text)
+    return pattern.groups == 1 or _NAMED_GROUP in pattern.groupindex
 
 
 def _finds_no_room(size: int, rest: RestOfFile) -> str | None:
@@ -112,7 +117,12 @@ class TailRoute:
     partition: Literal["sticky", "file", "round-robin", "key"] = "sticky"
     """The partition of a line: `sticky`: one for each batch, in turn; `file`: by the path that the file was found
     under, the same for ever; `round-robin`: line by line; `key`: by the key, as Java's default partitioner does."""
-    key_pattern: str | None = None
+    key_pattern: (
+        Annotated[
+            Pattern, Expected("a regular expression with one group, or a group named `key`: (?P<key>...)", _has_key)
+        ]
+        | None
+    ) = None
     """A regular expression whose only group, or group named `key`, is the record's key. No match, no key."""
     key_from: Literal["path", "line"] = "line"
     """What `key_pattern` is searched in: the path that the file was found under, or each line."""
@@ -146,8 +156,6 @@ class TailRoute:
             expected = 'a regular expression, since partition = "key" needs one'
             checks.require("key_pattern", expected, holds=self.partition != "key", beside=["partition"])
             return
-        with checks.noting():
-            self._check_pattern(self.key_pattern)
         by_path = self.partition == "round-robin" and self.key_from == "path"
         checks.require(
             "partition",
@@ -155,14 +163,6 @@ class TailRoute:
             holds=not by_path,
             beside=["key_from"],
         )
-
-    def _check_pattern(self, text: str) -> None:
-        try:
-            pattern = re.compile(text)
-        except re.error as error:
-            raise WrongSetting("key_pattern", f"a regular expression: {error}") from None
-        if pattern.groups != 1 and _NAMED_GROUP not in pattern.groupindex:
-            raise WrongSetting("key_pattern", "one group, or a group named `key`: (?P<key>...)")
 
     def _check_compression(self) -> None:
         try:

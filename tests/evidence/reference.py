@@ -53,15 +53,15 @@ def _classes(value: dict[str, Any]) -> list[str]:
 
 
 def _takes(value: dict[str, Any]) -> str:
-    if classes := _classes(value):
-        return "secret" if classes == ["Secret"] else "table"
-    value = next(iter(value.get("anyOf", [])), value)
+    several = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
+    if several:
+        return "secret" if "Secret" in _classes(value) else " or ".join(dict.fromkeys(map(_takes, several)))
     choices = value.get("enum") or ([value["const"]] if "const" in value else [])
     if choices:
         return ", ".join(f"`{each}`" for each in choices)
-    if value["type"] == "array":
+    if value.get("type") == "array":
         return "strings" + (f", each {value['items']['expected']}" if "expected" in value["items"] else "")
-    return str(value.get("expected") or value.get("format") or TYPES[value["type"]])
+    return str(value.get("expected") or value.get("format") or TYPES[value.get("type", "object")])
 
 
 def _default(value: Any) -> str:
