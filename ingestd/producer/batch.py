@@ -44,11 +44,11 @@ class Batch:
     """Its first record's sequence under the partition's present identity; NO_SEQUENCE before its first attempt."""
     attempts: int = 0
     uncertain: bool = False
-    """An attempt under the present sequence ended without a word on whether the batch was appended."""
+    """An attempt under the present sequence ended, and it is not known whether the batch was appended."""
     corrupt: int = 0
     """Attempts that the leader found corrupt."""
     error: IngestdError | None = None
-    """What the last attempt ended in, until the partition producer has decided what follows from it."""
+    """The error of the last attempt, until the partition producer has decided what to do."""
 
 
 class Verdict(Enum):
@@ -59,7 +59,7 @@ class Verdict(Enum):
     RENUMBER = auto()
     """The broker misses the sequence before it, or does not know the producer."""
     SPLIT = auto()
-    """Too large as one, not too large in halves."""
+    """The batch is too large, but its halves may not be."""
     FAIL = auto()
     """It can never be appended."""
     FATAL = auto()
@@ -71,7 +71,7 @@ _OUT_OF_SEQUENCE: Final = frozenset({ErrorCode.out_of_order_sequence_number, Err
 _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
 _CORRUPT_ATTEMPTS: Final = 5
-"""A checksum can fail on the way; one that fails so often fails for good."""
+"""A checksum can fail because of a damaged transfer. After so many failures the batch itself is damaged."""
 
 # The leader looks at these before it appends. Any other error may follow an append (a leader that steps down while it
 # waits for its replicas answers NOT_LEADER_OR_FOLLOWER).
@@ -101,7 +101,7 @@ _BEFORE_APPEND: Final = (
 
 
 def surely_refused(error: IngestdError) -> bool:
-    """Whether the attempt that ended in `error` certainly appended nothing."""
+    """Whether it is certain that the attempt which ended with `error` appended nothing."""
     if isinstance(error, KafkaError):
         return error.code in _BEFORE_APPEND
     return isinstance(error, (UnsupportedCodec, UnsupportedVersion, CorruptBatch))  # never sent

@@ -1,4 +1,4 @@
-"""Circuit breaker: after so many failures in a row, refuse at once for a while; then one attempt decides."""
+"""Circuit breaker: after several failures in a row it refuses everything for a while. Then one attempt decides."""
 
 from __future__ import annotations
 

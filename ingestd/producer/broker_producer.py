@@ -1,4 +1,4 @@
-"""Broker producer: one per leader node. Puts what its partitions have ready into requests, a few in flight."""
+"""Broker producer: one per leader node. Puts the ready batches of its partitions into requests, a few in flight."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["BrokerProducer"]
 
 _PRODUCE: Final = 0
 _WATCH: Final = 1.0
-"""Seconds between looks at a node that is slow. A connection not open after so long is reason to ask for the leader."""
+"""Seconds between checks of a slow node. If a connection is not open after so long, the leader is asked for."""
 _CROWDED: Final = 0.01
-"""Seconds until the next look whether a connection whose places others have is free again."""
+"""Seconds until the next check of a connection that is full of other producers' requests."""
 _SLOW: Final = 3.0
-"""Seconds without an answer that are reason to ask for the leader, and, if it is another by now, not to wait longer."""
+"""Seconds without an answer. Then the leader is asked for. If it is another one by now, the answer is given up."""
 
 
 class BrokerProducer:
-    """Drains the partitions that are ready, whenever there is work and room for a request; costs nothing otherwise.
+    """Sends what its partitions have ready, whenever there is room for a request. Costs nothing while there is no work.
 
     Invariants
         Requests of one connection are sent, and answered, in order; at most `in_flight_requests` are under way.
         Partitions are served in turn: one that always has more does not starve the others.
-        A connection that died, or was given up after a timeout, hands back every batch that it had; it is aborted
-        before the first of them is handed back, so that no transport holds their memory.
+        Every batch of a connection that died, or was given up after a timeout, is handed back. The connection is
+        aborted before that, so that no transport holds their memory.
         A frozen node holds its partitions up no longer than it takes the cluster to elect other leaders.
         Callbacks do the work; the only task is the one that opens a connection, and it ends with that.
     """
@@ -50,7 +50,7 @@ class BrokerProducer:
         events: ProducerEvents | None,
         transaction: TransactionMembers | None = None,
     ) -> None:
-        """`transaction` knows what batches of a transactional producer may travel in."""
+        """`transaction` knows the highest version of Produce for the open transaction."""
         self._node = node
         self._transaction = transaction
         self._client = client
@@ -62,7 +62,7 @@ class BrokerProducer:
         self._version = 0
         self._connecting = False
         self._under_way: dict[ProduceSet, float] = {}
-        """Requests that are not answered, the oldest first, and when each was sent."""
+        """Requests without an answer, the oldest first, and when each was sent."""
         self._drain_due = False
         self._pause: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -72,12 +72,12 @@ class BrokerProducer:
         self._acknowledge_ms = int(settings.acknowledge_timeout * 1000)
 
     def ready(self, partition: PartitionProducer) -> None:
-        """This partition has a batch to send. Cheap, and coalesced: requests are filled when the loop comes round."""
+        """This partition has a batch to send. Cheap: requests are filled once, in the next turn of the event loop."""
         self._ready.setdefault(partition)
         self._wake()
 
     def abort(self, error: IngestdError) -> None:
-        """End: nothing is sent any more, and no transport holds a batch. The partitions are ended by the caller."""
+        """End: nothing more is sent, and no transport holds a batch. The caller ends the partitions."""
         self._closed = True
         if self._pause is not None:
             self._pause.cancel()
@@ -87,7 +87,7 @@ class BrokerProducer:
             self._watch = None
         self._ready.clear()
         if self._connection is not None and self._under_way:
-            # Only then: it is the client's, and other producers of the client may be using it.
+            # Only then: other producers of the client may use the same connection.
             self._connection.abort(error)
         self._connection = None
 
@@ -109,7 +109,7 @@ class BrokerProducer:
             return
         while self._ready and len(self._under_way) < self._settings.in_flight_requests:
             if connection.full:
-                if not self._under_way:  # it is other producers' of the client: no answer of ours will come first
+                if not self._under_way:  # it is full of requests of other producers: no answer of ours will make room
                     self._pause = asyncio.get_running_loop().call_later(_CROWDED, self._resume)
                 return
             produce_set = self._fill()
@@ -190,7 +190,7 @@ class BrokerProducer:
             self._wake()
 
     def _lost(self, connection: Connection, produce_set: ProduceSet, error: BaseException) -> None:
-        """Hand everything of a request back, after the transport has let go of it."""
+        """Hand all batches of a request back, once the transport does not hold them any more."""
         if not isinstance(error, (ConnectionLost, DeadlineExceeded)):
             error = ConnectionLost(f"node {self._node}: {error!r}")
         connection.abort(error)
@@ -241,7 +241,7 @@ class BrokerProducer:
             self._watch = asyncio.get_running_loop().call_later(_WATCH, self._look)
 
     def _look(self) -> None:
-        """Find out whether the node is slow, and whether it still leads its partitions; while anything is under way."""
+        """While requests are under way: check whether the node is slow, and whether it still leads its partitions."""
         self._watch = None
         if not self._connecting and not self._under_way:
             return
@@ -249,10 +249,10 @@ class BrokerProducer:
         slow = set(self._ready) if self._connecting else set()
         sent_at = next(iter(self._under_way.values()), None)
         if sent_at is not None and asyncio.get_running_loop().time() - sent_at >= _SLOW:
-            # Answers come in order: what is behind the oldest request is held up by it.
+            # Answers come in order, so the oldest request holds all others up.
             awaited = {partition for produce_set in self._under_way for partition, _ in produce_set.entries}
             if self._connection is not None and any(partition.moved for partition in awaited):
-                self._connection.abort(ConnectionLost(f"node {self._node} does not answer and leads no longer"))
+                self._connection.abort(ConnectionLost(f"node {self._node} does not answer; its partitions have moved"))
                 return
             slow |= awaited.union(self._ready)
         if slow:

@@ -1,4 +1,4 @@
-"""What becomes of a record or a batch: the one value that every accepted record ends in."""
+"""Delivery: how a record or a batch ended. Every accepted one ends in exactly one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Delivered", "Delivery", "RecordEnds", "deliver", "untold"]
 class Delivery(NamedTuple):
     """The end of one batch: an offset, or the error that ended it.
 
-    `base_offset` is that of the batch's first record (-1 where the broker does not say: acks=0, or a batch of which
-    only an acknowledgement of what followed it tells that it is in the log). `log_append_time_ms` is -1 unless the
+    `base_offset` is the offset of the batch's first record. It is -1 if the broker did not say: with acks=0, and if
+    only the acknowledgement of a later batch tells that this one is in the log. `log_append_time_ms` is -1 unless the
     topic stamps records itself.
     """
 
@@ -33,13 +33,13 @@ class Delivery(NamedTuple):
 
 
 Delivered: TypeAlias = "Callable[[Delivery], None]"
-"""Called exactly once for every batch accepted, on the event loop; must not raise and must not block."""
+"""Called exactly once for each accepted batch, on the event loop. It must not raise and must not block."""
 
 
 class RecordEnds:
     """The callbacks of a batch's records, in order: a `Delivered` that tells each of its own end.
 
-    `dones` may end before the records do: those behind have none.
+    `dones` may be shorter than the batch: the last records then have none.
     """
 
     __slots__ = ("_dones",)
@@ -67,19 +67,19 @@ class RecordEnds:
         return len(self._dones) - self._dones.count(None)
 
     def split(self, at: int) -> tuple[RecordEnds, RecordEnds]:
-        """Those of the first `at` records, and those of the rest."""
+        """The callbacks of the first `at` records, and those of the others."""
         return RecordEnds(self._dones[:at]), RecordEnds(self._dones[at:])
 
 
 def untold(done: Delivered | None, records: int) -> int:
-    """How many of a batch's records have nobody who is told of their end."""
+    """How many records of a batch have no callback."""
     if done is None:
         return records
     return records - done.told if isinstance(done, RecordEnds) else 0
 
 
 def deliver(done: Delivered, delivery: Delivery) -> None:
-    """Call `done`. One that raises all the same is reported to the loop's exception handler and hurts nobody else."""
+    """Call `done`. If it raises, the loop's exception handler is told, and everything else goes on."""
     try:
         done(delivery)
     except Exception as error:  # noqa: BLE001 - whatever the caller's code raises, the other batches' ends must come

@@ -1,4 +1,4 @@
-"""Dispatcher: the first stage. Gives each record and batch to its topic producer; knows every later stage by name."""
+"""Dispatcher: the first stage. Owns the topic producers, which get records and batches, and the broker producers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Dispatcher:
     """Owns the topic producers and the broker producers of one producer.
 
     Invariants
-        A topic, and a node, has one producer for as long as this lives: sequences outlive idleness.
+        Each topic and each node has one producer as long as this lives, so sequences survive idle times.
         After `end` nothing is in a transport and nothing is queued.
     """
 
@@ -46,7 +46,7 @@ class Dispatcher:
         intakes: dict[str, TopicIntake],
         transactions: Transactions | None = None,
     ) -> None:
-        """`intakes` is kept up: what lets a topic's records go the short way, from its first record on.
+        """`intakes` gets an entry for each topic with its first record: it lets records go the short way.
 
         With `transactions` the identity of every partition is that of the open transaction, and `identities` is not
         asked.
@@ -62,7 +62,7 @@ class Dispatcher:
         self._intakes = intakes
         self._transactions = transactions
         self.transaction = None if transactions is None else transactions.members
-        """The partitions of the open transaction; None for a producer that has none."""
+        """The partitions of the open transaction. None if the producer is not transactional."""
         if transactions is not None:
             transactions.records = self
         alone = settings.numbered and transactions is None
@@ -92,12 +92,12 @@ class Dispatcher:
         return broker
 
     def close_batches(self) -> None:
-        """Send what is being collected without waiting for its linger."""
+        """Send all open batches now, without waiting for the linger."""
         for topic in self._topics.values():
             topic.close_batches()
 
     async def flush(self, deadline: Deadline, doing: str) -> None:
-        """Send at once what is being collected, and wait until everything accepted is done. `DeadlineExceeded`."""
+        """Send all open batches now, and wait until everything accepted is done. Raises `DeadlineExceeded`."""
         self.close_batches()
         try:
             await self._ledger.drained(deadline, doing)
@@ -106,12 +106,12 @@ class Dispatcher:
             raise (late if trouble is None else DeadlineExceeded(f"{late}; {trouble}")) from None
 
     def give_up(self, error: IngestdError) -> None:
-        """Fail with `error` what is not in flight, and do not try again what is: the transaction is aborted."""
+        """The transaction is aborted: fail with `error` what is not in flight, and try nothing again that is."""
         for topic in self._topics.values():
             topic.give_up(error)
 
     def fatal(self, error: IngestdError) -> None:
-        """The producer cannot go on: refuse from now on, and end everything when the present callback is through."""
+        """The producer cannot go on: accept nothing more, and end everything after the current callback."""
         if self.ended is None:
             if self._transactions is not None:
                 error = self._transactions.ended(error)
@@ -120,7 +120,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self.end, error)
 
     def end(self, error: IngestdError) -> None:
-        """Abort every connection, then fail everything that is left with `error`. Safe to call twice."""
+        """Abort every connection, then fail what is left with `error`. Safe to call twice."""
         if self.ended is None:
             self.ended = error
         self._stop_listening()
@@ -131,7 +131,7 @@ class Dispatcher:
         self._ledger.wake_all()
 
     def _used_topics(self) -> list[str]:
-        """The topics that were sent to since this was asked last; what waits for metadata asks for it by itself."""
+        """The topics that got records since the last call. Those that wait for metadata ask for it themselves."""
         used = [name for name, topic in self._topics.items() if topic.used]
         for name in used:
             self._topics[name].used = False
@@ -139,6 +139,6 @@ class Dispatcher:
 
     def _metadata_changed(self, snapshot: ClusterMetadata) -> None:
         topics = snapshot.topics
-        # A callback of a partition that ends may send to a topic that is new.
+        # A callback of a partition that ends may send to a new topic.
         for name, producer in list(self._topics.items()):
             producer.metadata_changed(topics.get(name))

@@ -1,4 +1,4 @@
-"""What a producer tells whoever counts: one method per event, nothing called where nobody listens."""
+"""Events of a producer, for metrics: one method for each event. Without a listener nothing is called."""
 
 from __future__ import annotations
 

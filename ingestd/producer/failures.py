@@ -1,4 +1,4 @@
-"""Records that failed and of which nobody was told: counted here until somebody is, and said in the log."""
+"""Records that failed without anybody being told: counted until `flush` or `close` says so, and logged."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class NotSent:
 
 
 class SendFailed(IngestdError):
-    """Records were not delivered. What it does not count was.
+    """Records were not delivered. All others were.
 
-    `error` is what the first one failed with, `records` how many failed, by topic. `failures` says which, where
-    `SyncProducer.send_many` was given them; a producer does not keep the records that it was given one by one.
+    `error` is the first one's error. `records` says how many failed, by topic. `failures` says which, but only for
+    `SyncProducer.send_many`: a producer does not keep records that it got one by one.
     """
 
     def __init__(
         self, error: IngestdError, records: Mapping[str, int], failures: Sequence[NotSent] = (), *, given: int = 0
     ) -> None:
-        """`given`: how many records these are of, where that is known."""
+        """`given`: how many records there were, failed or not; None if that is not known."""
         count = sum(records.values())
         topics = ", ".join(f"{topic}: {number}" for topic, number in records.items())
         of_all = f" of {given}" if given else ""
@@ -54,11 +54,11 @@ class SendFailed(IngestdError):
 
 
 class Failures:
-    """What failed without a `done`, until `take`.
+    """Counts records that failed without a `done`, until `take`.
 
     Invariants
-        Every record noted is in exactly one `SendFailed`, or is in the log where nobody takes that.
-        One line in the log stands for many records: the next one comes `_PAUSE` seconds later, or with `say`.
+        Every record noted is in exactly one `SendFailed`, or, if nobody calls `take`, in the log.
+        One line in the log stands for many records. The next one comes `_PAUSE` seconds later, or with `say`.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Failures:
         self._said_at = float("-inf")
 
     def note(self, topic: str, records: int, error: IngestdError) -> None:
-        """Nobody was told that so many records of a topic failed."""
+        """So many records of a topic failed, and had no `done`."""
         if not records:
             return
         if self._first is None:
@@ -79,7 +79,7 @@ class Failures:
             self.say(error)
 
     def say(self, error: IngestdError | None = None) -> None:
-        """Put into the log what was not said yet; `error` is the last one, if it is known."""
+        """Log what was not logged yet. `error` is the last one, if it is known."""
         if self._unsaid:
             self._said_at = time.monotonic()
             count = self._unsaid.total()
@@ -88,7 +88,7 @@ class Failures:
             _log.warning("records not delivered: %d for %s: %s", count, topics, error or self._first)
 
     def take(self) -> SendFailed | None:
-        """What failed since the last call; the caller tells somebody."""
+        """What failed since the last call. The caller must tell somebody."""
         if self._first is None:
             return None
         failed = SendFailed(self._first, self._records)

@@ -1,4 +1,4 @@
-"""Producer identity: who a producer is to the brokers (KIP-98), and where that comes from."""
+"""Producer identity (KIP-98): the producer id and epoch by which brokers know a producer, and where they come from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_SEQUENCE", "FetchedIdentities", "IdentityDesk", "IdentitySource", "ProducerIdentity", "next_sequence"]
 
 NO_SEQUENCE: Final = -1
-"""The sequence, and the producer id and epoch, of a batch that has none."""
+"""Stands for the sequence, the producer id and the epoch if a batch has none."""
 
 _LAST_EPOCH: Final = 0x7FFF
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
@@ -42,7 +42,7 @@ class IdentitySource(Protocol):
     """Where identities come from: the cluster, or a supervisor that asks the cluster for its workers."""
 
     async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
-        """An identity never used before; with `previous`, one under which brokers fence what `previous` left behind.
+        """An identity that was never used. With `previous`, brokers fence what is still under way under that one.
 
         Several partitions may ask with the same `previous` and may be given the same identity: sequences and epochs
         are kept per partition. Raises `IngestdError`; one that is retriable is asked again.
@@ -58,7 +58,7 @@ class FetchedIdentities:
         self._timeout = timeout
 
     async def acquire(self, previous: ProducerIdentity | None) -> ProducerIdentity:
-        """The next epoch of `previous` (without a transactional id one bumps one's own), else a fresh producer id."""
+        """The next epoch of `previous`, or a new producer id. Without a transactional id clients increment epochs."""
         if previous is not None and previous.epoch < _LAST_EPOCH:
             return ProducerIdentity(previous.producer_id, previous.epoch + 1)
         broker = await self._client.any()
@@ -76,8 +76,8 @@ class IdentityDesk:
     """Asks the source on behalf of partitions that cannot wait, again and again until it answers.
 
     Invariants
-        All who ask for a first identity share one question.
-        Who asked is answered once, or `failed` is told, or the owner of the tasks is closing.
+        All partitions that ask for a first identity share one request.
+        Each question is answered once, or `failed` is told, or the owner of the tasks is closing.
     """
 
     def __init__(self, source: IdentitySource, tasks: TaskOwner, failed: Callable[[IngestdError], None]) -> None:
@@ -86,7 +86,7 @@ class IdentityDesk:
         self._failed = failed
         self._first: ProducerIdentity | None = None
         self.trouble: IngestdError | None = None
-        """What the last question failed with, while it is asked again."""
+        """The error of the last request, while it is repeated."""
         self._waiting: dict[ProducerIdentity | None, list[Callable[[ProducerIdentity], None]]] = {}
 
     @property
@@ -95,7 +95,7 @@ class IdentityDesk:
         return self._first
 
     def ask(self, previous: ProducerIdentity | None, then: Callable[[ProducerIdentity], None]) -> None:
-        """Have `then` called with an identity after `previous`; never before this returns."""
+        """Have `then` called with an identity that follows `previous`. It is never called before this returns."""
         waiting = self._waiting.get(previous)
         if waiting is not None:
             waiting.append(then)

@@ -24,8 +24,8 @@ _UNKNOWN_PARTITION = -1
 class Interceptor:
     """To be derived from. Called on the event loop for each record given to `send`, in the order of the settings.
 
-    What either method raises is logged and counted, and the record goes on as it was. Ready batches (`send_batch`)
-    are not looked into.
+    If a method raises, that is logged and counted, and the record goes on as it was. Ready batches (`send_batch`) are
+    not seen.
     """
 
     def on_send(self, message: OutgoingMessage) -> OutgoingMessage:
@@ -33,22 +33,22 @@ class Interceptor:
         return message
 
     def on_acknowledgement(self, message: OutgoingMessage, delivery: Delivery) -> None:
-        """What became of a record, as it was after the last `on_send`. Before its own `done`. Must not block.
+        """How a record ended; the record is as the last `on_send` left it. Called before its `done`. Must not block.
 
         Once for each record that `on_send` saw; one that `send` refused afterwards comes with that error.
         """
 
 
 class Interceptors:
-    """A producer's interceptors, one behind the other.
+    """A producer's interceptors, in order.
 
     Invariants
-        Each one sees what the one before it made of the record; one that raises is passed over.
+        Each one sees the record as the one before it left it. One that raises is skipped.
         Every record seen has exactly one `on_acknowledgement` from each, whatever `send` and the brokers say.
     """
 
     def __init__(self, interceptors: Sequence[Interceptor], untold: Callable[[str, int, IngestdError], None]) -> None:
-        """`untold` hears of failures of records that have no `done`: topic, records, error."""
+        """`untold` is called for failed records that have no `done`: topic, how many, error."""
         self.failures = 0
         """How often one raised."""
         self._interceptors = tuple(interceptors)
@@ -62,7 +62,7 @@ class Interceptors:
         done: Delivered | None,
         accept: Callable[[OutgoingMessage, Delivered | None], None],
     ) -> None:
-        """Have `accept` called with what becomes of `message`. Raises what `accept` raises."""
+        """Call `accept` with the record that the interceptors make of `message`. Raises what `accept` raises."""
         for each in self._interceptors:
             try:
                 message = _changed(each, message)
@@ -96,7 +96,7 @@ class Interceptors:
 
     def _failed(self, interceptor: Interceptor, method: str, topic: str) -> None:
         self.failures += 1
-        # A broken one is broken for every record: its traceback at each power of two is enough.
+        # A broken interceptor fails for every record. So its traceback is logged at powers of two only.
         if self.failures & (self.failures - 1) == 0:
             name = type(interceptor).__qualname__
             _log.exception("%s.%s raised for a record of %s; %d failures so far", name, method, topic, self.failures)

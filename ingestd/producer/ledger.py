@@ -1,4 +1,4 @@
-"""The ledger: what the producer has accepted and not yet ended. Bounds memory, tells flushes when they are done."""
+"""Ledger: counts what the producer accepted and did not end yet. It bounds memory, and ends flushes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Ledger:
 
     Invariants
         Every `enter` is followed by exactly one `leave` with the generation that it gave.
-        `full` turns false again: bytes are given back by whoever reserved them.
-        One who waits for room wakes the next, so n waiters cost n wake-ups and not n squared.
-        `_entries` has every generation from the oldest that has entries to the present one, so that the end of an entry
-        costs the same however many flushes wait.
+        `full` becomes false again: whoever reserved bytes gives them back.
+        Each waiter for room wakes the next one. So n waiters cost n wake-ups, and not n squared.
+        `_entries` has every generation from the oldest with entries to the current one. So the end of an entry costs
+        the same, however many flushes wait.
     """
 
     def __init__(self, limit: int) -> None:
         self.allowance = Allowance(limit)
-        """The bytes. Records that go the short way are reserved for there, without this class."""
+        """The bytes. Records that go the short way reserve theirs here directly, without this class."""
         self.failures = Failures()
         """What ended badly, and nobody was told."""
         self._oldest = self._generation = 0
         self._entries: dict[int, int] = {0: 0}
         self._rooms: deque[asyncio.Future[None]] = deque()
         self._flushes: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        """Who waits, in the order of the generations that they wait for."""
+        """The flushes that wait, in the order of the generations that they wait for."""
 
     @property
     def full(self) -> bool:
@@ -48,7 +48,7 @@ class Ledger:
         return self.allowance.used
 
     def shut(self) -> None:
-        """Let no record go the short way any more: from now on each is accepted, or refused, by the producer."""
+        """Let no record go the short way any more. From now on the producer accepts or refuses each one."""
         self.allowance.shut = True
 
     def reopen(self) -> None:
@@ -66,7 +66,7 @@ class Ledger:
         return self._generation
 
     def enter_again(self, generation: int) -> None:
-        """Count one entry more of a generation that has one: a batch became two."""
+        """A batch of this generation became two: count one entry more."""
         self._entries[generation] += 1
 
     def leave(self, generation: int) -> None:
@@ -105,7 +105,7 @@ class Ledger:
                 self._wake_if_room()
                 raise
         if self._rooms:
-            # The next is woken behind us: it looks again after we have sent.
+            # The next one runs after us: it checks again once we have sent.
             asyncio.get_running_loop().call_soon(self._wake_if_room)
 
     def _wake_if_room(self) -> None:
@@ -113,7 +113,7 @@ class Ledger:
             self._wake_one()
 
     def wake_all(self) -> None:
-        """Let everyone who waits for room go: there will be none to wait for."""
+        """Wake all who wait for room: there will be none."""
         self.allowance.limit = max(self.allowance.limit, self.allowance.used + 1)
         while self._rooms:
             self._wake_one()

@@ -1,4 +1,4 @@
-"""A record on its way in, as `send` is given it; and where it is in the end."""
+"""A record as `send` gets it, and where it is after that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["OutgoingMessage", "SentMessage"]
 class OutgoingMessage(NamedTuple):
     """One record to send. `partition` None has the partitioner choose, `timestamp_ms` None is now.
 
-    A tuple, since it is made for each record; another one with some fields changed: `message._replace(topic="…")`.
+    A tuple, because one is made for each record. `message._replace(topic="…")` makes another one with some fields
+    changed.
     """
 
     topic: str
@@ -25,10 +26,10 @@ class OutgoingMessage(NamedTuple):
 
 
 class SentMessage(NamedTuple):
-    """Where a record is now. The offset is -1 with acks=0, and where the broker did not say.
+    """Where a record is now. The offset is -1 with acks=0, and if the broker did not say.
 
-    `timestamp_ms` is the one that it was sent with, or the log's own where the topic stamps records itself
-    (`message.timestamp.type=LogAppendTime`); milliseconds since 1970.
+    `timestamp_ms` is in milliseconds since 1970. It is the one that the record was sent with, or the log's own if the
+    topic stamps records itself (`message.timestamp.type=LogAppendTime`).
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Why a topic's partitions are not known: what records that wait for them are told."""
+"""Missing: why a topic's partitions are not known, for the errors of records that wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["why_unknown"]
 
 
 def why_unknown(metadata: MetadataSource, topic: str, settings: ProducerSettings) -> IngestdError:
-    """Brokers refuse this client, none of them answers, or what they say of the topic. A new error, to be raised."""
+    """A new error to raise: the brokers refuse this client, none of them answers, or what they say about the topic."""
     for error in (metadata.failure, metadata.last_error):
         if error is not None:
             return type(error)(*error.args)

@@ -1,4 +1,4 @@
-"""The open batch of a partition: collects records until it has bytes enough, records enough, or age enough."""
+"""Open batch: collects records of a partition until it has enough bytes or records, or is old enough."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OpenBatch:
         self._ledger = ledger
         self._closed = closed
         self.builder = BatchBuilder(max(1, settings.batch_bytes - HEADER_BYTES), settings.batch_records)
-        """Records that go the short way (`RecordIntake`) are put into it without this class."""
+        """`RecordIntake` (the short way) puts records into it directly, without this class."""
         self._generation = 0
         self._opened_at = 0.0
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -52,10 +52,11 @@ class OpenBatch:
         done: Delivered | None,
         generation: int | None = None,
     ) -> bool:
-        """Add a record. False: it did not fit, nothing was added, and the batch was closed; the next one has room.
+        """Add a record. False: it did not fit. Nothing was added, the batch was closed, and the next one has room.
 
         Raises `ValueError`, `OverflowError` or `TypeError` for one that cannot be encoded; then nothing was added.
-        `generation` is that of a record which is in the ledger already: a flush that waits for it waits for the batch.
+        `generation` is for a record that the ledger counts already. A flush that waits for the record waits for the
+        batch.
         """
         builder = self.builder
         before = builder.size
@@ -82,7 +83,7 @@ class OpenBatch:
         self._timer = loop.call_later(linger, self.close) if linger else loop.call_soon(self.close)
 
     def close(self) -> None:
-        """Hand on what was collected, if anything."""
+        """Hand the batch on, if it has any records."""
         builder = self.builder
         records, size, dones = builder.records, builder.size, builder.dones
         if not records:

@@ -41,9 +41,9 @@ __all__ = ["PartitionProducer"]
 _QUIET: Final = 3600.0
 """After so many seconds a broker may have forgotten the producer (`producer.id.expiration.ms`, a day by default)."""
 _BEYOND: Final = 10.0
-"""Seconds until a partition is given up whose topic is known and has fewer: it never was, or the topic was made again.
+"""Seconds to wait for a partition that the topic does not have: it never existed, or the topic was made again smaller.
 
-Longer than a node may take to hear of partitions that were added, or of anything after it stood still.
+A node may take a while to hear of added partitions, or of anything after it stood still. This is longer.
 """
 _MARKERS: Final = 0.01
 """Seconds in which the end of the transaction before this one is likely to be in the log."""
@@ -63,7 +63,7 @@ class _State(Enum):
     ADDING = auto()
     """Waiting to be part of the transaction."""
     ENDED = auto()
-    """Everything was failed; accepts nothing more."""
+    """Everything has failed, and nothing more is accepted."""
 
 
 class PartitionProducer:
@@ -72,14 +72,14 @@ class PartitionProducer:
     Invariants
         A batch is sent again with the identity and the sequence it got first. They change only when the log certainly
         lacks it: nothing is in flight, and the leader misses an earlier sequence.
-        Nothing newer overtakes a batch that is being retried: after an error nothing is sent until everything in
-        flight is back, and then the first goes alone. Only an acknowledgement opens the window again.
-        The first batch to a leader, and the first of an identity, go alone too: a broker that has no state of a
-        producer takes any sequence, so a hole could pass.
+        Nothing newer overtakes a batch that is being retried. After an error nothing is sent until everything in
+        flight is back. Then the first batch goes alone. Only an acknowledgement opens the window again.
+        The first batch to a leader goes alone too, and so does the first one of an identity. A broker that has no state
+        of a producer takes any sequence, so a hole could pass unseen.
         While SENDING the first `_in_flight` batches of the queue are in flight, and the next to send follows them.
         Every batch accepted ends in exactly one call of `done`, when no transport holds its memory.
-        In a transaction nothing is sent before the partition is part of it, and nothing behind a hole: there the
-        partition is doomed, which is to say that everything fails until the transaction has ended.
+        In a transaction nothing is sent before the partition is part of it, and nothing after a hole. After a hole the
+        partition is doomed: everything fails until the transaction has ended.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PartitionProducer:
         ledger: Ledger,
         events: ProducerEvents | None,
     ) -> None:
-        """`desk` is None for a producer that is not idempotent, and for one whose identity is its transaction's."""
+        """`desk` is None if the producer is not idempotent, and if its transactions give it its identity."""
         self.topic = topic
         self.partition = partition
         self._settings = settings
@@ -128,13 +128,13 @@ class PartitionProducer:
 
     @property
     def trouble(self) -> str | None:
-        """What its batches wait for, for people; None where there are none."""
+        """What its batches wait for, for people. None if there are none."""
         if not self._queue:
             return None
         return f"{self}: {self._why()}"
 
     def _why(self) -> str:
-        """What keeps the first batch, as far as is known."""
+        """What holds the first batch up, as far as is known."""
         refused = self._dispatcher.metadata.last_error
         if self._state is _State.IDENTIFYING and self._desk is not None:
             return f"no producer id yet: {self._desk.trouble or refused or 'no broker has answered'}"
@@ -235,7 +235,7 @@ class PartitionProducer:
         return self._queue[in_flight]
 
     def take(self, batch: Batch) -> None:
-        """`batch`, which `next` gave, is put into a request: number it if it has no number yet, and seal it."""
+        """`batch` came from `next` and goes into a request: number it if it has no number yet, and seal it."""
         if not self._idempotent:
             patch_producer(batch.data, NO_SEQUENCE, NO_SEQUENCE, NO_SEQUENCE)
         elif batch.sequence == NO_SEQUENCE:
@@ -251,8 +251,8 @@ class PartitionProducer:
         self._in_flight -= 1
         queue = self._queue
         self._suspects = []
-        # In sequence, so all before it is in the log as well, whatever was said of it: and a leader that is restarted
-        # may forget that before it is asked again.
+        # Sequences have no holes, so all batches before it are in the log too, whatever was answered for them. It must
+        # count now: a leader that restarts may forget it before it is asked again.
         while (before := queue.popleft()) is not batch:
             self._acknowledge(before, -1, -1)
         self._settled = True
@@ -285,7 +285,7 @@ class PartitionProducer:
 
     @property
     def moved(self) -> bool:
-        """Whether batches are awaited from a node that is the leader no longer."""
+        """Whether it waits for batches to come back from a node that is not the leader any more."""
         return self._state is _State.RETURNING and self._known_leader() not in (None, self._leader)
 
     def unreachable(self, error: IngestdError) -> None:
@@ -302,7 +302,7 @@ class PartitionProducer:
         else:
             self._rest(error)
 
-    # Recovery: decides, when nothing is in flight, what becomes of what came back
+    # Recovery: when nothing is in flight, decide what happens to the batches that came back
 
     def _all_back(self) -> None:
         if self._doomed is None:
@@ -333,7 +333,7 @@ class PartitionProducer:
         self._expire()
 
     def _go_on(self, error: IngestdError | None) -> None:
-        """Send again what is there: at once to a new leader, else after a pause. `error`: why it is sent again."""
+        """Send the queue again: at once to a new leader, else after a pause. `error`: the reason."""
         self._suspects = []
         if error is None or self._known_leader() not in (None, self._leader):
             self._settled = False
@@ -342,7 +342,7 @@ class PartitionProducer:
             self._back_off(error)
 
     def _halves(self, batch: Batch) -> tuple[Batch, Batch]:
-        """A batch that is too large as one. The halves have its sequences, which the log lacks, so no hole is left."""
+        """Split a batch that is too large. The halves share its sequences, so there is no hole."""
         halves = split(batch, self._ledger)
         if batch.sequence != NO_SEQUENCE:
             self._number(halves[0], batch.sequence)
@@ -359,11 +359,11 @@ class PartitionProducer:
         patch_producer(batch.data, identity.producer_id, identity.epoch, sequence, transactional=transactional)
 
     def _seek_end_of_log(self, suspected: Batch | None, error: IngestdError) -> None:
-        """The leader misses what comes before the first batch, or before the suspect that was tried last.
+        """The leader misses the sequence before the first batch, or before the suspect that was tried last.
 
-        If the first may have been appended earlier, those behind it may have been as well, and a leader that was
-        restarted remembers the last of them only. It takes a batch behind only if it has all before: so they are tried
-        from the last on, and the one that it takes tells how far the log goes. If it takes none, it has none.
+        If the first one may have been appended earlier, later ones may have been too. A leader that was restarted
+        remembers only the last of them. It takes a later batch only if it has all before it. So they are tried from the
+        last one backwards. The one that it takes tells how far the log goes. If it takes none, it has none.
         """
         self._settled = False
         if suspected is not None:
@@ -379,12 +379,12 @@ class PartitionProducer:
         return [batch for batch in takewhile(_was_tried, self._queue) if batch.sequence != NO_SEQUENCE]
 
     def _renumber(self, error: IngestdError) -> None:
-        """Begin again from sequence 0 under a new epoch: the log certainly lacks everything in the queue.
+        """Begin again from sequence 0 under a new epoch: it is certain that nothing of the queue is in the log.
 
-        A transaction has one epoch: there `error`, which led to this, is the end of the partition's part.
+        A transaction has one epoch. So there the partition fails with `error`, which led to this.
         """
         if self._transaction is not None:
-            self._rest(TransactionFailed(f"{self}: what is behind a hole cannot be appended: {error}"))
+            self._rest(TransactionFailed(f"{self}: an earlier batch failed, so nothing more can be appended: {error}"))
             return
         self._suspects = []
         self._settled = False
@@ -454,7 +454,7 @@ class PartitionProducer:
         if metadata.snapshot.partition(self.topic, self.partition) is None:
             error, limit = self._unknown(metadata.snapshot.topics.get(self.topic))
             now = time.monotonic()
-            # What is known may be old: only news can be final.
+            # The first snapshot may be old. Only a newer one can be final.
             final = self._unknown_since is not None and not is_retriable(error)
             if self._unknown_since is None:
                 self._unknown_since = now
@@ -529,7 +529,7 @@ class PartitionProducer:
         self._end_batches(left)
 
     def _rest(self, error: IngestdError) -> None:
-        """Fail what is queued (nothing is in flight), and start over with the next batch, or the next transaction."""
+        """Fail the queue (nothing is in flight). The next batch, or the next transaction, begins anew."""
         self._cancel_timer()
         self._state = _State.RESTING
         self._leader = self._unknown_since = None
@@ -547,7 +547,7 @@ class PartitionProducer:
         self._expire()
 
     def _expire(self) -> None:
-        """Fail what is past its deadline and not in flight. What is in flight is looked at when it is back."""
+        """Fail batches past their deadline that are not in flight. Those in flight are checked when they are back."""
         if not self._expires or self._state in (_State.RETURNING, _State.ENDED):
             return
         now = time.monotonic()

@@ -1,7 +1,7 @@
 """Partitioners: which partition a record goes to. A partitioner chooses an index into the list that it is offered.
 
-Those that need consistency are offered all partitions of the topic, others only the writable ones. The hashes give
-what other clients give: FNV-1a as sarama's hash partitioner, murmur2 as Java's, CRC32 as librdkafka's `consistent`.
+Those that need consistency get all partitions of the topic, others only the writable ones. The hashes are the same as
+in other clients: FNV-1a as sarama's hash partitioner, murmur2 as Java's, CRC32 as librdkafka's `consistent`.
 
 | name here | elsewhere | records without a key |
 |---|---|---|
@@ -56,7 +56,7 @@ class Partitioner(Protocol):
     """Chooses partitions for the records of one topic; one object per topic, used from its event loop alone."""
 
     def needs_consistency(self, key: bytes | None) -> bool:
-        """Whether this record's choice must not depend on which partitions are writable now."""
+        """Whether this record must get the same partition, whichever partitions are writable now."""
         ...
 
     def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
@@ -64,7 +64,7 @@ class Partitioner(Protocol):
         ...
 
     def batch_full(self, partition: int) -> None:
-        """The open batch of `partition` was closed: the moment for a sticky one to move on."""
+        """The open batch of `partition` was closed. A sticky partitioner changes its partition now."""
         ...
 
 
@@ -103,7 +103,7 @@ def _crc32_index(key: bytes, count: int) -> int:
 
 
 class Manual:
-    """Every record names its partition; one that does not is refused."""
+    """Every record names its partition. A record that does not is refused."""
 
     def needs_consistency(self, key: bytes | None) -> bool:  # noqa: ARG002 - the protocol's arguments
         """Always: the caller decides."""
@@ -165,7 +165,7 @@ class Sticky:
         return False
 
     def choose(self, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:  # noqa: ARG002
-        """The partition stuck to, while it is writable."""
+        """The current partition, as long as it is writable."""
         if partitions is self._offered and self._partition is not None:
             return self._index
         if self._partition in partitions:
@@ -184,7 +184,7 @@ class Sticky:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """By hash of the key among all partitions; records without a key as `keyless` has it, among the writable ones."""
+    """By hash of the key, among all partitions. `keyless` chooses for records without a key, of the writable ones."""
 
     index: Callable[[bytes, int], int]
     """From a key and the number of partitions to the index."""
@@ -209,7 +209,7 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """By hash of the key among all partitions; no key is hashed as an empty one."""
+    """By hash of the key, among all partitions. A missing key is hashed as an empty one."""
 
     index: Callable[[bytes, int], int]
     """From a key and the number of partitions to the index."""

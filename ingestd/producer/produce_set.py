@@ -1,4 +1,4 @@
-"""Produce set: the batches of one produce request, at most one per partition; from there to each one's answer."""
+"""Produce set: the batches of one produce request, at most one per partition, and the answer to each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def produce_version(versions: ApiVersions) -> int:
 
 
 class ProduceSet:
-    """Collects batches until the request is large enough, then stands for the request until its answer.
+    """Collects batches until the request is large enough. Then it stands for the request until the answer.
 
     Invariants
         One batch per partition: brokers refuse more (INVALID_RECORD).
@@ -58,10 +58,10 @@ class ProduceSet:
         self.size += len(batch.data)
 
     def suit(self, version: int, node: int) -> list[tuple[PartitionProducer, Batch, IngestdError]]:
-        """Make the batches fit for an old broker; gives those, taken out, that cannot be, and why.
+        """Make the batches fit for an old broker. Removes those that it cannot take, and returns them with errors.
 
         Brokers before 0.11 take message sets, which have no headers. Those before 2.1 do not know zstd (KIP-110), and
-        say so in no clear words.
+        their own error for it is unclear.
         """
         if version >= _FIRST_WITH_ZSTD:
             return []
@@ -108,7 +108,7 @@ class ProduceSet:
         return version, produce_request(version, acks, timeout_ms, transactional_id, listed)
 
     def answer(self, version: int, body: memoryview, metadata: MetadataSource) -> int:
-        """Give every batch its answer; gives the throttle time in milliseconds. `ProtocolError`: no batch had one.
+        """Give every batch its answer. The throttle time in milliseconds. `ProtocolError`: no batch had an answer.
 
         Leaders that the answer names (KIP-951) are told to `metadata` first, so that partitions go to them at once.
         """

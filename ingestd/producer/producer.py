@@ -1,4 +1,4 @@
-"""The asynchronous producer: records and ready batches go in, each comes back in exactly one delivery."""
+"""Asynchronous producer: takes records and ready batches. Each ends in exactly one delivery."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ __all__ = ["AsyncProducer"]
 _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 30.0
-"""What a flush, and a close, may take where the caller does not say."""
+"""Seconds for `flush` and `close` by default."""
 _TRANSACTION_SECONDS: Final = 60.0
-"""What a call about a transaction may take where the caller does not say."""
+"""Seconds for a call about a transaction by default."""
 
 
 class AsyncProducer(RecordIntake):
@@ -74,20 +74,20 @@ class AsyncProducer(RecordIntake):
             sent = await producer.send_and_wait("orders", b"the last one")
             print(sent.partition, sent.offset)
 
-    `send` is a plain call: the record travels with others, `linger` seconds later at most. `flush`, and leaving the
-    block, wait for all records and raise `SendFailed` where some were not delivered. Who wants each record's end gives
-    `send` a `done`, or calls `send_future`. `send_and_wait` is for a record now and then.
+    `send` is a plain call. The record is sent with others, after `linger` seconds at most. `flush` waits for all
+    records, and so does the end of the block. Both raise `SendFailed` if some were not delivered. To know how each
+    record ends, give `send` a `done`, or call `send_future`. `send_and_wait` is for a record now and then.
 
     What most programs set, in `ProducerSettings`: `compression` ("lz4", "zstd:3"), `linger`, `delivery_timeout`,
     `acks`, `partitioner`. By default it is idempotent and all in-sync replicas acknowledge.
 
-    With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are accepted
-    within `transaction` alone (or between `begin` and `commit` or `abort`). There a delivery says that a record is in
-    the log; readers of committed records see it after the commit.
+    With a `transactional_id` in its settings it is transactional. Call `init_transactions` once. Then records are
+    accepted only within `transaction` (or between `begin` and `commit` or `abort`). There a delivery says that a record
+    is in the log. Readers of committed records see it after the commit.
 
     Invariants
-        Whatever `send` or `send_batch` accepted ends in exactly one call of its `done`, at the latest by the end of
-        `close`; no transport holds a batch whose `done` was called.
+        What `send` or `send_batch` accepted ends in exactly one call of its `done`, before `close` has ended. No
+        transport holds a batch whose `done` was called.
         Within a partition, records are in the log in the order of the calls.
     """
 
@@ -131,7 +131,7 @@ class AsyncProducer(RecordIntake):
             self._ledger,
             self._tasks,
             events,
-            # The short way passes interceptors by: with any, every record goes the long way.
+            # The short way knows no interceptors. If there are any, every record goes the long way.
             self._intakes if self._interceptors is None else {},
             self._transactions,
         )
@@ -147,7 +147,7 @@ class AsyncProducer(RecordIntake):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close. Raises what `close` raises, unless the block ended with an exception: that goes on, with a note."""
+        """Close. Raises what `close` raises. An exception that ended the block goes on instead, with a note."""
         try:
             await self.close()
         except SendFailed as failed:
@@ -162,7 +162,7 @@ class AsyncProducer(RecordIntake):
 
     @property
     def outstanding(self) -> int:
-        """Batches, and records that wait for their topic's metadata, that are accepted and not done."""
+        """How many batches, and records that wait for the metadata of their topic, are accepted and not done."""
         return self._ledger.entries
 
     @property
@@ -176,7 +176,7 @@ class AsyncProducer(RecordIntake):
         return self._ledger.bytes
 
     def status(self) -> dict[str, Any]:
-        """What the producer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
+        """What the producer does now, for bug reports, in values that JSON can hold. Part of `Client.status`."""
         ended = self._dispatcher.ended
         transactions = self._transactions
         return {
@@ -200,8 +200,8 @@ class AsyncProducer(RecordIntake):
     ) -> None:
         """Accept or refuse a record: the long way of `send`, which is in `records/_intake_plain.py`.
 
-        Whoever adds a reason to refuse records here sees to it that they come here: `Ledger.shut`, or close the batches
-        that are open.
+        If you add a reason to refuse records here, make sure that they come here: call `Ledger.shut`, or close the open
+        batches.
         """
         self._check_open("send")
         if self._ledger.full:
@@ -231,10 +231,10 @@ class AsyncProducer(RecordIntake):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> SentMessage:
-        """Send one record as soon as there is room, and wait until it is in the log: where it is.
+        """Send one record as soon as there is room, and wait until it is in the log. Returns where it is.
 
-        Raises what `send` raises (but `BufferFull`), and what the record failed with. Who is cancelled while it waits
-        for the end does not know it: the record is on its way.
+        Raises what `send` raises (but not `BufferFull`), and the record's own error. A caller that is cancelled
+        meanwhile does not know how the record ends: it is on its way.
         """
         while True:
             try:
@@ -256,9 +256,9 @@ class AsyncProducer(RecordIntake):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[SentMessage]:
-        """`send`, with a future for this record: where it is, or what it failed with. Raises what `send` raises.
+        """`send`, with a future for this record: where it is, or its error. Raises what `send` raises.
 
-        For those who send on before they wait; for many records `send` with `flush` is far cheaper.
+        For programs that send more before they wait. For many records `send` with `flush` is far cheaper.
         """
         self._check_place()
         stamp = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
@@ -277,7 +277,7 @@ class AsyncProducer(RecordIntake):
         return ended
 
     async def room(self) -> None:
-        """Wait until `send` has room. Returns at once when the producer is closed: then `send` says so."""
+        """Wait until `send` has room. Returns at once if the producer is closed: then `send` raises."""
         self._check_place()
         if not self._closing:
             await self._ledger.room()
@@ -285,9 +285,9 @@ class AsyncProducer(RecordIntake):
     def send_batch(self, topic: str, partition: int, batch: memoryview, records: int, done: Delivered) -> None:
         """Accept a ready v2 batch of `records` records with base offset 0.
 
-        Its producer fields and its CRC are written here, in place, so `batch` is writable. Its memory must stay as it
-        is until `done`, and is not touched after. The producer's own bound does not count it: the memory is bounded by
-        its owner. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `UnsupportedCodec`
+        The producer writes its producer fields and its CRC in place, so `batch` must be writable. Its memory must not
+        change until `done`, and is not touched after that. `buffer_bytes` does not count it: the caller bounds the
+        memory. Raises `Closed`, `KafkaError` (an invalid partition, or what ended the producer), `UnsupportedCodec`
         for a compression type that does not exist, `ValueError` for memory that cannot be written, or that cannot hold
         a batch.
         """
@@ -303,7 +303,7 @@ class AsyncProducer(RecordIntake):
         producer.offer(Batch(batch, records, done, now, now + self._settings.delivery_timeout, generation))
 
     def _check_open(self, doing: str) -> None:
-        """Raise why nothing is accepted now, unless it is."""
+        """Raise the reason if nothing is accepted now."""
         self._check_place()
         if self._closing:
             raise Closed("the producer is closed")
@@ -313,11 +313,11 @@ class AsyncProducer(RecordIntake):
             self._transactions.require_open(doing)
 
     async def flush(self, timeout: float = _FLUSH_SECONDS) -> None:
-        """Send at once what is being collected, and wait until all that was accepted before this call is done.
+        """Send all open batches now, and wait until everything that was accepted before this call is done.
 
-        Raises `DeadlineExceeded` after `timeout` seconds; then it goes on being sent. Raises `SendFailed` where records
-        without `done` failed since the last flush. Each is raised once, and may be a warning in the log too. In a
-        transaction it is `commit` that says so.
+        Raises `DeadlineExceeded` after `timeout` seconds; sending goes on. Raises `SendFailed` if records without
+        `done` failed since the last flush. Each failure is raised once, and may be a warning in the log too. In a
+        transaction `commit` raises instead.
         """
         self._check_place()
         await self._dispatcher.flush(Deadline.after(timeout), "flushing the producer")
@@ -359,7 +359,8 @@ class AsyncProducer(RecordIntake):
     async def init_transactions(self, timeout: float = _TRANSACTION_SECONDS) -> None:
         """Take the transactional id over, before the first transaction.
 
-        Producers that had it are fenced, and what a predecessor left open is aborted when this returns. Raises
+        When this returns, other producers with this id are fenced, and the transaction that one left open is aborted.
+        Raises
         `DeadlineExceeded` (it may be called again), `KafkaError`, `WrongTransactionState`.
         """
         await self._transactional("init_transactions").initialize(timeout)
@@ -374,7 +375,7 @@ class AsyncProducer(RecordIntake):
     async def begin(self, timeout: float = _TRANSACTION_SECONDS) -> None:
         """Open a transaction. Raises `WrongTransactionState`, `DeadlineExceeded`, `KafkaError`.
 
-        It asks the cluster only where an abort was not finished, or made a new epoch necessary.
+        It asks the cluster only if an abort was not finished, or made a new epoch necessary.
         """
         await self._transactional("begin").begin(timeout)
 
@@ -387,7 +388,7 @@ class AsyncProducer(RecordIntake):
         await self._transactional("commit").commit(timeout)
 
     async def abort(self, timeout: float = _TRANSACTION_SECONDS) -> None:
-        """Drop the transaction; records of it that are not acknowledged fail with `TransactionFailed`.
+        """Abort the transaction. Its records that are not acknowledged fail with `TransactionFailed`.
 
         Raises `DeadlineExceeded` (call it again, or `begin`), `KafkaError`, `WrongTransactionState`.
         """
@@ -399,10 +400,10 @@ class AsyncProducer(RecordIntake):
         member: GroupMember,
         timeout: float = _TRANSACTION_SECONDS,
     ) -> None:
-        """Commit offsets of a group with the transaction: the next to read, not the last one read.
+        """Commit offsets of a group with the transaction. An offset is the next one to read, not the last one read.
 
-        The coordinator refuses a `member` that the group has gone on without (KIP-447). Whatever this raises
-        (`KafkaError`, `DeadlineExceeded`) leaves a transaction that can only be aborted.
+        The coordinator refuses a `member` of an older generation (KIP-447). Raises `KafkaError`, `DeadlineExceeded`.
+        After each of them the transaction can only be aborted.
         """
         await self._transactional("add_offsets").add_offsets(offsets, member, timeout)
 
@@ -434,11 +435,11 @@ class AsyncProducer(RecordIntake):
             self._ledger.shut()
 
     async def close(self, timeout: float = _FLUSH_SECONDS) -> None:
-        """Accept nothing more, drain for up to `timeout` seconds, fail the rest with `Closed`. Safe to call twice.
+        """Accept nothing more, send for up to `timeout` seconds, and fail the rest with `Closed`. Safe to call twice.
 
-        Raises `SendFailed` where records without `done` failed since the last flush, those of the rest among them; the
-        producer is closed all the same. An open transaction is aborted; where that does not succeed in time, the broker
-        does it at the transaction's timeout.
+        Raises `SendFailed` if records without `done` failed since the last flush, those that it fails itself included.
+        The producer is closed nevertheless. An open transaction is aborted. If that does not succeed in time, the
+        broker does it at the transaction's timeout.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""What came back: sorts a partition's batches, when none is in flight, into those tried again and those that end."""
+"""Returned: sorts a partition's batches that came back. Some are tried again, others end. None is in flight then."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["Returned", "sort_returned"]
 
 @dataclass(slots=True)
 class Returned:
-    """What becomes of the batches that were tried. `sort_returned` makes it."""
+    """What happens to the batches that were tried. Made by `sort_returned`."""
 
     left: list[Batch] = field(default_factory=list)
     """To be tried again, in order."""
     ended: list[tuple[Batch, IngestdError]] = field(default_factory=list)
     retried: list[IngestdError] = field(default_factory=list)
-    """Why those in `left` came back, where they did."""
+    """Why those in `left` came back, if they did."""
     decisive: IngestdError | None = None
     """The error that says how to go on."""
     missed: bool = False
-    """The leader misses what comes before the first in `left`, or before the suspect."""
+    """The leader misses the sequence before the first of `left`, or before the suspect."""
     hole: bool = False
-    """The log certainly lacks one of `ended`: nothing behind it can be appended under this epoch."""
+    """It is certain that the log lacks one of `ended`. So nothing after it can be appended under this epoch."""
     fatal: IngestdError | None = None
-    """Nothing of this producer can be appended any more. Then nothing else here says anything but `ended`."""
+    """Nothing of this producer can be appended any more. Then only this and `ended` count."""
 
 
 def sort_returned(
@@ -44,9 +44,9 @@ def sort_returned(
     *,
     numbered: bool,
 ) -> Returned:
-    """Take the batches that were tried from the front of `queue`, and put those that are left back.
+    """Take the batches that were tried from the front of `queue`, and put back those to try again.
 
-    `suspected` was tried out of turn; `halves` splits a batch that is too large, and raises `CorruptBatch`.
+    `suspected` was tried out of order. `halves` splits a batch that is too large, and raises `CorruptBatch`.
     """
     sorted_out = Returned()
     left = sorted_out.left

@@ -1,4 +1,4 @@
-"""How a producer behaves: one frozen value, checked when it is made."""
+"""Producer settings: one frozen value, checked when it is made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACKS_ALL: Final = -1
 """Every in-sync replica has the batch before it is acknowledged."""
 
 REMEMBERED_BATCHES: Final = 5
-"""Brokers remember that many batches per producer and partition (KIP-98); more in flight could not be told apart."""
+"""Brokers remember so many batches per producer and partition (KIP-98). With more in flight, duplicates could pass."""
 
 _COUNTS: Final = (
     "batch_bytes",
@@ -48,28 +48,28 @@ class ProducerSettings:
     """Settings of an `AsyncProducer`. Bytes and seconds. Raises `ConfigurationError` naming the setting."""
 
     acks: int | Literal["all"] = "all"
-    """"all", or -1: all in-sync replicas; 1: the leader; 0: none, and no offsets and no errors come back."""
+    """"all", or -1: all in-sync replicas; 1: the leader; 0: none, and neither offsets nor errors come back."""
     idempotent: bool | None = None
     """None: whenever `acks` is -1. Without it a partition has one batch in flight, and a retry may write twice."""
     compression: Compression | str = "none"
-    """For records given to `send`; ready batches keep their own. As text: "none", "gzip", "snappy", "lz4" or "zstd",
-    with a level where it is not the default, as in "zstd:3"."""
+    """For records given to `send`; ready batches keep their own. As text: "none", "gzip", "snappy", "lz4" or "zstd". A
+    level may follow, as in "zstd:3"."""
     partitioner: PartitionerFactory | str = "murmur2"
     """Makes the partitioner of each topic, for records given to `send` without a partition. As text, one of
     `PARTITIONERS`: "murmur2" chooses as Java's producer does, "crc32" as librdkafka's, "fnv1a" as sarama's; "random",
     "round-robin", "sticky", "manual"; "murmur2-all", "crc32-all" and "fnv1a-all" hash a missing key as an empty one."""
     interceptors: tuple[Interceptor, ...] = ()
-    """See and change records given to `send`, one behind the other, before they are partitioned."""
+    """See and change records given to `send`, one after the other, before they are partitioned."""
     batch_bytes: int = 1024 * 1024
     """The largest batch made of records given to `send`, its header counted, before compression; a larger record gets
     a batch of its own. It must stay within the topic's `max.message.bytes`; the default does, within Kafka's default.
     Brokers refuse a larger batch: its halves are sent then, and `ProducerEvents.retried` is told."""
     batch_records: int = 1_000_000
-    """A batch under construction is sent when it has so many records."""
+    """An open batch is sent when it has so many records."""
     linger: float = 0.005
-    """A batch under construction is sent when its first record is this old."""
+    """An open batch is sent when its first record is this old."""
     request_bytes: int = 8 * 1024 * 1024
-    """Batches of several partitions share a request up to this size; a larger batch travels alone."""
+    """Batches of several partitions share a request up to this size. A larger batch has a request of its own."""
     buffer_bytes: int = 64 * 1024 * 1024
     """Records accepted by `send` and not yet done, before compression; beyond it `send` raises `BufferFull`."""
     in_flight_requests: int = REMEMBERED_BATCHES
@@ -83,22 +83,22 @@ class ProducerSettings:
     connect_timeout: float = 10.0
     """For opening a connection to a leader."""
     metadata_timeout: float = 60.0
-    """How long a topic that the cluster does not know is waited for, at most `delivery_timeout`; a partition that the
-    topic does not have, 10 s."""
+    """How long to wait for a topic that the cluster does not know: this, at most `delivery_timeout`. For a partition
+    that the topic does not have it is 10 s."""
     create_topics: bool = True
-    """Whether a topic that is missing is created with its first record, where the brokers do that
-    (`auto.create.topics.enable`); else its records fail after `metadata_timeout`."""
+    """Whether the first record of a missing topic creates it, if the brokers allow that
+    (`auto.create.topics.enable`). Otherwise its records fail after `metadata_timeout`."""
     retry_initial: float = 0.05
     """The first backoff of a partition."""
     retry_maximum: float = 1.0
     """The longest backoff of a partition."""
     transactional_id: str | None = None
-    """Makes the producer transactional: brokers know it by this name, and let one producer at a time have it."""
+    """Makes the producer transactional. Brokers know it by this name, and let one producer at a time use it."""
     transaction_timeout: float = 60.0
     """What a transaction may take; then the broker aborts it and fences the producer. At most the broker's
     `transaction.max.timeout.ms`, 15 minutes by default."""
     breaker_failures: int = 3
-    """That many waits for a topic's metadata in vain, in a row, and its records are refused at once …"""
+    """After so many waits in a row for a topic's metadata that ended without it, its records are refused at once …"""
     breaker_pause: float = 10.0
     """… for this long; then one more wait decides."""
 
@@ -150,12 +150,12 @@ class ProducerSettings:
 
     @property
     def numbered(self) -> bool:
-        """Whether batches carry producer id, epoch and sequence."""
+        """Whether batches have producer id, epoch and sequence."""
         return self.acks == ACKS_ALL if self.idempotent is None else self.idempotent
 
     @property
     def window(self) -> int:
-        """Most batches of one partition in flight; one where nothing but waiting keeps their order."""
+        """Most batches of one partition in flight. Without idempotence it is 1, because only that keeps their order."""
         return self.in_flight_requests if self.numbered else 1
 
     def backoff(self) -> Backoff:

@@ -1,4 +1,4 @@
-"""A batch that is too large for its topic, in halves: decoded and encoded again with the same codec, in order."""
+"""Split: a batch that is too large for its topic becomes two, decoded and encoded again with the same codec."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NO_LIMIT = 1 << 62
 
 
 def split(batch: Batch, ledger: Ledger) -> tuple[Batch, Batch]:
-    """Two batches with the records of `batch`, not numbered, in memory of their own. Raises `CorruptBatch`.
+    """Two new batches with the records of `batch`, not numbered. Raises `CorruptBatch`.
 
-    Records with a `done` each have their own end. One `done` for the whole is called when both halves are done: with
-    the first half's base offset, or with the error of the half that failed. What `batch` holds in the ledger passes to
-    the halves.
+    If records have a `done` each, each is called. If the batch has one `done`, it is called when both halves are done:
+    with the first half's base offset, or with the error of the half that failed. The halves take over what `batch`
+    holds in the ledger.
     """
     header = read_header(batch.data)
     records = decode_records(batch.data)
@@ -67,7 +67,7 @@ def _encode(records: Sequence[Record], compression: Compression) -> bytearray:
 
 
 class _Joined:
-    """Makes one delivery of two. Called once for each half."""
+    """Joins two deliveries to one. Called once for each half."""
 
     def __init__(self, done: Delivered, records: int) -> None:
         self._done = done

@@ -1,4 +1,4 @@
-"""The synchronous producer: blocks until acknowledged, usable from plain threads. Owns a thread with an event loop."""
+"""Synchronous producer, for plain threads: each call waits for acknowledgements. Owns a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = ["NotSent", "OutgoingMessage", "SendFailed", "SentMessage", "SentMessa
 T = TypeVar("T")
 
 _TRANSACTION_SECONDS: Final = 60.0
-"""What a call about a transaction may take where the caller does not say."""
+"""Seconds for a call about a transaction by default."""
 
 
 class SentMessages(Sequence[SentMessage]):
-    """Where many records are, in the order in which they were given. Each is made when it is looked at."""
+    """Where many records are, in the order in which they were given. Each `SentMessage` is made when it is read."""
 
     __slots__ = ("offsets", "partitions", "timestamps_ms", "topics")
 
     def __init__(
         self, topics: Sequence[str], partitions: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]
     ) -> None:
-        """Each with the values of every record, as `SentMessage` has them."""
+        """Lists with the values of all records, one for each field of `SentMessage`."""
         self.topics = topics
         self.partitions = partitions
         self.offsets = offsets
@@ -90,17 +90,17 @@ class SyncProducer:
             print(sent.partition, sent.offset)
             producer.send_many([OutgoingMessage("orders", b"%d" % number) for number in range(1000)])
 
-    Each call raises what its records failed with. Many records in one `send_many`, or many threads, share batches and
-    requests; one `send` after the other waits for a round trip each. It has a client, a thread and an event loop of its
-    own. TLS and accounts are in `client_settings`, what `AsyncProducer` can be told in `settings`.
+    Each call raises the error of its records. The records of one `send_many`, and those of many threads, share batches
+    and requests. Each single `send` waits for a round trip. The producer has its own client, thread and event loop.
+    TLS and accounts are in `client_settings`, the settings of `AsyncProducer` in `settings`.
 
-    With a `transactional_id` in its settings it is transactional: `init_transactions` once, then records are sent
-    within `transaction` (or between `begin` and `commit` or `abort`). It has one transaction at a time: what any thread
+    With a `transactional_id` in its settings it is transactional. Call `init_transactions` once. Then send within
+    `transaction` (or between `begin` and `commit` or `abort`). There is one transaction at a time: what any thread
     sends belongs to it.
 
     Invariants
-        Its thread, client and connections end with `close`; one that is dropped unclosed says so (ResourceWarning) and
-        takes its thread down.
+        Its thread, client and connections end with `close`. Dropped unclosed, it warns (ResourceWarning), and its
+        thread ends too.
         A call returns when each of its records has succeeded or failed.
     """
 
@@ -114,8 +114,9 @@ class SyncProducer:
     ) -> None:
         """Start the thread; nothing is connected before the first `send`. `bootstrap`: addresses, each "host:port".
 
-        Without `settings` nothing lingers: who waits for each record gains nothing from it. `make_client`, called on
-        the loop, makes another client than one of `bootstrap` and `client_settings`. Raises `ConfigurationError`.
+        Without `settings` the linger is 0: a caller that waits for each record gains nothing from it. `make_client` is
+        called on the loop. It makes the client, instead of `bootstrap` and `client_settings`. Raises
+        `ConfigurationError`.
         """
         settings = ProducerSettings(linger=0.0) if settings is None else settings
         build = make_client or (lambda: Client(bootstrap, client_settings))
@@ -144,10 +145,10 @@ class SyncProducer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> SentMessage:
-        """Send one record and wait: where it is. The arguments are those of `AsyncProducer.send`.
+        """Send one record and wait. Returns where it is. The arguments are those of `AsyncProducer.send`.
 
-        Raises what it failed with: `KafkaError`, `DeadlineExceeded` after `delivery_timeout`, `Closed`; `TypeError` for
-        what is not bytes.
+        Raises its error: `KafkaError`, `DeadlineExceeded` after `delivery_timeout`, `Closed`; `TypeError` for a value
+        that is not bytes.
         """
         work = self._producer.send_and_wait(
             topic, value, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
@@ -155,10 +156,11 @@ class SyncProducer:
         return self._call(work, None, "sending")
 
     def send_many(self, messages: Iterable[OutgoingMessage]) -> SentMessages:
-        """Send records and wait until each has succeeded or failed; where they are, in the order given.
+        """Send records and wait until each has succeeded or failed. Returns where they are, in the order given.
 
-        Raises `SendFailed`, which names those that failed, after all others have succeeded; `Closed`. One that is no
-        record (`TypeError`, `ValueError`) is raised when those before it have ended; those behind it are not sent.
+        Raises `SendFailed`, which names those that failed, after all others have succeeded. Raises `Closed`. If one is
+        not a record, `TypeError` or `ValueError` is raised when those before it have ended. Those after it are not
+        sent.
         """
         given = list(messages)
         if not given:
@@ -166,13 +168,13 @@ class SyncProducer:
         return self._call(_send_many(self._producer, given), None, "sending")
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Send at once what other threads have under way, and wait for it, for up to `timeout` seconds.
+        """Send at once the records of other threads' calls, and wait for them, for up to `timeout` seconds.
 
-        What fails is raised where it was sent. Raises `DeadlineExceeded`, `Closed`.
+        Errors of records are raised where they were sent. Raises `DeadlineExceeded`, `Closed`.
         """
         self._call(self._producer.flush(timeout), timeout + CLOSE_MARGIN, "flushing")
 
-    # Transactions; each call raises what `AsyncProducer`'s does
+    # Transactions. Each call raises what the same call of `AsyncProducer` raises.
 
     @property
     def is_transactional(self) -> bool:
@@ -185,7 +187,7 @@ class SyncProducer:
         return self._producer.transaction_state
 
     def init_transactions(self, timeout: float = _TRANSACTION_SECONDS) -> None:
-        """Take the transactional id over: fence who had it, and abort what they left open."""
+        """Take the transactional id over: fence other producers with it, and abort a transaction that is open."""
         self._transact(self._producer.init_transactions(timeout), timeout, "init_transactions")
 
     @contextmanager
@@ -213,7 +215,7 @@ class SyncProducer:
         self._transact(self._producer.commit(timeout), timeout, "commit")
 
     def abort(self, timeout: float = _TRANSACTION_SECONDS) -> None:
-        """Drop the transaction; records of it that are not acknowledged fail with `TransactionFailed`."""
+        """Abort the transaction. Its records that are not acknowledged fail with `TransactionFailed`."""
         self._transact(self._producer.abort(timeout), timeout, "abort")
 
     def add_offsets(
@@ -222,7 +224,7 @@ class SyncProducer:
         member: GroupMember,
         timeout: float = _TRANSACTION_SECONDS,
     ) -> None:
-        """Commit offsets of a group with the transaction: the next to read, not the last one read."""
+        """Commit offsets of a group with the transaction. An offset is the next one to read, not the last one read."""
         self._transact(self._producer.add_offsets(offsets, member, timeout), timeout, "add_offsets")
 
     def add_message(
@@ -242,9 +244,9 @@ class SyncProducer:
         self._call(work, timeout + CLOSE_MARGIN, doing)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Drain for up to `timeout` seconds, fail the rest with `Closed`, end the thread. Safe to call twice.
+        """Send for up to `timeout` seconds, fail the rest with `Closed`, and end the thread. Safe to call twice.
 
-        An open transaction is aborted. Raises `DeadlineExceeded` where something blocks the thread.
+        An open transaction is aborted. Raises `DeadlineExceeded` if something blocks the thread.
         """
         # Calls of other threads that are under way end with the records they wait for.
         self._host.close(partial(_end, self._client, self._producer, timeout), timeout)

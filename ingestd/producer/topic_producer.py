@@ -1,4 +1,4 @@
-"""Topic producer: one per topic. Chooses a partition for each record; holds records while the topic is not known."""
+"""Topic producer: one per topic. Chooses a partition for each record. Holds records until the topic is known."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ UNKNOWN_PARTITION = -1
 """What a delivery says of a record that failed before it had a partition."""
 
 _HOLDING_BYTES = 256
-"""What a record that waits by itself takes beside its key and value: the objects that it consists of."""
+"""Bytes of the objects of one waiting record, beside its key and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """A record that waits for its topic's metadata by itself: what its partition is depends on more than that."""
+    """A record that waits alone for its topic's metadata, because its key or another field decides its partition."""
 
     key: bytes | None
     value: bytes | None
@@ -61,9 +61,9 @@ class TopicProducer:
     """Spreads records and batches over the topic's partition producers.
 
     Invariants
-        Records that wait for metadata are partitioned in the order in which they came, before any that come later.
-        Those that a sticky partitioner places wait in batches, which it places whole.
-        They wait no longer than the metadata timeout, and while the breaker is open nothing waits at all.
+        Records that wait for metadata get their partitions in the order in which they came, before any later one.
+        With a sticky partitioner they wait in batches, and each batch gets one partition.
+        They wait no longer than the metadata timeout. While the breaker is open nothing waits.
         Every record accepted ends in exactly one call of `done`.
     """
 
@@ -85,12 +85,12 @@ class TopicProducer:
         self._partitioner = partitioner = settings.new_partitioner(topic)
         self._sticky = isinstance(partitioner.keyless if isinstance(partitioner, Keyed) else partitioner, Sticky)
         self.intake = TopicIntake()
-        """What lets records go the short way, and to which open batch; kept up here."""
+        """The open batches that records may go to the short way. Kept current here."""
         if isinstance(partitioner, (Keyed, Hashed)):
             self.intake.murmur2 = partitioner.index is murmur2_partition
             self.intake.index = partitioner.index
         self.used = False
-        """Whether a batch was made since somebody set this to False: what is idle need not be known any more."""
+        """Whether a batch was made since this was set to False. An idle topic's metadata may be forgotten."""
         self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)
         self._producers: dict[int, PartitionProducer] = {}
         self._open: dict[int, OpenBatch] = {}
@@ -131,7 +131,7 @@ class TopicProducer:
             open_batch.append(key, value, headers, timestamp_ms, done)
 
     def producer_of(self, partition: int) -> PartitionProducer:
-        """Where a ready batch goes: the partition's producer, which has by now all records that came before.
+        """The producer of the partition that a ready batch goes to. It has all earlier records by now.
 
         Raises `KafkaError` for a negative partition.
         """
@@ -142,7 +142,7 @@ class TopicProducer:
         return self._producers.get(partition) or self._producer(partition)
 
     def close_batches(self) -> None:
-        """Send what is being collected without waiting for its linger."""
+        """Send all open batches now, without waiting for the linger."""
         for open_batch in self._open.values():
             open_batch.close()
         if self._undecided is not None:
@@ -150,7 +150,7 @@ class TopicProducer:
 
     @property
     def trouble(self) -> str | None:
-        """What its records wait for, for people; None where none wait."""
+        """What its records wait for, for people. None if none waits."""
         if self._waiting or self._undecided is not None:
             return f"{self._topic}: {self._missing()}"
         return next((trouble for producer in self._producers.values() if (trouble := producer.trouble)), None)
@@ -166,7 +166,7 @@ class TopicProducer:
             self._release()
 
     def give_up(self, error: IngestdError) -> None:
-        """Fail with `error` what is not in flight: the transaction that it belongs to is aborted."""
+        """The transaction is aborted: fail with `error` what is not in flight."""
         self._fail_waiting(error)
         for producer in self._producers.values():
             producer.doom(error)
@@ -202,7 +202,7 @@ class TopicProducer:
         done: Delivered | None,
         generation: int | None = None,
     ) -> None:
-        """Put a record where the partitioner says."""
+        """Give a record to the partition that the partitioner chooses."""
         open_batch = self._open_batch(self._choose(key, value))
         sticks = self._sticky and key is None
         while not open_batch.append(key, value, headers, timestamp_ms, done, generation):
@@ -216,7 +216,7 @@ class TopicProducer:
         partitioner = self._partitioner
         offered = self._partitions
         if not partitioner.needs_consistency(key):
-            # None writable: any will do, and waits for its leader.
+            # None is writable: any partition will do. The record waits for its leader.
             offered = self._writable or offered
         index = partitioner.choose(key, value, offered)
         if not 0 <= index < len(offered):
@@ -288,7 +288,7 @@ class TopicProducer:
         timestamp_ms: int,
         done: Delivered | None,
     ) -> None:
-        """Put a record into the batch whose partition is chosen when there are partitions."""
+        """Put a record into a batch whose partition is chosen later, when the partitions are known."""
         if self._undecided is None:
             self._undecided = OpenBatch(self._settings, self._ledger, self._waits)
         undecided = self._undecided
@@ -310,11 +310,11 @@ class TopicProducer:
         return why_unknown(self._dispatcher.metadata, self._topic, self._settings)
 
     def _await_metadata(self) -> None:
-        """Ask again and again until the partitions are known, the limit has passed, or waiting is in vain."""
+        """Ask again and again until the partitions are known, the time is over, or an answer is final."""
         error = self._missing()
         limit = min(self._settings.metadata_timeout, self._settings.delivery_timeout)
         left = self._waiting_since + limit - time.monotonic()
-        # What is known may be old: only news can be final.
+        # The first snapshot may be old. Only a newer one can be final.
         final = self._backoff.attempts > 0 and not is_retriable(error)
         if left <= 0 or final:
             self._breaker.failed()
@@ -354,9 +354,9 @@ class TopicProducer:
                 continue
             self._ledger.release(item.reserved)
             self._ledger.leave(item.generation)
-        # They have lingered enough, and a flush may be waiting for them.
+        # They have waited longer than the linger, and a flush may wait for them.
         self.close_batches()
-        # Last, because a callback may send, and what waited goes first.
+        # Last, because a callback may send more. The waiting records go first.
         for item, reason in refused:
             self._fail(item, reason)
 

@@ -1,4 +1,4 @@
-"""A transaction, as users hold it: a block of code whose records all become visible, or none."""
+"""Transaction: a block of code whose records all become visible, or none of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _S = TransactionState
 
 
 class Transaction:
-    """Begins when entered, commits when left, and aborts when left by an exception, which goes on.
+    """Begins when the block is entered, and commits at its end. If an exception ends the block, it aborts.
 
-    When the commit fails for certain (`TransactionFailed`), the transaction is aborted and the error raised: the block
-    may be run again. `CommitOutcomeUnknown` says that it may be committed: nothing is aborted, and `producer.commit`
-    goes on asking. A block that has committed or aborted by itself is left as it is.
+    If the commit certainly failed (`TransactionFailed`), the transaction is aborted and the error is raised: the block
+    may run again. `CommitOutcomeUnknown`: it may be committed. Then nothing is aborted, and `producer.commit` goes on
+    asking. If the block itself committed or aborted, nothing more is done.
     """
 
     def __init__(self, transactions: Transactions, timeout: float) -> None:
@@ -61,7 +61,7 @@ class Transaction:
         await self.add_offsets({partition: OffsetAndMetadata(record.offset + 1, metadata=metadata)}, member)
 
     async def _abort_because_of(self, error: BaseException) -> None:
-        """Abort what can be aborted; an abort that fails is noted on `error`, and finished by the next `begin`."""
+        """Abort if that is possible. An abort that fails is noted on `error`, and the next `begin` finishes it."""
         if self._transactions.state not in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR, _S.ABORTING):
             return
         try:

@@ -1,7 +1,7 @@
-"""What a transactional producer asks of its cluster, and who asks it: an answer to each question, or why there is none.
+"""Transaction coordinator: what a transactional producer asks of its cluster, and the requests that ask it.
 
-The seam for a supervisor: whoever implements `TransactionCoordinator` can begin and end transactions on behalf of a
-producer in another process that only writes batches.
+A supervisor may implement `TransactionCoordinator` too. Then it begins and ends transactions for a producer in another
+process, which only writes batches.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ if TYPE_CHECKING:
 __all__ = ["EndedTransaction", "RequestedTransactions", "TransactionCoordinator", "fencing"]
 
 _PURPOSE: Final = "transactions"
-"""Connections of their own: a group's join that waits for other members must not hold up a commit."""
+"""Connections of their own: a join that waits for other members of a group must not hold up a commit."""
 
 _FEATURE: Final = "transaction.version"
 _IMPLICIT: Final = 2
-"""From this level on partitions join by their first batch and every end bumps the epoch (KIP-890)."""
+"""From this level on a partition is added by its first batch, and every end increments the epoch (KIP-890)."""
 
 _SLOW: Final = 3.0
-"""Seconds without an answer that are reason to ask who coordinates, and, if that is another, not to wait longer."""
+"""Seconds without an answer. Then the coordinator is looked up again. If it is another one, the answer is given up."""
 
 _FENCING: Final = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
 
-# Answers that come before anything was written. Any other may follow a write: a coordinator that steps down while it
-# waits for its replicas answers NOT_COORDINATOR for what its successor will find in the log.
+# Answers that come before anything was written. Any other may come after a write: a coordinator that steps down while
+# it waits for its replicas answers NOT_COORDINATOR, although its successor will find the write in the log.
 _BEFORE_WRITE: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
 
 _MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
 
 
 def fencing(error: KafkaError) -> KafkaError:
-    """The error with its typed form where it says that the producer is fenced."""
+    """The error; a `ProducerFenced` if it says that the producer is fenced."""
     if error.code not in _FENCING or isinstance(error, ProducerFenced):
         return error
     why = "another producer has the transactional id by now, or the transaction took longer than its timeout"
@@ -82,27 +82,27 @@ class EndedTransaction:
     """What follows a transaction."""
 
     identity: ProducerIdentity
-    """Whom the producer is from now on; another than before where the end bumped the epoch."""
+    """The producer's identity from now on. It is a new one if the end incremented the epoch."""
     repeated: bool = False
-    """The question was asked more than once. A late copy of it could end the next transaction, so that one needs
-    another epoch than this one."""
+    """The request was sent more than once. A late copy could end the next transaction. So that one needs another
+    epoch."""
 
 
 class TransactionCoordinator(Protocol):
-    """One transactional id's questions. Each goes on through everything that passes, until its deadline.
+    """The requests of one transactional id. Each is repeated while errors pass, until its deadline.
 
     All raise `ProducerFenced`, `KafkaError` (refused for good), `DeadlineExceeded`, `UnsupportedVersion`, `Closed`.
     """
 
     @property
     def implicit(self) -> bool:
-        """Whether partitions join by their first batch and every end bumps the epoch (KIP-890); after `initialize`."""
+        """After `initialize`: whether a first batch adds its partition, and each end increments the epoch (KIP-890)."""
         ...
 
     async def initialize(self, previous: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
-        """An epoch that fences all before it, once what they left open is aborted (InitProducerId).
+        """A new epoch. It fences all earlier ones, and their open transaction is aborted first (InitProducerId).
 
-        With `previous` the next epoch after one's own, refused if somebody else has taken over (KIP-360).
+        With `previous`: the epoch after one's own. Refused if another producer has taken over (KIP-360).
         """
         ...
 
@@ -111,7 +111,7 @@ class TransactionCoordinator(Protocol):
     ) -> bool:
         """Make partitions part of the open transaction (AddPartitionsToTxn).
 
-        True: the question was repeated. A late copy of it could belong to the next transaction of the same epoch.
+        True: the request was repeated. A late copy could count for the next transaction of the same epoch.
         """
         ...
 
@@ -137,10 +137,10 @@ class TransactionCoordinator(Protocol):
     async def end(
         self, identity: ProducerIdentity, *, commit: bool, implicit: bool, deadline: Deadline
     ) -> EndedTransaction:
-        """Commit or abort (EndTxn). An answer that was lost is asked for again, which the coordinator understands.
+        """Commit or abort (EndTxn). If the answer was lost, the request is repeated, which the coordinator allows.
 
-        Raises `CommitOutcomeUnknown` where a commit may have happened: its cause is retriable when asking again may
-        tell. Any other error means that nothing was committed.
+        Raises `CommitOutcomeUnknown` if a commit may have happened. If its cause is retriable, asking again may tell.
+        Any other error means that nothing was committed.
         """
         ...
 
@@ -149,7 +149,7 @@ class RequestedTransactions:
     """Asks the coordinators of a cluster. See `TransactionCoordinator`.
 
     Invariants
-        A request is repeated only while its answer was lost or said that it passes, and is one that may be repeated.
+        A request is repeated only if its answer was lost, or was an error that passes, and if repeating it is allowed.
     """
 
     def __init__(self, client: Client, settings: ProducerSettings) -> None:
@@ -163,7 +163,7 @@ class RequestedTransactions:
 
     @property
     def implicit(self) -> bool:
-        """See `TransactionCoordinator`: by the finalized feature, as the coordinator said it last."""
+        """See `TransactionCoordinator`. From the finalized feature, as the coordinator said it last."""
         return self._level >= _IMPLICIT
 
     async def initialize(self, previous: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
@@ -245,7 +245,7 @@ class RequestedTransactions:
 
 
 class _Asking:
-    """One question to the coordinator of one key, asked until there is an answer.
+    """One request to the coordinator of one key, repeated until there is an answer.
 
     `uncertain`: an attempt may have taken effect although no answer said so.
     """
@@ -269,7 +269,7 @@ class _Asking:
         self, build: Build, doing: str, read: Callable[[Any], tuple[ErrorCode, str]], deadline: Deadline
     ) -> Any:
         """The answer that has no error. Raises as `TransactionCoordinator` says."""
-        # A transaction before whose markers are being written passes in milliseconds.
+        # CONCURRENT_TRANSACTIONS: the markers of the transaction before are being written. That takes milliseconds.
         backoff = Backoff(initial=0.005, maximum=self._settings.retry_maximum)
         while True:
             try:
@@ -309,13 +309,13 @@ class _Asking:
         raise refusal
 
     async def _answer(self, node_id: int, connection: Connection, request: RequestPayload, deadline: Deadline) -> Any:
-        """The answer, for which a node that is frozen is waited only as long as the election of another takes."""
+        """The answer. If the node is frozen, this waits only until another one is elected."""
         timeout = min(self._settings.request_timeout, deadline.remaining)
         answering = asyncio.ensure_future(connection.request(request, timeout=timeout))
         try:
             while not (await asyncio.wait({answering}, timeout=_SLOW))[0]:
                 if await self._moved(node_id, deadline):
-                    connection.abort(ConnectionLost(f"node {node_id} does not answer and coordinates no longer"))
+                    connection.abort(ConnectionLost(f"node {node_id} does not answer; another one coordinates"))
             return answering.result()
         finally:
             await end_task(answering)
@@ -327,7 +327,7 @@ class _Asking:
                 self._key, self._kind, min(_SLOW, deadline.remaining), purpose=_PURPOSE
             )
         except IngestdError:
-            return False  # nobody knows: then the one that was asked may be it
+            return False  # not known: then it may still be the node that was asked
         return broker.node.id != node_id
 
 
@@ -336,7 +336,7 @@ def _single(answer: Any) -> tuple[ErrorCode, str]:
 
 
 def _worst(answers: Iterable[tuple[str, int, ErrorCode]]) -> tuple[ErrorCode, str]:
-    """The error that decides: one that is final before one that passes; OPERATION_NOT_ATTEMPTED only says of others."""
+    """The error that decides: a final one before one that passes. OPERATION_NOT_ATTEMPTED is about other partitions."""
     decisive: tuple[ErrorCode, str] | None = None
     for topic, partition, code in answers:
         if code in (ErrorCode.none, ErrorCode.operation_not_attempted):

@@ -1,4 +1,4 @@
-"""Transaction members: the partitions of the open transaction. Each is added before its first batch goes."""
+"""Transaction members: the partitions of the open transaction. Each is added before its first batch is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Member(Protocol):
         ...
 
     def doom(self, error: IngestdError) -> None:
-        """Fail what is not in flight, and all that comes until the transaction has ended."""
+        """Fail what is not in flight, and everything new until the transaction has ended."""
         ...
 
     def leave(self) -> None:
@@ -45,13 +45,13 @@ class Member(Protocol):
 
 
 class TransactionMembers:
-    """Knows who belongs to the open transaction, and has the coordinator told in time.
+    """Knows which partitions belong to the open transaction, and adds them at the coordinator in time.
 
     Invariants
-        No batch goes before its partition was added, unless the broker adds it by itself (`implicit`).
-        Partitions that are touched while a question is under way share the next one.
-        `hole` is set when sequences of this epoch were given to batches that may not be in the log, or when a late
-        request of this epoch may still arrive: the epoch can end this transaction, and begin no other.
+        No batch is sent before its partition was added, unless the broker adds it by itself (`implicit`).
+        Partitions that come while a request is under way share the next one.
+        `hole` is set if batches that may not be in the log have sequences of this epoch, or if a late request of this
+        epoch may still arrive. Then the epoch can end this transaction, but cannot begin another.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class TransactionMembers:
         self.sent = False
         """Whether a batch of the transaction was sent."""
         self.started = False
-        """Whether the coordinator has the transaction, for certain: of some part of it there was a good answer."""
+        """Whether the coordinator certainly knows the transaction: a request about a part of it succeeded."""
         self._groups: dict[str, None] = {}
 
     @property
     def empty(self) -> bool:
-        """Whether the coordinator has heard nothing of this transaction: there is nothing to end."""
+        """Whether the coordinator has heard nothing of this transaction. Then there is nothing to end."""
         asked = self.sent if self.implicit else bool(self._members)
         return not asked and not self._groups
 
@@ -98,7 +98,7 @@ class TransactionMembers:
         self.implicit = implicit
 
     def add(self, member: Member) -> None:
-        """Have `member.added` called as soon as its batches may go: at once where the broker adds it by itself."""
+        """Have `member.added` called as soon as its batches may go: at once if the broker adds it by itself."""
         assert self.identity is not None
         self._members[member] = None
         if self.implicit:
@@ -109,7 +109,7 @@ class TransactionMembers:
             self._adding = self._tasks.start(self._add(self.identity), f"{self.transactional_id}: add partitions")
 
     def doomed(self, member: Member) -> None:
-        """`member` refuses everything until the transaction has ended, and is told that as well."""
+        """`member` refuses everything until the transaction has ended. It is told of the end as well."""
         self._doomed[member] = None
 
     async def _add(self, identity: ProducerIdentity) -> None:
@@ -136,10 +136,10 @@ class TransactionMembers:
                 self._adding = None
 
     def stop_adding(self) -> None:
-        """The transaction ends without those that are not added yet."""
+        """The transaction ends. Those that are not added yet are not part of it."""
         self._wanted = []
         if self._adding is not None:
-            # What was asked may take effect after the transaction's end.
+            # A request that is under way may take effect after the transaction's end.
             self.hole = True
             self._adding.cancel()
             # A task that is cancelled before its first step never comes to its `finally`.
@@ -168,10 +168,10 @@ class TransactionMembers:
         self.hole = self.hole or repeated
 
     async def make_sure_of_start(self, deadline: Deadline) -> None:
-        """Before an abort: have the coordinator know the transaction, if it may know it and may not.
+        """Before an abort, if it is not known whether the coordinator knows the transaction: make sure that it does.
 
-        Where partitions add themselves, the markers of the transaction before may still be on their way, and then an
-        abort of one that the coordinator has not heard of is answered as a fenced producer's.
+        If partitions add themselves, the markers of the transaction before may still be under way. Then the coordinator
+        answers the abort of a transaction that it does not know with PRODUCER_FENCED.
         """
         if self.started or not self.implicit:
             return

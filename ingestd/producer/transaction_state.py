@@ -1,4 +1,4 @@
-"""Where a transactional producer stands, and which step may follow which: the only place that changes it."""
+"""Transaction state: the states of a transactional producer, and the steps between them. Only this changes them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["TransactionState", "TransactionStates"]
 
 
 class TransactionState(Enum):
-    """The states of Java's TransactionManager; sarama's status flags are the properties."""
+    """The states of Java's TransactionManager. The properties are sarama's status flags."""
 
     UNINITIALIZED = "uninitialized"
     """No producer id yet."""
     INITIALIZING = "initializing"
-    """Asking for the producer id, or, after an abort that needs it, for the next epoch."""
+    """A producer id is being asked for, or, after some aborts, the next epoch."""
     READY = "ready"
     """No transaction is open."""
     IN_TRANSACTION = "in transaction"
     """Open: records are accepted."""
     COMMITTING = "committing"
-    """Its records are being acknowledged, or its end is being asked for, or nobody knows whether it was committed."""
+    """Waits for acknowledgements, then for the answer to the commit, or it is not known whether it was committed."""
     ABORTING = "aborting"
-    """What is under way is awaited, or the end is being asked for."""
+    """Waits for what is in flight, then for the answer to the abort."""
     ABORTABLE_ERROR = "abortable error"
-    """A part of the transaction failed: it can only be aborted, and then the producer goes on."""
+    """A part of the transaction failed. It can only be aborted. Then the producer goes on."""
     FATAL_ERROR = "fatal error"
     """The producer can only be closed."""
 
@@ -42,7 +42,7 @@ class TransactionState(Enum):
 
     @property
     def in_error(self) -> bool:
-        """Whether something failed; `FATAL_ERROR` for good, `ABORTABLE_ERROR` until the abort."""
+        """Whether something failed: for good (`FATAL_ERROR`), or until the abort (`ABORTABLE_ERROR`)."""
         return self in (TransactionState.ABORTABLE_ERROR, TransactionState.FATAL_ERROR)
 
     @property
@@ -56,7 +56,7 @@ _OPEN: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING, _S.ABORTING, _S.ABOR
 
 _FOLLOWS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
-    # Back to UNINITIALIZED: nobody answered in time, so it may be tried again.
+    # Back to UNINITIALIZED: there was no answer in time, so it may be tried again.
     _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.FATAL_ERROR}),
     _S.READY: frozenset({_S.IN_TRANSACTION, _S.INITIALIZING, _S.FATAL_ERROR}),
     _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
@@ -69,10 +69,10 @@ _FOLLOWS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
 
 
 class TransactionStates:
-    """The present state, and the error that led to it.
+    """The current state, and the error that led to it.
 
     Invariants
-        Only the steps of the table are taken; any other is a defect of this package and fails an assertion.
+        Only steps of the table are taken. Any other is a defect of this package, and fails an assertion.
         `error` is set in the two error states, and nowhere else.
         `changed` is called after every step.
     """
@@ -92,7 +92,7 @@ class TransactionStates:
         self._changed()
 
     def require(self, doing: str, *allowed: TransactionState) -> None:
-        """Raise unless the state is one of `allowed`: the fatal error there was, or `WrongTransactionState`."""
+        """Raise if the state is not one of `allowed`: the fatal error if there is one, else `WrongTransactionState`."""
         if self.current in allowed:
             return
         if self.current is TransactionState.FATAL_ERROR:

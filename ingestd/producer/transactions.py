@@ -39,18 +39,18 @@ _S = TransactionState
 _NOTHING_OPEN: Final = frozenset(
     {ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_id_mapping, ErrorCode.unknown_producer_id}
 )
-"""What a coordinator answers to an abort when it never heard of the transaction, or has forgotten the producer."""
+"""The answers to an abort from a coordinator that never heard of the transaction, or forgot the producer."""
 
 
 class Records(Protocol):
     """What a transaction needs of the stages that hold its records."""
 
     async def flush(self, deadline: Deadline, doing: str) -> None:
-        """Send what is being collected, and wait until everything accepted is done. Raises `DeadlineExceeded`."""
+        """Send all open batches, and wait until everything accepted is done. Raises `DeadlineExceeded`."""
         ...
 
     def give_up(self, error: IngestdError) -> None:
-        """Fail everything that is not in flight, and do not try again what is."""
+        """Fail everything that is not in flight, and try nothing again that is."""
         ...
 
     def fatal(self, error: IngestdError) -> None:
@@ -63,10 +63,10 @@ class Transactions:
 
     Invariants
         A commit is sent only when every record of the transaction is acknowledged.
-        Once a commit may have been sent, the transaction is never called aborted, and no abort is sent: what became of
-        it is asked until it is known.
-        Nothing of a next transaction is sent before the last one has ended and its successor's epoch is held.
-        One call at a time; those that come meanwhile wait for their turn. `end` ends them all.
+        Once a commit may have been sent, no abort is sent, and nobody is told of one. The outcome is asked for until it
+        is known.
+        Nothing of the next transaction is sent before the last one has ended and the epoch of the next one is known.
+        One call at a time. Other calls wait for their turn. `end` ends them all.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Transactions:
         }
 
     def require_open(self, doing: str) -> None:
-        """Raise why records are not accepted now, unless they are."""
+        """Raise the reason if records are not accepted now."""
         if self.state is _S.ABORTABLE_ERROR:
             raise self._doomed()
         self._states.require(doing, _S.IN_TRANSACTION)
@@ -121,14 +121,14 @@ class Transactions:
     # What the stages tell
 
     def failed(self, error: IngestdError) -> None:
-        """A part of the transaction failed: it can only be aborted, or, with a fatal error, not even that."""
+        """A part of the transaction failed. It can only be aborted. After a fatal error it cannot even be aborted."""
         if isinstance(error, KafkaError) and error.fatal:
             self.records.fatal(error)
         elif self.state is _S.IN_TRANSACTION or (self.state is _S.COMMITTING and not self._commit_sent):
             self._states.enter(_S.ABORTABLE_ERROR, error)
 
     def ended(self, error: IngestdError) -> IngestdError:
-        """The producer as a whole cannot go on; the error to say so with."""
+        """The producer as a whole cannot go on. Returns the error to raise from now on."""
         if isinstance(error, KafkaError) and not error.detail.startswith(self._id):
             error = fencing(KafkaError(error.code, f"{self._id}: {error.detail}"))
         if self.state is not _S.FATAL_ERROR:
@@ -138,7 +138,7 @@ class Transactions:
     # What the producer's user calls
 
     async def initialize(self, timeout: float) -> None:
-        """Fence every producer with this transactional id before this one, and abort what they left open.
+        """Fence all earlier producers with this transactional id, and abort the transaction that one left open.
 
         Raises `DeadlineExceeded` (then it may be called again), `KafkaError`, `WrongTransactionState`.
         """
@@ -164,7 +164,7 @@ class Transactions:
         self._states.enter(_S.READY)
 
     async def begin(self, timeout: float) -> None:
-        """Open a transaction. Asks the cluster only to finish an abort, or for the epoch that one made necessary.
+        """Open a transaction. Asks the cluster only to finish an abort, or for a new epoch after one.
 
         Raises `WrongTransactionState`, `DeadlineExceeded` (then it may be called again), `KafkaError`.
         """
@@ -184,8 +184,8 @@ class Transactions:
     ) -> None:
         """Make offsets of a group visible with the transaction, and not without it.
 
-        Whatever it raises (`KafkaError`, `DeadlineExceeded`, a cancellation) leaves a transaction that can only be
-        aborted.
+        Raises `KafkaError`, `DeadlineExceeded`. After each of them, and after a cancellation, the transaction can only
+        be aborted.
         """
         deadline = Deadline.after(timeout)
         async with self._in_turn("add_offsets", deadline):
@@ -198,7 +198,7 @@ class Transactions:
             try:
                 await self.members.add_offsets(offsets, member, deadline)
             except IngestdError as error:
-                # The member may be fenced (a static one's successor is there) without the producer being so.
+                # Here the group's member may be fenced (by the successor of a static one), and not the producer.
                 if isinstance(error, KafkaError) and error.code is ErrorCode.fenced_instance_id:
                     self._doom(error)
                 else:
@@ -223,7 +223,7 @@ class Transactions:
             await self._commit(deadline)
 
     async def _acknowledge(self, deadline: Deadline) -> None:
-        """Wait for every record; no commit was sent yet, so whatever goes wrong, none will be."""
+        """Wait for every record. No commit was sent yet. If anything goes wrong, none will be."""
         try:
             await self.records.flush(deadline, "committing: waiting for acknowledgements")
         except DeadlineExceeded as error:
@@ -260,12 +260,12 @@ class Transactions:
             raise self._doomed() from error
 
     def _outcome_unknown(self, cause: BaseException | None) -> None:
-        """Nobody will ever tell where the coordinator refuses to answer: an abort would not be the truth either."""
+        """The coordinator refuses to answer, so the outcome stays unknown. To call it aborted could be wrong."""
         if isinstance(cause, IngestdError) and not is_retriable(cause):
             self.records.fatal(cause)
 
     async def abort(self, timeout: float) -> None:
-        """Drop the transaction: fail what is not sent, wait for what is, abort.
+        """Abort the transaction: fail what is not sent, wait for what is, then ask for the abort.
 
         Raises `DeadlineExceeded` (call it again, or `begin`), `ProducerFenced`, `KafkaError`, `WrongTransactionState`.
         """
@@ -308,7 +308,7 @@ class Transactions:
                 members.identity, commit=commit, implicit=members.implicit, deadline=deadline
             )
         except BaseException:
-            # It may arrive late, and would end the next transaction of the same epoch.
+            # A lost request may arrive late, and would end the next transaction of the same epoch.
             members.hole = True
             raise
         members.hole = members.hole or ended.repeated
@@ -323,7 +323,7 @@ class Transactions:
         self._states.enter(_S.READY)
 
     async def close(self, timeout: float) -> None:
-        """End what is open, if the cluster lets us: a commit that may have been sent is asked for, all else aborted.
+        """End the open transaction, if the cluster lets us. A commit that may have been sent is repeated; else abort.
 
         Raises what `commit` and `abort` raise.
         """
@@ -333,11 +333,11 @@ class Transactions:
                 await self._commit(deadline)
             elif self.state.open:
                 await self._abort(deadline)
-                # So that a block which goes on meanwhile does not end as if it had committed by itself.
+                # A block that goes on meanwhile must not end as if it had committed by itself.
                 self._states.enter(_S.FATAL_ERROR, Closed("the producer was closed, its transaction aborted"))
 
     def end(self) -> None:
-        """The producer is closed: end the call that is under way, and every later one, with `Closed`."""
+        """The producer is closed: the call that is under way, and every later one, ends with `Closed`."""
         self._closed = True
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
@@ -373,7 +373,7 @@ class Transactions:
 
 
 class TransactionEvents:
-    """Passes a producer's events on, and tells the transaction of what failed. See `ProducerEvents`."""
+    """Passes the producer's events on, and tells the transaction of failures. See `ProducerEvents`."""
 
     def __init__(self, failed: Callable[[IngestdError], None], events: ProducerEvents | None) -> None:
         self._failed = failed
