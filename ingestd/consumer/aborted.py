@@ -1,4 +1,4 @@
-"""Aborted transactions: which batches of one fetch answer a reader of committed records must not see."""
+"""Aborted: which batches of a fetch answer are hidden from a reader of committed records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["AbortedFilter"]
 class AbortedFilter:
     """Follows the batches of one answer in order of offset, and the transactions that the answer names as aborted.
 
-    A producer's batches are hidden from the first offset of its aborted transaction up to the abort marker. One
-    per partition and answer: the broker names every aborted transaction that overlaps the answer's offsets.
+    A producer's batches are hidden from the first offset of its aborted transaction up to the abort marker. There is
+    one filter for each partition and answer: a broker names all aborted transactions among the answer's offsets.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
@@ -28,14 +28,14 @@ class AbortedFilter:
         self._open: set[int] = set()
 
     def hides(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether this batch, the next in order, is not for the reader: aborted, or a control batch.
+        """Whether this batch, the next in order, is hidden from the reader: aborted, or a control batch.
 
         Raises `CorruptBatch` when a control batch has no readable marker.
         """
         while self._coming and self._coming[0][1] <= header.last_offset:
             self._open.add(self._coming.popleft()[0])
         if header.control:
-            # A marker that compaction took leaves an empty batch, as the transaction's records before it.
+            # If compaction took the marker, an empty batch is left. The transaction's records were taken before it.
             if header.producer_id in self._open and any(
                 marker.kind is ControlKind.abort for marker in decode_control(batch)
             ):

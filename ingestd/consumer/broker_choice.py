@@ -40,32 +40,31 @@ __all__ = ["BrokerChoice"]
 _GONE: Final = frozenset(
     {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id}
 )
-"""A topic that stays away for `metadata_timeout` is deleted: its reader is told."""
+"""A topic that is missing for `metadata_timeout` is deleted, and its reader is told."""
 
 _LEAST_SHARE: Final = 64 * 1024
 """Bytes of memory for each partition, however many there are."""
 
 _REPLICA_PENALTY: Final = 10.0
-"""Seconds that a partition stays with its leader after a follower failed; by then the leader knows of it too."""
+"""Seconds that a partition stays with its leader after a follower failed. Then the leader knows of the failure too."""
 
 
 @dataclass(slots=True)
 class _Placed:
-    """Where a partition is fetched, and what brings it back to its leader in time."""
+    """Where a partition is fetched, and the timer that brings it back to its leader."""
 
     chosen: FetchFrom
     lease: asyncio.TimerHandle | None = None
 
 
 class BrokerChoice:
-    """The broker consumers of a consumer, and which partition is with which.
+    """Owns the broker consumers of a consumer, and decides which one fetches each partition.
 
     Invariants
         A partition is at one broker consumer, or a leader is asked about its log, or it waits for a retry, or it is
         finished.
-        Nothing is fetched from a new leader before it said that its log is the one that was read.
-        A follower that fails, lags out of the cluster or is not heard of any more costs a partition one retry: it
-        goes back to its leader.
+        Nothing is fetched from a new leader before it confirmed that its log is the one that was read.
+        If a follower fails or leaves the cluster, the partition goes back to its leader. That costs one retry.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class BrokerChoice:
         self._placed: dict[TopicPartition, _Placed] = {}
         self._retries: dict[TopicPartition, asyncio.TimerHandle] = {}
         self._relocating: set[TopicPartition] = set()
-        """Those for which a policy's offset is being looked up: their position is not to be fetched from."""
+        """Partitions whose new offset is being looked up, as a policy says. Their old position must not be fetched."""
         self._checks = TruncationChecks(client, self._tasks, done=self._checked)
         self._stop_listening = client.metadata.listen(self._metadata_changed, self._topics)
         self._in_turn: dict[TopicPartition, PartitionConsumer] = {}
@@ -117,7 +116,7 @@ class BrokerChoice:
             self._brokers[placed.chosen.node].wake(consumer)
 
     def repositioned(self, consumer: PartitionConsumer) -> None:
-        """Its position is another now: begin anew."""
+        """It has another position now: choose its broker anew."""
         if self.consumers.get(consumer.key) is consumer:
             self._relocating.discard(consumer.key)
             self._take_away(consumer)
@@ -135,7 +134,7 @@ class BrokerChoice:
             self._news.set_result(None)
 
     def next_in_turn(self) -> PartitionConsumer | None:
-        """The partition consumer that had news the longest ago; None where none has any."""
+        """The partition consumer whose news is the oldest. None if none has any."""
         while self._in_turn:
             consumer = self._in_turn.pop(next(iter(self._in_turn)))
             if consumer.readable:
@@ -153,14 +152,14 @@ class BrokerChoice:
             self._news = None
 
     def status(self, key: TopicPartition) -> dict[str, Any]:
-        """Where the partition is fetched, for bug reports; nothing while that is being found out."""
+        """Where the partition is fetched, for bug reports. None while no broker is chosen."""
         chosen = self.chosen_for(key)
         return (
             {"node": None, "leader": None} if chosen is None else {"node": chosen.node, "leader": chosen.leader.leader}
         )
 
     def chosen_for(self, key: TopicPartition) -> FetchFrom | None:
-        """Where the partition is fetched; None while that is being found out."""
+        """Where the partition is fetched. None while no broker is chosen."""
         placed = self._placed.get(key)
         return None if placed is None else placed.chosen
 
@@ -196,7 +195,7 @@ class BrokerChoice:
             return
         if (retry := self._retries.pop(consumer.key, None)) is not None:
             retry.cancel()
-        if not another:  # if it is, a fetch by the id that we know brings it to light
+        if not another:  # if it is, a fetch by the known id will be refused
             if consumer.unchecked(leader.leader_epoch):
                 self._checks.ask(consumer, leader)
                 return
@@ -248,8 +247,8 @@ class BrokerChoice:
                 continue
             chosen = self.chosen_for(key)
             if chosen is None:
-                # The answer that sent it away may be newer than this snapshot: the retry's backoff stays in force
-                # unless the snapshot names another leader or term than the one that refused.
+                # The refusal may be newer than this snapshot. So the retry waits for its backoff, unless the snapshot
+                # names another leader, or another epoch, than the one that refused.
                 if consumer.standing.refused_by != (leader.leader, leader.leader_epoch):
                     self._place(consumer)
             elif _is_outdated(chosen, leader, snapshot) or (_is_another(consumer, snapshot) and _is_believed(consumer)):
@@ -261,7 +260,7 @@ class BrokerChoice:
     # A replica that is closer than the leader
 
     def _preferred(self, consumer: PartitionConsumer, node: int) -> None:
-        """The leader has nothing for this reader, since that replica is closer to it."""
+        """The leader answers this reader with nothing but a replica that is closer to it."""
         placed = self._placed.get(consumer.key)
         if placed is None or placed.chosen.follower or self.consumers.get(consumer.key) is not consumer:
             return
@@ -285,7 +284,7 @@ class BrokerChoice:
     def _refused(self, consumer: PartitionConsumer, refusal: Refusal) -> None:
         error = refusal.error
         chosen = self._take_away(consumer)
-        if chosen is not None and chosen.follower:  # whatever it is, the leader knows better
+        if chosen is not None and chosen.follower:  # whatever the error is: the leader decides
             self._retried(consumer, error)
             consumer.standing.stay_with_leader(_REPLICA_PENALTY)
             self._client.metadata.wanted({consumer.topic}, f"{consumer.key}: its replica {chosen.node}: {error}")
@@ -340,10 +339,10 @@ class BrokerChoice:
         self._relocating.discard(consumer.key)
         self._events.moved(*consumer.key, asked.offset, offset)
         consumer.move(offset)
-        self._retry_later(consumer)  # with its backoff: a log that shrinks faster than we ask must not keep us busy
+        self._retry_later(consumer)  # with its backoff, because a log may shrink faster than we ask
 
     def _is_relocating(self, consumer: PartitionConsumer, asked: Position) -> bool:
-        """Whether nobody closed it or sent it elsewhere meanwhile."""
+        """Whether it was not closed and did not get another position meanwhile."""
         current = self.consumers.get(consumer.key) is consumer and consumer.key in self._relocating
         return current and consumer.fetch_position == asked and not self._closed
 
@@ -393,7 +392,7 @@ class BrokerChoice:
         consumer.fail(error)
 
     def _crashed(self, error: BaseException) -> None:
-        # A defect in the fetch loop: every reader learns of it, none waits for ever.
+        # A defect in the fetch loop: every reader is told, so that none waits for ever.
         failure = error if isinstance(error, IngestdError) else IngestdError(f"the consumer failed: {error!r}")
         for consumer in self.consumers.values():
             self._fail(consumer, failure)
@@ -415,7 +414,7 @@ def _is_deleted(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
 
 
 def _is_another(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
-    """Whether the snapshot says that the topic of that name is another than the one that is read."""
+    """Whether the snapshot says that this name now belongs to another topic than the one that is read."""
     topic = snapshot.topics.get(consumer.topic)
     if topic is None or topic.topic_id is None or consumer.standing.topic_id is None:
         return False
@@ -423,9 +422,9 @@ def _is_another(consumer: PartitionConsumer, snapshot: ClusterMetadata) -> bool:
 
 
 def _is_believed(consumer: PartitionConsumer) -> bool:
-    """Whether metadata is enough to say that the topic was made again.
+    """Whether metadata alone proves that the topic was deleted and created again.
 
-    A broker that was away may still name the topic before; where fetches name the topic's id, nothing wrong is read
-    meanwhile, and it is believed only once a fetch was refused for that id.
+    A broker that was away may still name the old topic. If fetches name the topic's id, nothing wrong can be read. So
+    then it is believed only once a fetch was refused because of the id.
     """
     return consumer.standing.gone or not consumer.standing.fetched_by_id

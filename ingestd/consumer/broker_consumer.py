@@ -1,4 +1,4 @@
-"""Broker consumer: one per broker. One fetch at a time for all partitions that it serves and that have room."""
+"""Broker consumer: one per broker. One fetch at a time, for all its partitions that have room."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ __all__ = ["BrokerConsumer"]
 _log = logging.getLogger(__name__)
 
 PURPOSE: Final = "fetch"
-"""A fetch may be held back by the broker, and answers come in order: nothing else shares its connection."""
+"""The broker may hold a fetch back, and answers come in order. So nothing else shares its connection."""
 
 _FIRST_WAIT: Final = 0.01
-"""Seconds. The wait doubles with every empty answer, so that a partition that gets room is not kept waiting long."""
+"""Seconds. The wait doubles with every empty answer. So a partition that gets room waits for a short fetch only."""
 _LAST_DOUBLING: Final = 10
 _LOOK_EVERY: Final = 0.2
-"""Seconds. A partition that had nothing in two looks at full answers is asked for alone."""
+"""Seconds between checks. A partition that was left out of full answers in two checks is fetched alone."""
 _REST: Final = 2
-"""After a fetch of one partition alone, others have the broker for so many times as long as it took."""
+"""After a fetch of one partition alone, the others get the broker for so many times as long."""
 _EMPTY_ANSWERS_OF_SILENT: Final = 8
-"""So many, to fetches of a partition alone, are its end if the leader does not tell what it has at hand: over 1 s."""
+"""So many in a row, to fetches of it alone, end a partition whose leader does not tell its local offset: over 1 s."""
 _GIVE_BACK_TIMEOUT: Final = 1.0
 _SLOW_ANSWER: Final = 3.0
-"""Seconds, longer than a broker may hold an answer back; then its partitions may have another leader already."""
+"""Seconds, longer than a broker may hold an answer back. After that its partitions may have another leader."""
 
 
 _PASSING: Final = SESSION_ERRORS | {ErrorCode.broker_not_available}
-"""Errors of a whole fetch that pass although the protocol does not call them retriable."""
+"""Errors of a whole fetch that may pass, although the protocol does not call them retriable."""
 
 
 def _passes(error: IngestdError) -> bool:
-    """Whether a fetch that failed so may succeed later. No retry mends a version or a framing that we do not share."""
+    """Whether the fetch may succeed later. A retry does not help against a version or framing that we do not share."""
     return is_retriable(error) or (isinstance(error, KafkaError) and error.code in _PASSING)
 
 
 def _wait_alone(empty_answers: int) -> float:
-    """Seconds that the broker may hold back a fetch of one partition alone, after so many that gave nothing."""
+    """Seconds that the broker may hold back a fetch of one partition alone, after so many empty ones."""
     return _FIRST_WAIT * 2.0 ** min(empty_answers - 1, _LAST_DOUBLING) if empty_answers else 0.0
 
 
@@ -98,13 +98,13 @@ class _Reminder:
 
 
 class BrokerConsumer:
-    """Fetches from one broker; hands back the partitions that this broker does not serve.
+    """Fetches from one broker, and hands back the partitions that it does not serve.
 
     Invariants
         The loop runs only while a partition here is fetchable, and at most one request is under way.
         An answer for a partition that was paused, moved, closed or repositioned meanwhile is dropped.
-        A read ends before its last offset only as `ends.py` says. What is asked for alone, to find that out, takes at
-        most a third of the time.
+        A read ends before its last offset only by the rule in `ends.py`. The fetches of one partition alone, which that
+        takes, use at most a third of the time.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class BrokerConsumer:
         self._wanted = Wanted(settings.partition_max_bytes, share)
         self._unserved: set[TopicPartition] = set()
         self._untold: set[TopicPartition] = set()
-        """Those that came here since the last fetch and must be told of their logs, as this broker has them."""
+        """Those that came here since the last fetch. This broker must tell how far it has their logs."""
         self._session = FetchSession()
         self._torn: set[TopicPartition] = set()
-        """Those to ask for alone at once: their part of an answer had no whole batch."""
+        """Those to fetch alone at once: their part of an answer had no whole batch."""
         self._left_out: dict[TopicPartition, None] = {}
-        """Those to ask for alone, in this order: they had nothing, and may be at their ends."""
+        """Those to fetch alone, in this order: they had nothing, and may be at their ends."""
         self._left_out_from = 0.0
-        """When to ask for the next one of them, on the monotonic clock."""
+        """When to fetch the next one of them, on the monotonic clock."""
         self._stood: dict[TopicPartition, int] = {}
-        """Where those were, at the last look, that had nothing in a full answer."""
+        """The positions, at the last check, of those that had nothing in a full answer."""
         self._next_look = 0.0
         self._backoff = Backoff()
         self._wait = _FIRST_WAIT
@@ -169,15 +169,15 @@ class BrokerConsumer:
             self._stood.pop(consumer.key, None)
 
     def wake(self, consumer: PartitionConsumer) -> None:
-        """Whether or what to fetch of this partition may have changed: see to it that the loop runs if it must."""
+        """Whether or what to fetch of this partition may have changed. Starts the loop if it is needed."""
         self._wanted.changed(consumer.key)
         if (self._loop is None or self._loop.done()) and consumer.fetchable:
             self._loop = self._tasks.start(self._run(), f"fetch from broker {self._node_id}")
 
     async def give_back(self, deadline: Deadline) -> None:
-        """Give the fetch session back to the broker, if that is quickly done; for after the loop's end."""
+        """Give the fetch session back to the broker, if that is quick. To be called after the loop's end."""
         if not self._session.established or self._under_way:
-            return  # behind a request that the broker holds back; it drops an idle session by itself
+            return  # it would wait behind a request that is held back; the broker drops idle sessions
         try:
             broker = self._client.broker(self._node_id, PURPOSE)
             if broker.connected:
@@ -202,7 +202,7 @@ class BrokerConsumer:
         return bool(self._wanted.fetches)
 
     async def _failed(self, error: IngestdError) -> None:
-        """A fetch failed as a whole: hand back what has a leader to go to, and wait before the next one."""
+        """A fetch failed as a whole: partitions of followers go to their leaders. Then wait before the next fetch."""
         led: list[PartitionConsumer] = []
         for key in list(self._wanted.fetches):
             one = self._wanted.partitions.get(key)
@@ -250,18 +250,18 @@ class BrokerConsumer:
         wanted = self._wanted
         asked = wanted.fetches.copy()
         looked_at = wanted.take_looked_at()
-        if self._session.knows(self._untold):  # for a reader before them, or before they went elsewhere
+        if self._session.knows(self._untold):  # they were fetched here earlier, and the session still knows them
             self._session.lost()
         self._untold.clear()
         fetch = self._session.next_fetch(asked, looked_at)
         wait = min(self._wait, self._settings.fetch_max_wait)
         answer, size = await self._send(connection, version, fetch, asked, wait)
         self._session.answered(answer.session_id)
-        # A batch too large for the limits comes whole when its partition is alone (KIP-74): asking again is no use.
+        # If a partition is alone, a batch above the limits comes whole (KIP-74). So asking again is no use.
         final = len(asked) == 1 or version < FIRST_WITH_WHOLE_BATCHES
         found = self._take(answer, size, asked, looked_at, final=final)
         self._wait = _FIRST_WAIT if found else min(self._wait * 2, self._settings.fetch_max_wait)
-        if answer.throttle_ms == 0:  # a throttled answer is empty whatever there is
+        if answer.throttle_ms == 0:  # a throttled answer is always empty
             self._note_left_out(asked, full=found)
         return answer
 
@@ -276,16 +276,16 @@ class BrokerConsumer:
         return None
 
     async def _fetch_alone(self, connection: Connection, version: int, key: TopicPartition) -> FetchAnswer:
-        """Fetch one partition, which leaves what the broker remembers in its session as it is.
+        """Fetch one partition outside the session, which stays as it is.
 
-        What is on the broker's disks comes at once. So the broker may hold back only what gave nothing before.
+        What is on the broker's disks comes at once. So the first such fetch is not held back, only later ones.
         """
         asked = {key: self._wanted.fetches[key]}
         consumer = self._wanted.partitions[key]
         wait = min(_wait_alone(consumer.standing.empty_answers), self._settings.fetch_max_wait)
         answer, size = await self._send(connection, version, outside_session(asked), asked, wait)
         if self._take(answer, size, asked, set(), final=True):
-            # It was only slow to get its turn, and so may the others be.
+            # It only had to wait for its turn. The others may have to as well.
             self._left_out.clear()
             self._next_look = time.monotonic() + _LOOK_EVERY
         elif answer.throttle_ms == 0 and self._is_short_of_end(consumer, asked):
@@ -323,12 +323,12 @@ class BrokerConsumer:
         return answer, len(body)
 
     def _rack(self, asked: Iterable[TopicPartition]) -> str:
-        """What to say of where we are: a leader that knows it serves nothing that a closer replica has."""
+        """The rack to send. A leader that knows it sends readers to a closer replica instead of serving them."""
         rack = self._settings.rack
         return rack if rack and all(self._wanted.partitions[key].standing.follows for key in asked) else ""
 
     def _remind_later(self, asked: Iterable[TopicPartition]) -> _Reminder:
-        """Look for other leaders, again and again, while the broker owes an answer: it may hang, not only be slow."""
+        """While the broker owes an answer, ask for metadata again and again: it may hang, and not only be slow."""
         reason = f"broker {self._node_id} owes an answer"
         return _Reminder(lambda: self._client.metadata.wanted({key.topic for key in asked}, reason))
 
@@ -364,7 +364,7 @@ class BrokerConsumer:
         *,
         final: bool,
     ) -> bool:
-        """Hand out what came. Whether there was anything in it."""
+        """Give each partition its part of an answer. Whether there were records in it."""
         nodes = {node.id: Node(node.id, node.host, node.port, node.rack) for node in answer.nodes}
         told = looked_at.copy()
         sent_away: list[tuple[PartitionConsumer, int]] = []
@@ -391,13 +391,13 @@ class BrokerConsumer:
         return any(len(part.records) for part in answer.partitions)
 
     def _serve(self, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
-        """The first good answer since they came here: what was wrong with them is over."""
+        """The first good answer since they came here: earlier errors do not count any more."""
         for key in [key for key in self._unserved if key in asked]:
             self._unserved.discard(key)
             self._wanted.partitions[key].standing.served()
 
     def _tell(self, keys: Iterable[TopicPartition]) -> None:
-        """How far behind they are, of those whose log or reader may have moved."""
+        """Tell the events how far behind these are: their log or their reader may have moved."""
         for key in keys:
             consumer = self._wanted.partitions.get(key)
             if consumer is not None and consumer.log_end >= 0:
@@ -413,7 +413,7 @@ class BrokerConsumer:
     def _still_asked(
         self, key: TopicPartition, asked: Mapping[TopicPartition, PartitionFetch]
     ) -> PartitionConsumer | None:
-        """The consumer of a partition, unless it was taken away, paused or repositioned since it was asked for."""
+        """The consumer of a partition. None if it was taken away, paused or repositioned since the request."""
         fetch = asked.get(key)
         consumer = self._wanted.partitions.get(key)
         if fetch is None or consumer is None or self._wanted.fetches.get(key) is not fetch:
@@ -447,9 +447,9 @@ class BrokerConsumer:
     # An end that no batch reaches
 
     def _note_left_out(self, asked: Mapping[TopicPartition, PartitionFetch], *, full: bool) -> None:
-        """Note what to ask for alone: bounded reads that had nothing, though their logs have reached their ends.
+        """Note what to fetch alone: bounded reads that had nothing, although their logs have reached their ends.
 
-        A `full` answer may have had no room for them. So they count only if they had nothing for a while.
+        A `full` answer may have had no room for them. Then they count only if they had nothing in two checks.
         """
         now = time.monotonic()
         if not self._wanted.bounded or (full and (self._left_out or now < self._next_look)):
@@ -464,7 +464,7 @@ class BrokerConsumer:
                     self._left_out[key] = None
 
     def _is_short_of_end(self, consumer: PartitionConsumer, asked: Mapping[TopicPartition, PartitionFetch]) -> bool:
-        """Whether it is still where it was asked for, and its log has reached the end that it is read to."""
+        """Whether its position is still the one in the request, and its log has reached the end of the read."""
         return (
             consumer.end is not None
             and consumer.log_end >= consumer.end
@@ -472,7 +472,7 @@ class BrokerConsumer:
         )
 
     async def _had_nothing(self, consumer: PartitionConsumer, asked: Mapping[TopicPartition, PartitionFetch]) -> None:
-        """A fetch of it alone had nothing: find out if it is at its end. See `ends.py`."""
+        """A fetch of it alone was empty: find out whether this is its end. See `ends.py`."""
         standing = consumer.standing
         standing.empty_answers += 1
         chosen = self._wanted.chosen[consumer.key]

@@ -1,4 +1,4 @@
-"""Consumer: gives out one partition consumer per partition, and answers what can be asked of topics."""
+"""Consumer: opens a partition consumer for each partition, and answers questions about topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REQUEST_TIMEOUT = 10.0
 
 
 class Consumer:
-    """Reads partitions of topics, each from where it is told. Shares a client, which it does not close.
+    """Reads partitions of topics, each from its own start. Shares a client, which it does not close.
 
     Example:
         async with Client(["kafka-1:9092"]) as client, Consumer(client) as consumer:
@@ -44,10 +44,11 @@ class Consumer:
                 async for record in reading:
                     print(record.offset, record.key, record.value)
 
-    A start is an offset, "earliest", "latest", `AtTime.of(moment)`, or what a group committed; without an end, reading
-    goes on for ever. A `PartitionConsumer` gives records one by one, in `chunks`, as `columns` or as whole `batches`,
-    each form where the last one stopped; `messages` gives the records of all partitions in turn. Members of a group
-    share partitions and commit offsets: `ConsumerGroup`. Threads without an event loop: `SyncConsumer`.
+    A start is an offset, "earliest", "latest", `AtTime.of(moment)`, or a committed offset of a group. Without an end,
+    reading goes on for ever. A `PartitionConsumer` gives records one by one, in `chunks`, as `columns` or as whole
+    `batches`. Each form goes on where the last one stopped. `messages` gives the records of all partitions in turn. For
+    members of a group, which share partitions and commit offsets, there is `ConsumerGroup`. For threads without an
+    event loop there is `SyncConsumer`.
 
     What most programs set, in `ConsumerSettings`: `isolation="read_committed"`, and `out_of_range="earliest"` for a
     start that retention may have removed.
@@ -99,7 +100,7 @@ class Consumer:
         )
 
     async def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> PartitionConsumer:
-        """Read a partition from `start` on, up to but without `end`; both are resolved to offsets before this returns.
+        """Read a partition from `start` to before `end`. Both are resolved to offsets before this returns.
 
         Raises `Closed`; `IngestdError` when the partition is being read already; `KafkaError` when it does not exist;
         `DeadlineExceeded`. A literal offset is not checked here: the out-of-range policy decides at the first fetch.
@@ -111,28 +112,28 @@ class Consumer:
     async def consume_partitions(
         self, starts: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, PartitionConsumer]:
-        """Read all of these partitions, for ever, or none of them: `consume_partition` for thousands at once.
+        """Read all of these partitions without an end, or none of them: `consume_partition` for thousands at once.
 
         Raises what `consume_partition` raises.
         """
         return await self._open(starts, {})
 
     def messages(self) -> AsyncIterator[Record]:
-        """Records of all partitions that are being read, also of those that are added later; for one task.
+        """Records of all partitions that are being read, and of those that are added later. For one task.
 
-        In order within each partition; partitions take turns, a batch each. Awaits nothing while there are records at
-        hand. Ends when no partition is being read any more. Raises what ends a partition, once; the others can be read
-        on by iterating again. Reading one of the partitions by itself as well is allowed: no record comes twice.
+        They are in order within each partition. Partitions take turns, one batch each. Awaits nothing while there are
+        records at hand. Ends when no partition is being read any more. An error that ends a partition is raised once.
+        To read the others, iterate again. One of the partitions may also be read by itself: no record comes twice.
         """
         return self._merged.stream
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Pause these, where they are being read: they fetch no more until they are resumed. Raises `WrongLoop`."""
+        """Fetch no more of these partitions until they are resumed. Others are ignored. Raises `WrongLoop`."""
         for consumer in self._read(partitions):
             consumer.pause()
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume these, where they are being read. Raises `WrongLoop`."""
+        """Fetch these partitions again. Those that are not being read are ignored. Raises `WrongLoop`."""
         for consumer in self._read(partitions):
             consumer.resume()
 
@@ -145,7 +146,7 @@ class Consumer:
         self.resume(list(self._choice.consumers))
 
     def status(self) -> dict[str, Any]:
-        """What the consumer does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
+        """What the consumer does now, for bug reports, in values that JSON can hold. Part of `Client.status`."""
         return {
             "isolation": self._settings.isolation_level.name,
             "rack": self._settings.rack,
@@ -186,7 +187,7 @@ class Consumer:
         self._opening.update(starts)
         try:
             unknown = await self._unknown(starts, deadline)
-            if unknown:  # they may have been added since the metadata that we have
+            if unknown:  # they may be newer than our metadata
                 await self._client.metadata.refresh({key.topic for key in unknown}, deadline.remaining)
                 unknown = await self._unknown(unknown, deadline)
             if unknown:
@@ -202,7 +203,7 @@ class Consumer:
         return {key: self._add(key, start, first[key], last.get(key)) for key, start in starts.items()}
 
     async def _unknown(self, keys: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
-        """Those that their topics do not have, as far as metadata says."""
+        """Those that their topics do not have, according to metadata."""
         known = {
             topic: frozenset(await self._client.partitions(topic, deadline.remaining))
             for topic in {key.topic for key in keys}
@@ -210,7 +211,7 @@ class Consumer:
         return [key for key in keys if key.partition not in known[key.topic]]
 
     def _read(self, partitions: Collection[TopicPartition]) -> list[PartitionConsumer]:
-        """Those that are being read. Raises `WrongLoop` in another thread, which could not wake who fetches them."""
+        """Those that are being read. Raises `WrongLoop` in another thread, which could not wake the fetch loops."""
         self._loop = same_loop(self._loop, "the consumer")
         consumers = self._choice.consumers
         return [consumers[key] for key in require_several("partitions", partitions) if key in consumers]

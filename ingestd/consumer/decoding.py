@@ -1,4 +1,4 @@
-"""Decoding: a fetched batch to the records, or the columns, that are for the reader."""
+"""Decoding: makes records, or columns, for the reader out of a fetched batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def records_of(batch: FetchedBatch, key: TopicPartition, *, check_crc: bool) -> 
 
 
 def columns_of(batch: FetchedBatch, *, check_crc: bool) -> Columns:
-    """The same as columns; there may be none in it. Raises `CorruptBatch`, `UnsupportedCodec`."""
+    """The same as columns. They may be empty. Raises `CorruptBatch`, `UnsupportedCodec`."""
     if check_crc:
         check_batch_crc(batch.data, batch.header)
     columns = decode_columns(batch.data, header=batch.header)

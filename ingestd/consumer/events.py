@@ -1,4 +1,4 @@
-"""What a consumer tells whoever watches it: one event, one method. The consumer keeps no metrics of its own."""
+"""Events of a consumer, for metrics: one method for each event. The consumer itself keeps no metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ConsumerEvents(Protocol):
         ...
 
     def answered(self, topic: str, partition: int, next_offset: int, end: int) -> None:
-        """A broker answered for a partition: what there is ends at `end`, what was handed out before `next_offset`.
+        """A broker answered for a partition. Its log ends before `end`; everything before `next_offset` was handed out.
 
-        Markers and hidden batches behind what was handed out, with no record after them, count as handed out.
+        Markers and hidden batches count as handed out if no record follows them.
         """
         ...
 
     def retried(self, topic: str, partition: int, error: IngestdError) -> None:
-        """Fetching a partition met an error and is tried again."""
+        """An error was met while a partition was fetched. It is tried again."""
         ...
 
     def failed(self, topic: str, partition: int, error: IngestdError) -> None:
@@ -33,7 +33,7 @@ class ConsumerEvents(Protocol):
         ...
 
     def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
-        """What was asked for is not in the log; reading goes on at `offset`, as the policy says."""
+        """The position is not in the log. Reading goes on at `offset`, as the policy says."""
         ...
 
     def placed(self, topic: str, partition: int, node: int, leader: int) -> None:

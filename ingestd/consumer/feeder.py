@@ -1,4 +1,4 @@
-"""Feeder: what a partition consumer needs of whoever has it fetched."""
+"""Feeder: what a partition consumer needs of the stage that fetches it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Feeder"]
 
 
 class Feeder(Protocol):
-    """Called on the event loop; none of it waits."""
+    """Called on the event loop. No method waits."""
 
     def share(self) -> int:
         """Bytes of memory for each partition."""
@@ -26,7 +26,7 @@ class Feeder(Protocol):
         ...
 
     def repositioned(self, consumer: PartitionConsumer) -> None:
-        """Fetch from another position, whatever became of the one before."""
+        """Fetch from another position. An answer for the old one does not count."""
         ...
 
     def release(self, consumer: PartitionConsumer) -> None:

@@ -14,20 +14,20 @@ __all__ = ["FetchFrom", "Refusal"]
 
 @dataclass(frozen=True, slots=True)
 class FetchFrom:
-    """Where a partition is fetched: a node's id, and what was known of the partition's leader when that was chosen."""
+    """Where a partition is fetched: a node's id, and the partition's metadata when the node was chosen."""
 
     node: int
     leader: PartitionMetadata
 
     @property
     def follower(self) -> bool:
-        """Whether that is not the leader, but a replica closer to us (KIP-392)."""
+        """Whether the node is not the leader, but a replica that is closer to us (KIP-392)."""
         return self.node != self.leader.leader
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a broker does not serve a partition, and who does where the answer says so (-1 where it does not)."""
+    """Why a broker does not serve a partition. `leader`: the node that does, if the answer says so; else -1."""
 
     error: IngestdError
     leader: int = -1

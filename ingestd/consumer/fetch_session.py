@@ -1,6 +1,6 @@
-"""Fetch session (KIP-227): one per broker. Says which partitions a fetch must name, so that an idle one names none.
+"""Fetch session (KIP-227): one per broker. Says which partitions a fetch must name. Idle ones need not be named.
 
-The broker remembers what was fetched before; a request names only what is new, changed or no longer wanted. Source:
+The broker remembers the last request. The next one names only what is new, changed or not wanted any more. Source:
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-227%3A+Introduce+Incremental+FetchRequests+to+Increase+Partition+Scalability
 """
 
@@ -38,7 +38,7 @@ SESSION_ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """What one partition's part of a fetch says."""
+    """One partition's part of a fetch."""
 
     topic_id: UUID | None
     offset: int
@@ -57,12 +57,12 @@ class SessionFetch:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer names every partition, also those without news."""
+        """Whether the answer names every partition, and not only those with news."""
         return self.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH)
 
 
 def outside_session(wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionFetch:
-    """A request for `wanted` alone, which leaves what the broker remembers as it is."""
+    """A request for `wanted` alone. The broker's session stays as it is."""
     return SessionFetch(_NO_SESSION, _FINAL_EPOCH, dict(wanted), {})
 
 
@@ -71,7 +71,7 @@ class FetchSession:
 
     Invariants
         One request at a time: `next_fetch`, then `answered` or `lost`, then `next_fetch`.
-        A partition that is not wanted now is forgotten by the broker, so that it sends nothing from an old offset.
+        The broker forgets a partition that is not wanted now. So it sends nothing from an old offset.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class FetchSession:
     ) -> SessionFetch:
         """The request that makes the broker fetch exactly `wanted`.
 
-        `changed`: all that may be another than in the request before; None: anything.
+        `changed`: the partitions that may differ from the last request. None: all may.
         """
         if self._epoch == _FIRST_EPOCH:
             self._known = dict(wanted)
@@ -108,7 +108,7 @@ class FetchSession:
         return SessionFetch(self._id, self._epoch, named, forgotten)
 
     def knows(self, keys: Collection[TopicPartition]) -> bool:
-        """Whether the broker has any of these in the session, so that it tells of their logs only what is new."""
+        """Whether the session has any of these partitions. Then the broker tells only what is new in their logs."""
         return not self._known.keys().isdisjoint(keys)
 
     def answered(self, session_id: int) -> None:
@@ -127,7 +127,7 @@ class FetchSession:
             self.lost()
 
     def lost(self) -> None:
-        """No answer came: what the broker remembers is unknown. The next fetch replaces the session by a new one."""
+        """No answer came, so it is not known what the broker remembers. The next fetch begins a new session."""
         self._epoch = _FIRST_EPOCH
         self._known = {}
 

@@ -1,4 +1,4 @@
-"""Fetched: what one answer brought for one partition, cut into whole batches that the reader may see."""
+"""Fetched: one partition's part of an answer, cut into the whole batches that the reader may see."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Fetched", "FetchedBatch", "cut"]
 
 _MADE_BYTES = 16 * 1024 * 1024
-"""So much is made of the old messages of one answer; what is behind it is fetched again."""
+"""Bytes of batches that are made of the old messages of one answer. Later messages are fetched again."""
 _PINNED_SHARE = 4
-"""An answer's memory lives as long as any view into it: a part smaller than this fraction of it is copied out."""
+"""A view keeps the memory of the whole answer. So a part smaller than this fraction of it is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class FetchedBatch:
 class Fetched:
     """The batches for the reader, their bytes in memory, and the offset after the last one (hidden ones included).
 
-    `leader_epoch` is of the leader that appended the last one, `epoch_start` the offset from which on it is known to
-    have appended; -1 where no batch came or batches do not say.
+    `leader_epoch` is the epoch of the leader that appended the last one. From `epoch_start` on all batches have that
+    epoch. Both are -1 if no batch came, or if batches do not say.
     """
 
     batches: Sequence[FetchedBatch]
@@ -75,8 +75,8 @@ def cut(
 ) -> Fetched:
     """Cut a partition's part of an answer of `answer_bytes` into batches from `position` up to `end`.
 
-    Control batches and, where only committed records are read, aborted ones are left out. Messages of old formats come
-    as batches. Raises `CorruptBatch`, `UnsupportedCodec`.
+    Control batches are left out, and aborted ones if only committed records are read. Messages of old formats become
+    batches. Raises `CorruptBatch`, `UnsupportedCodec`.
     """
     if len(records) * _PINNED_SHARE < answer_bytes:
         records = memoryview(bytearray(records))  # writable, as the answer is
@@ -100,5 +100,5 @@ def cut(
     except IngestdError:
         if next_offset == position:
             raise
-        # What came before is good; the next fetch begins with what is not, and says so.
+        # The batches before are good. The next fetch begins with the bad one, and raises.
     return Fetched(batches, max(size, len(records)), next_offset, leader_epoch, epoch_start)

@@ -26,11 +26,11 @@ class Partitions(Protocol):
         ...
 
     def next_in_turn(self) -> PartitionConsumer | None:
-        """The one that had news the longest ago: something to hand out, an error or an end. None: none has any."""
+        """The one whose news is the oldest: something to hand out, an error or an end. None: none has any."""
         ...
 
     def told(self, consumer: PartitionConsumer) -> None:
-        """This one has news: it is behind all others that have."""
+        """This one has news. Its turn is after all others that have news."""
         ...
 
     async def news(self) -> None:
@@ -39,7 +39,7 @@ class Partitions(Protocol):
 
 
 class MergedReader:
-    """Holds nothing but the batch that is being handed out: memory is bounded by what each partition may prefetch.
+    """Holds only the batch that is being handed out. What partitions may prefetch bounds the memory.
 
     Invariants
         A partition that has something to hand out waits for at most one batch of each of the others.
@@ -64,10 +64,10 @@ class MergedReader:
                 continue
             if consumer.key in self._failed:
                 continue
-            # Before anything is awaited: a reader that is cancelled meanwhile leaves it in turn.
+            # Before anything is awaited, so that the partition keeps its turn if the reader is cancelled.
             self._partitions.told(consumer)
             await consumer.let_others_run()
-            if not consumer.readable:  # somebody sought meanwhile; it must not keep the others waiting
+            if not consumer.readable:  # there was a seek meanwhile; the others must not wait for it
                 continue
             try:
                 records = await consumer.lend(self.stream)

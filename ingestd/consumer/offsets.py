@@ -1,4 +1,4 @@
-"""Offsets: what "earliest", "latest" and points in time mean now, asked of each partition's leader (ListOffsets)."""
+"""Offsets: which offsets "earliest", "latest" and points in time are now. Partition leaders tell (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["resolve_offsets"]
 
 _REQUEST_TIMEOUT = 10.0
-"""Seconds for one attempt; a broker that hangs is then asked again, or its successor."""
+"""Seconds for one attempt. After that the broker, or the new leader, is asked again."""
 
 _LATEST_TIME = 2**63 - 1
 
@@ -31,8 +31,8 @@ async def resolve_offsets(
 ) -> dict[TopicPartition, int]:
     """The offsets that `wanted` means now; literal offsets stay as they are.
 
-    Tried again, with new metadata, while errors are retriable. Raises `KafkaError` for others and for partitions that
-    do not exist, `DeadlineExceeded` after `timeout` seconds, `ConfigurationError` for what is no start.
+    Tried again, with new metadata, while errors are retriable. Raises `KafkaError` for other errors and for partitions
+    that do not exist, `DeadlineExceeded` after `timeout` seconds, `ConfigurationError` for a wrong start.
     """
     deadline = Deadline.after(timeout)
     found: dict[TopicPartition, int] = {}
@@ -70,7 +70,7 @@ async def _attempt_all(
     isolation: Isolation,
     deadline: Deadline,
 ) -> IngestdError | None:
-    """Ask every leader once; fills `found`. Returns the last error that may pass, raises one that will not."""
+    """Ask every leader once, and fill `found`. Returns the last retriable error, and raises any other."""
     by_leader: defaultdict[int, list[OffsetAt]] = defaultdict(list)
     unknown = {key.topic for key in missing if client.metadata.snapshot.partition(*key) is None}
     if unknown:

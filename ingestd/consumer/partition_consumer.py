@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["PartitionConsumer"]
 
 _FAIR_BYTES: Final = 1024 * 1024
-"""A reader that never has to wait lets other tasks run after so much."""
+"""Bytes after which a reader that never has to wait lets other tasks run."""
 
 
 class PartitionConsumer:
     """Reads one partition in order of offset. Made by `Consumer.consume_partition`.
 
-    `async for record in partition_consumer` yields records and awaits nothing while there are any at hand; `chunks()`
-    yields lists of them, `columns()` and `batches()` yield the same in bulk. All go on where the last one was left. An
-    iteration ends at the given end offset or after `close`; it raises what ended it otherwise, after what came before.
+    `async for record in partition_consumer` yields records, and awaits nothing while there are any at hand. `chunks()`
+    yields lists of them, `columns()` and `batches()` the same in bulk. Each goes on where the last one stopped. An
+    iteration ends at the given end offset, or after `close`. If an error ended fetching, it is raised after the records
+    that were fetched before.
 
-    Belongs to the event loop of its consumer and is not thread-safe; to be read by one task at a time. From threads:
-    `SyncConsumer`.
+    Belongs to the event loop of its consumer, and is not thread-safe. One task at a time may read it. For threads there
+    is `SyncConsumer`.
 
     Invariants
-        What is handed out is in order of offset, each record at most once, none before the start or from the end on,
-        but where `seek` or a policy goes back.
-        Fetched and not yet handed out: at most its share of the memory, or one batch where that is larger; and the
-        records of one batch.
+        Records are handed out in order of offset, each at most once, none before the start, none from the end on.
+        Only `seek` or a policy goes back.
+        In memory are at most its share, or one batch if that is larger, and the records of one batch.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class PartitionConsumer:
         self.end = end
         self.standing = Standing(topic_id)
         self.errors = MetErrors()
-        """Every error as it is met, also those after which fetching is tried again; ends when this is closed.
+        """Every error when it is met, also those after which fetching is tried again. Ends when this is closed.
 
-        For `async for`, by one task. What ends fetching is raised by iteration as well. The newest 100 are kept.
+        For `async for`, by one task. An error that ends fetching is raised by iteration too. The newest 100 are kept.
         """
         self._position = position
         self._feeder = feeder
@@ -112,7 +112,7 @@ class PartitionConsumer:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset in the log, as of the last answer; -1 where it is not known."""
+        """The first offset in the log, as of the last answer; -1 if it is not known."""
         return self._log_start_offset
 
     @property
@@ -122,21 +122,21 @@ class PartitionConsumer:
 
     @property
     def lag(self) -> int | None:
-        """Offsets from `next_offset` to `log_end`, 0 where there is no record among them; None before the first answer.
+        """How many offsets lie from `next_offset` to `log_end`. None before the first answer.
 
-        Transactions leave markers at the log's end, which nobody is handed.
+        It is 0 if there is no record among them: transactions leave markers at the log's end, which nobody gets.
         """
         return None if self.log_end < 0 else max(0, self.log_end - self.reached)
 
     @property
     def reached(self) -> int:
-        """`next_offset`; where nothing is left to hand out, behind the markers and hidden batches that follow it."""
+        """`next_offset`; if nothing is left to hand out, the offset after markers and hidden batches that follow."""
         left = bool(self._unread) or (self._open is not None and self._holder.left > 0)
         return self.next_offset if left or self._error is not None else max(self.next_offset, self.position)
 
     @property
     def next_offset(self) -> int:
-        """The offset after what was handed out last: where a later reader goes on."""
+        """The offset after the last record handed out. A later reader goes on there."""
         if self._open is None:
             return self._next_offset
         return self._holder.next_offset if self._holder.left else self._open.next_offset
@@ -159,12 +159,12 @@ class PartitionConsumer:
 
     @property
     def error(self) -> IngestdError | None:
-        """What ended fetching; iteration raises it after what was fetched before."""
+        """The error that ended fetching. Iteration raises it after the records that were fetched before."""
         return self._error
 
     @property
     def awaits(self) -> str:
-        """What it waits for while there is nothing to hand out, for people."""
+        """What it waits for while it has nothing to hand out, for people."""
         if self._trouble is not None:
             return str(self._trouble)
         if self._paused:
@@ -184,9 +184,9 @@ class PartitionConsumer:
         self._feeder.wake(self)
 
     async def seek(self, start: Start) -> int:
-        """Go on from another place, before or behind; what was fetched is dropped. The offset that it is.
+        """Go on from another start, forwards or backwards. What was fetched is dropped. Returns the offset.
 
-        An error that ended fetching is forgotten. Raises `Closed`, and for a start that is no literal offset what
+        An error that ended fetching is forgotten. Raises `Closed`. If the start is not a literal offset, raises what
         `Consumer.offsets` raises. A literal offset is not checked here: the out-of-range policy decides.
         """
         offset = start if isinstance(start, int) else await self._feeder.locate(self.key, start)
@@ -205,7 +205,7 @@ class PartitionConsumer:
         return offset
 
     def close(self) -> None:
-        """Fetch no more. Iteration goes on to the end of what is fetched, then ends. Safe to call twice."""
+        """Fetch no more. Iteration still gives what is fetched, then it ends. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -214,7 +214,7 @@ class PartitionConsumer:
         self._notify()
 
     def abandon(self) -> None:
-        """Close, and drop what is fetched: iteration ends at once, with `next_offset` behind what was handed out."""
+        """Close, and drop what is fetched. Iteration ends at once; `next_offset` is after the last record given."""
         self._reclaim_open()
         self._unread.clear()
         self._position = Position(self._next_offset, self._next_epoch)
@@ -225,7 +225,7 @@ class PartitionConsumer:
         return self._stream
 
     async def chunks(self) -> AsyncIterator[list[Record]]:
-        """Lists of records, none empty: for those who hand on many at once. Raises what `take` raises."""
+        """Lists of records, none of them empty, to process many at once. Raises what `take` raises."""
         while (records := self._stream.rest() or await self._more()) is not None:
             self._finish_open()
             if records:
@@ -249,7 +249,7 @@ class PartitionConsumer:
             yield batch
 
     async def take(self) -> Fetched | None:
-        """Wait for what one answer brought; None at the end offset or after `close`. Not to be mixed with iteration.
+        """Wait for the batches of one answer. None at the end offset or after `close`. Not to be mixed with iteration.
 
         Raises `KafkaError` (offset out of range, authorization, unknown topic), `LogTruncated`, `TopicRecreated`,
         `CorruptBatch`, `UnsupportedVersion`.
@@ -268,13 +268,13 @@ class PartitionConsumer:
 
     @property
     def readable(self) -> bool:
-        """Whether there is something to hand out, an error or an end among it, without waiting for a broker."""
+        """Whether a reader need not wait: there are records, an error or an end."""
         return bool(self._unread) or self._error is not None or self._closed or self.finished
 
     async def lend(self, stream: RecordStream) -> list[Record] | None:
-        """The records of the next batch, which `stream` hands out now; None at the end. Raises what `take` raises.
+        """The records of the next batch. `stream` hands them out now. None at the end. Raises what `take` raises.
 
-        To be called with an empty `stream`, which hands out nothing of another partition before `returned`.
+        `stream` must be empty. It hands out nothing of another partition before `returned`.
         """
         batch = await self._head()
         if batch is None:
@@ -289,18 +289,18 @@ class PartitionConsumer:
         return records
 
     def returned(self, stream: RecordStream) -> None:
-        """All that was lent to `stream`, if anything still is, is handed out."""
+        """Everything that was lent to `stream` is handed out. Nothing happens if nothing is lent."""
         if self._holder is stream:
             self._finish_open()
 
     async def let_others_run(self) -> None:
-        """Let other tasks run, where so much was handed out that it is due."""
+        """Let other tasks run, once after every `_FAIR_BYTES` that were handed out."""
         if self._handed_out_bytes >= _FAIR_BYTES:
             self._handed_out_bytes = 0
             await asyncio.sleep(0)
 
     def status(self) -> dict[str, Any]:
-        """What it does now, for bug reports: values that JSON can hold."""
+        """What it does now, for bug reports, in values that JSON can hold."""
         return {
             "next_offset": self.next_offset,
             "position": self.position,
@@ -339,7 +339,7 @@ class PartitionConsumer:
         return True
 
     async def _head(self) -> FetchedBatch | None:
-        """The batch to hand out next, without what was handed out of it before."""
+        """The next batch to hand out, without its records that were handed out before."""
         self._reclaim_open()
         await self.let_others_run()
         return self._unread.head() if await self._some() else None
@@ -359,7 +359,7 @@ class PartitionConsumer:
             self._open = None
 
     def _reclaim_open(self) -> None:
-        """What is left of the open batch is to be handed out again, in another form."""
+        """Put the rest of the open batch back, to be handed out in another form."""
         if self._open is not None and self._holder.left:
             committable = self.committable
             self._next_offset, self._next_epoch = committable.offset, committable.leader_epoch
@@ -377,7 +377,7 @@ class PartitionConsumer:
 
     @property
     def fetch_position(self) -> Position:
-        """The same, with what is known of the log before it."""
+        """`position`, with what is known of the log before it."""
         return self._position
 
     @property
@@ -406,37 +406,37 @@ class PartitionConsumer:
         return self._feeder.share() // 2
 
     def unchecked(self, leader_epoch: int) -> bool:
-        """Whether a leader of this epoch must be asked first if its log is the one that was read (KIP-320)."""
+        """Whether a leader of this epoch must first be asked if its log is the one that was read (KIP-320)."""
         known = UNKNOWN_EPOCH not in (self._position.leader_epoch, leader_epoch)
         return known and self.standing.checked_epoch != leader_epoch
 
     def offer(self, fetched: Fetched) -> None:
-        """Queue what an answer brought for `position`, and move on."""
+        """Queue the part of an answer for `position`, and move `position` on."""
         self._position = self._position.after(fetched)
         self.standing.empty_answers = 0
         self._unread.put(fetched)
         self._notify()
 
     def learned(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
-        """Take over what an answer says of the log."""
+        """Note what an answer says about the log."""
         self._trouble = None
         self._high_watermark = high_watermark
         self._last_stable_offset = last_stable_offset
         self._log_start_offset = log_start_offset
 
     def begin_anew(self, topic_id: UUID | None) -> None:
-        """The topic is another one under the same name: nothing that was known of its log counts."""
+        """The name belongs to another topic now. Nothing that was known of the old log counts."""
         self.standing = Standing(topic_id)
         self._position = Position(self.position)
 
     def move(self, offset: int) -> None:
-        """Fetch from another offset: the out-of-range policy's, or the end where nothing is left before it."""
+        """Fetch from another offset: the one of the out-of-range policy, or the end if nothing is left before it."""
         self._position = Position(offset)
         self._feeder.wake(self)
         self._notify()
 
     def forget_from(self, offset: int) -> None:
-        """What was fetched from `offset` on is not in the log any more, nor what was handed out from there on."""
+        """The log lost everything from `offset` on, fetched or handed out: forget it."""
         self._reclaim_open()
         self._unread.forget_from(offset)
         if self._next_offset > offset:

@@ -1,4 +1,4 @@
-"""Position: where fetching a partition goes on, and what is known of the log before it (KIP-320)."""
+"""Position: the offset to fetch next, and what is known of the log before it (KIP-320)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNKNOWN_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offset to fetch next. What comes before it was appended under `leader_epoch`, from `epoch_start` on."""
+    """The offset to fetch next. The batches before it, from `epoch_start` on, were appended under `leader_epoch`."""
 
     offset: int
     leader_epoch: int = UNKNOWN_EPOCH
     epoch_start: int = UNKNOWN_EPOCH
 
     def after(self, fetched: Fetched) -> Position:
-        """The position behind what was fetched from here."""
+        """The position after what was fetched from here."""
         if fetched.leader_epoch == UNKNOWN_EPOCH:
             return Position(fetched.next_offset)
         same = fetched.leader_epoch == self.leader_epoch and self.epoch_start >= 0
@@ -30,11 +30,11 @@ class Position:
         return Position(fetched.next_offset, fetched.leader_epoch, start)
 
     def diverges_at(self, leader_epoch: int, end_offset: int) -> int | None:
-        """Where the log became another, by the leader's answer about this position's epoch; None if it did not.
+        """The offset from which on the log is another, by the leader's answer about our epoch. None: it is the same.
 
-        The answer names the largest epoch up to ours that its log has, and that epoch's end.
+        The answer has the largest epoch up to ours in its log, and the end of that epoch.
         """
-        if end_offset < 0 or leader_epoch < 0:  # it knows of no epoch that old: nothing of what was read is there
+        if end_offset < 0 or leader_epoch < 0:  # it has no epoch that old: nothing that was read is there
             return max(self.epoch_start, 0) if self.epoch_start >= 0 else self.offset
         if leader_epoch < self.leader_epoch:  # all that was read under our epoch is gone
             return min(end_offset, self.offset if self.epoch_start < 0 else self.epoch_start)

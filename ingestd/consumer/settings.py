@@ -1,4 +1,4 @@
-"""What a consumer can be told: where to start, where to end, what to see, and how much memory fetching may take."""
+"""Consumer settings: where to start and to end, which records to see, and how much memory fetching may take."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Edge(Enum):
     earliest = "earliest"
     """The log start offset."""
     latest = "latest"
-    """The high watermark, or the last stable offset where only committed records are read."""
+    """The high watermark. If only committed records are read: the last stable offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record whose timestamp is at or after a point in time; the latest offset where there is none."""
+    """The first record whose timestamp is at or after a point in time. If there is none: the latest offset."""
 
     timestamp_ms: int
     """Milliseconds since 1970 UTC."""
@@ -55,20 +55,20 @@ class AtTime:
 Start: TypeAlias = int | Edge | Literal["earliest", "latest"] | AtTime | OffsetAndMetadata
 """Where reading starts: a literal offset, an end of the log (also by name), a point in time, or a committed offset.
 
-The last is checked against the log by its leader epoch before anything is read (KIP-320).
+A committed offset is checked by its leader epoch before anything is read (KIP-320).
 """
 
 End: TypeAlias = int | Edge | Literal["earliest", "latest"] | AtTime | None
-"""The offset that reading stops before, resolved once at the start; None: never."""
+"""Reading stops before this offset. It is resolved once, at the start. None: reading never stops."""
 
 
 class Isolation(IntEnum):
-    """Which records of transactions are seen; the values are the protocol's isolation levels."""
+    """Which records of transactions are read. The values are the protocol's isolation levels."""
 
     read_uncommitted = 0
     """All, also those of transactions that are open or were aborted."""
     read_committed = 1
-    """Those of committed transactions, and those that belong to none."""
+    """Those of committed transactions, and those of no transaction."""
 
 
 class OutOfRange(Enum):
@@ -88,7 +88,7 @@ class Truncation(Enum):
     error = "error"
     """Iteration raises `LogTruncated`."""
     rewind = "rewind"
-    """Go on from the offset at which the log became another."""
+    """Go on from the first offset at which the log differs."""
 
 
 class Recreation(Enum):
@@ -97,7 +97,7 @@ class Recreation(Enum):
     error = "error"
     """Iteration raises `TopicRecreated`."""
     earliest = "earliest"
-    """Go on from the log start offset of the new one. A read up to an end raises `TopicRecreated` all the same."""
+    """Go on from the log start offset of the new topic. A read up to an end raises `TopicRecreated` nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ class ConsumerSettings:
     rack: str = ""
     """This consumer's rack. A leader that allows follower fetching (KIP-392) may send it to a replica in that rack."""
     replica_lease: float = 300.0
-    """Seconds that such a replica is read before the leader is asked again."""
+    """Seconds until a reader of such a replica goes back and asks the leader again."""
     check_crcs: bool = True
     """Verify each batch's CRC-32C before it is decoded or handed out."""
     fetch_min_bytes: int = 1
     """The broker answers as soon as it has this much."""
     fetch_max_bytes: int = 16 * 1024 * 1024
-    """Most bytes of one answer; a single batch that is larger still comes through."""
+    """Most bytes of one answer. A single larger batch still comes."""
     fetch_max_wait: float = 0.5
     """Seconds that the broker may hold an answer back while it has less than `fetch_min_bytes`."""
     partition_max_bytes: int = 4 * 1024 * 1024

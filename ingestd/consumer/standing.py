@@ -1,4 +1,4 @@
-"""Standing: what is known of how a partition fares with the brokers, whichever of them it is with."""
+"""Standing: what the brokers said about a partition, kept while it moves from one to another."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Standing:
 
     def __init__(self, topic_id: UUID | None) -> None:
         self.topic_id = topic_id
-        """Of the topic that is read, also when the cluster has another one of that name by now."""
+        """Id of the topic that is read. The cluster may have another topic of that name by now."""
         self.fetched_by_id = False
         """Whether fetches name the topic's id."""
         self.gone = False
-        """Whether the leader said last that there is no such topic."""
+        """Whether the last answer of the leader was that there is no such topic."""
         self.checked_epoch = UNKNOWN_EPOCH
         """The leader's epoch whose log is known to be the one that was read."""
         self.backoff = Backoff()
         self.failing_since: float | None = None
-        """Since when, on the monotonic clock, no leader has served it."""
+        """Since when no leader has served it, on the monotonic clock."""
         self.refused_by: tuple[int, int] | None = None
-        """The leader that did not serve it last, and its epoch."""
+        """The last leader that refused it, and its epoch."""
         self.empty_answers = 0
         """Answers in a row to fetches of it alone that had nothing, although its log reached the end of the read."""
         self.remote: tuple[int, int] | None = None
@@ -43,18 +43,18 @@ class Standing:
         return time.monotonic() >= self._leader_only_until
 
     def stay_with_leader(self, seconds: float) -> None:
-        """Have it fetched from its leader alone for so long."""
+        """Fetch it only from its leader for so long."""
         self._leader_only_until = time.monotonic() + seconds
 
     def failing(self) -> float:
-        """No leader serves it now: for how many seconds that has been so."""
+        """No leader serves it now. Returns for how many seconds already."""
         now = time.monotonic()
         if self.failing_since is None:
             self.failing_since = now
         return now - self.failing_since
 
     def served(self) -> None:
-        """A broker answered without an error for it."""
+        """A broker answered for it without an error."""
         self.failing_since = None
         self.refused_by = None
         self.gone = False

@@ -1,6 +1,6 @@
-"""The synchronous consumer: reads partitions from plain threads, without an event loop of the caller's.
+"""Synchronous consumer: reads partitions from plain threads, without an event loop of the caller's.
 
-A thread of its own runs the event loop, and does only input and output there; decoding happens in the caller's thread.
+Its own thread runs the event loop, and does only input and output. Decoding happens in the caller's thread.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Call(Protocol):
 
 
 class SyncPartition:
-    """Reads one partition from plain threads. Made by `SyncConsumer.consume_partition`; context manager, closes.
+    """Reads one partition from plain threads. Made by `SyncConsumer.consume_partition`. As a context manager it closes.
 
-    One thread at a time may iterate it, in whatever form: each goes on where the last one was left. The other methods
-    may be called by any thread meanwhile. Every wait ends after the consumer's `patience`.
+    One thread at a time may iterate it, in any form. Each form goes on where the last one stopped. Meanwhile any thread
+    may call the other methods. Every wait ends after the consumer's `patience`.
     """
 
     def __init__(self, consumer: PartitionConsumer, call: _Call, *, check_crcs: bool) -> None:
@@ -70,7 +70,7 @@ class SyncPartition:
 
     @property
     def next_offset(self) -> int:
-        """The offset after what was handed out last."""
+        """The offset after the last record handed out."""
         return self._next_offset
 
     @property
@@ -95,7 +95,7 @@ class SyncPartition:
                 self._next_offset = after = record.offset + 1
                 yield record
                 if self._next_offset != after or not self._batches or self._batches[0] is not head:
-                    break  # somebody sought, or read on in another form
+                    break  # there was a seek, or reading went on in another form
             else:
                 self._pop(batch)
 
@@ -109,8 +109,8 @@ class SyncPartition:
     def batches(self) -> Iterator[FetchedBatch]:
         """Whole record batches as the broker keeps them, not decoded.
 
-        Raises what `PartitionConsumer.take` raises, `CorruptBatch`, `Closed`; `DeadlineExceeded` when nothing came for
-        `patience` seconds, which for a read without end means that nothing was produced.
+        Raises what `PartitionConsumer.take` raises, `CorruptBatch`, `Closed`. Raises `DeadlineExceeded` if nothing came
+        for `patience` seconds. For a read without an end that may only mean that nothing was produced.
         """
         while (batch := self._head()) is not None:
             if self._check_crcs:
@@ -119,7 +119,7 @@ class SyncPartition:
             yield batch
 
     def seek(self, start: Start) -> int:
-        """See `PartitionConsumer.seek`. For the thread that iterates."""
+        """See `PartitionConsumer.seek`. To be called by the thread that iterates."""
         offset = self._call(self._consumer.seek(start), f"seeking in {self._consumer.key}")
         self._batches.clear()
         self._begun = False
@@ -135,7 +135,7 @@ class SyncPartition:
         self._call(soon(self._consumer.resume), f"resuming {self._consumer.key}")
 
     def close(self) -> None:
-        """Fetch no more. What is fetched can still be read, then iteration ends. Safe to call at any time."""
+        """Fetch no more. Iteration still gives what is fetched, then it ends. Safe to call at any time."""
         with contextlib.suppress(Closed, UsedAfterFork):
             self._call(soon(self._consumer.close), f"closing {self._consumer.key}")
 
@@ -151,7 +151,7 @@ class SyncPartition:
         self.close()
 
     def _head(self) -> FetchedBatch | None:
-        """The batch to hand out next, without what was handed out of it before; None at the end."""
+        """The next batch to hand out, without its records that were handed out before. None at the end."""
         while not self._batches:
             position = self._consumer.position
             try:
@@ -159,7 +159,7 @@ class SyncPartition:
             except DeadlineExceeded:
                 if self._batches or self._consumer.error is not None or self._consumer.position == position:
                     raise
-                continue  # it goes on, through what nobody is handed: aborted transactions, markers
+                continue  # it moves on, over batches that nobody gets: aborted transactions, markers
             if not more:
                 self._next_offset = max(self._next_offset, self._consumer.next_offset)
                 return None
@@ -170,7 +170,7 @@ class SyncPartition:
     async def _take(self) -> bool:
         """On the consumer's loop: wait for batches; False at the end.
 
-        They are kept although the caller's patience may have ended as they came: no record is skipped for that.
+        They are kept even if the caller's patience ended at that moment, so that no record is skipped.
         """
         if not self._batches:
             fetched = await self._consumer.take()
@@ -186,7 +186,7 @@ class SyncPartition:
 
 
 class SyncConsumer:
-    """A `Client` and a `Consumer` behind calls that block. Context manager; may be used by several threads at once.
+    """A `Client` and a `Consumer` with blocking calls. A context manager. Several threads may use it at once.
 
     `patience`: seconds that reading may go without any progress before it raises `DeadlineExceeded`.
     """
@@ -218,13 +218,13 @@ class SyncConsumer:
         return self._call(self._consumer.offsets(wanted), "offsets")
 
     def consume_partition(self, topic: str, partition: int, start: Start, end: End = None) -> SyncPartition:
-        """Read a partition from `start` up to `end` (for ever where it is None). See `Consumer.consume_partition`."""
+        """Read a partition from `start` to before `end` (None: without an end). See `Consumer.consume_partition`."""
         opening = self._consumer.consume_partition(topic, partition, start, end)
         consumer = self._call(opening, f"opening {topic}-{partition}")
         return SyncPartition(consumer, self._call, check_crcs=self._settings.check_crcs)
 
     def batches(self, topic: str, partition: int, start: Start, end: End) -> Iterator[FetchedBatch]:
-        """Record batches of one partition, not decoded, from `start` up to `end` (for ever where it is None).
+        """Record batches of one partition, not decoded, from `start` to before `end` (None: without an end).
 
         Raises what `consume_partition` and `SyncPartition.batches` raise. Close the iterator to end early.
         """
@@ -237,11 +237,11 @@ class SyncConsumer:
             yield from reading.columns()
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Pause these, where they are being read: they fetch no more until they are resumed."""
+        """Fetch no more of these partitions until they are resumed. Those that are not being read are ignored."""
         self._call(soon(self._consumer.pause, partitions), "pausing")
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume these, where they are being read."""
+        """Fetch these partitions again. Those that are not being read are ignored."""
         self._call(soon(self._consumer.resume, partitions), "resuming")
 
     def pause_all(self) -> None:
@@ -259,7 +259,7 @@ class SyncConsumer:
     def close(self, timeout: float = 10.0) -> None:
         """Close the consumer, the client and the thread in `timeout` seconds, whatever the brokers do.
 
-        Safe to call twice. Raises `DeadlineExceeded` when something of the caller's own blocks its event loop.
+        Safe to call twice. Raises `DeadlineExceeded` if a callback of the caller blocks its event loop.
         """
         self._host.close(partial(_end, self._client, self._consumer, timeout), timeout)
 
@@ -276,7 +276,7 @@ class SyncConsumer:
         self.close()
 
     def _why(self) -> str:
-        """Why a question is not answered, as far as is known."""
+        """Why a request is not answered, as far as is known."""
         return self._client.trouble or "no broker has answered it yet"
 
     def _call(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T:
@@ -307,9 +307,9 @@ def read_range(
     *,
     patience: float = 60.0,
 ) -> Iterator[Columns]:
-    """Read one partition from `start` up to but without `end`, as columns, with a connection of its own.
+    """Read one partition from `start` to before `end`, as columns, with a connection of its own.
 
-    Ends at `end` although the last records before it may be control records, aborted, or compacted away. Raises what
+    It ends at `end` also if the last records before that are control records, aborted, or compacted away. Raises what
     `SyncConsumer.columns` raises.
     """
     with SyncConsumer(bootstrap, settings, patience=patience) as consumer:

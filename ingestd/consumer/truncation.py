@@ -1,4 +1,4 @@
-"""Truncation: is what was read still in the log of a new leader? Asked by OffsetForLeaderEpoch (KIP-320)."""
+"""Truncation: is what was read still in the log of a new leader? OffsetForLeaderEpoch tells (KIP-320)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["TruncationCheck", "TruncationChecks"]
 
 _REQUEST_TIMEOUT: Final = 10.0
-"""Seconds; a leader that hangs is then asked again, or its successor."""
+"""Seconds. After that the leader, or its successor, is asked again."""
 
 
 class TruncationCheck:
     """A position that a partition's leader is asked about. `diverged_at` is the answer; None: the log is the same.
 
-    It stays None with a broker before Kafka 2.1, which knows no such question: nothing can be said against it.
+    It stays None with a broker before Kafka 2.1, which has no such request. Then the log is taken to be the same.
     """
 
     __slots__ = ("consumer", "diverged_at", "leader", "position")
@@ -39,15 +39,15 @@ class TruncationCheck:
 
     @property
     def outdated(self) -> bool:
-        """Whether the reader went elsewhere meanwhile, so that the answer says nothing of where it is now."""
+        """Whether the reader has another position by now, so that the answer does not apply."""
         return not self.consumer.live or self.consumer.fetch_position != self.position
 
 
 class TruncationChecks:
-    """Asks each leader where epochs of positions end in its logs: one request for all that came to it together.
+    """Asks each leader where the epochs of positions end in its logs. Partitions that come together share a request.
 
-    Each check ends in one call of `done`, with None or with the error that left it without an answer, unless another
-    one about its partition has taken its place.
+    Each check ends in one call of `done`, with None, or with the error if there was no answer. A check that was
+    replaced by a newer one of its partition ends without that call.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TruncationChecks:
         self._under_way: dict[TopicPartition, TruncationCheck] = {}
 
     def ask(self, consumer: PartitionConsumer, leader: PartitionMetadata) -> None:
-        """Check a partition's position, unless the same question is being asked already."""
+        """Check a partition's position, unless the same check is under way already."""
         asked = self._under_way.get(consumer.key)
         if asked is not None and asked.leader == leader and not asked.outdated:
             return
@@ -88,7 +88,7 @@ class TruncationChecks:
     async def _answers(
         self, node_id: int, checks: Mapping[TopicPartition, TruncationCheck]
     ) -> dict[TopicPartition, IngestdError]:
-        """Fill in what the leader says of each; the errors of those of which it says nothing."""
+        """Fill in the leader's answers. Returns the errors of the others."""
         question = offsets_for_leader_epochs(
             [EpochEndOf(*key, check.position.leader_epoch, check.leader.leader_epoch) for key, check in checks.items()]
         )

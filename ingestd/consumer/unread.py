@@ -1,4 +1,4 @@
-"""Unread: what was fetched of one partition and not handed out yet, in order, and how much memory that is."""
+"""Unread: the batches of one partition that are fetched and not handed out, in order, and their memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Unread:
             self._begun_bytes = 0
 
     def take(self) -> Fetched:
-        """All that is left of the oldest answer, handed out at once. There must be something."""
+        """The rest of the oldest answer, handed out at once. There must be one."""
         if self._begun:
             batches, self._begun = list(self._begun), deque()
             size, self._begun_bytes = self._begun_bytes, 0
@@ -74,7 +74,7 @@ class Unread:
         return fetched
 
     def forget_from(self, offset: int) -> None:
-        """Drop the batches that begin at `offset` or behind it."""
+        """Drop the batches that begin at `offset` or after it."""
         batches = [*self._begun, *(batch for fetched in self._answers for batch in fetched.batches)]
         self.clear()
         self._begun.extend(batch for batch in batches if batch.header.base_offset < offset)
@@ -88,7 +88,7 @@ class Unread:
 
 
 class MetErrors:
-    """Errors as they are met, for whoever wants to see them; nobody has to."""
+    """Errors when they are met, for a program that wants to see them. Nobody has to."""
 
     def __init__(self) -> None:
         self._errors: deque[IngestdError] = deque(maxlen=_KEPT_ERRORS)

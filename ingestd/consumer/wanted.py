@@ -1,4 +1,4 @@
-"""Wanted: what the next fetch from a broker asks for. Kept up by what changes: an idle partition costs nothing."""
+"""Wanted: what the next fetch from a broker asks for. Only changes are looked at, so idle partitions cost nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Wanted"]
 
 
 class Wanted:
-    """The partitions of one broker consumer, and for those that can be fetched now, what to ask.
+    """The partitions of one broker consumer, and what to fetch of those that can be fetched now.
 
     Invariants
-        After `update`, `fetches` is what a look at every partition would give; only those are looked at of which
-        `changed` was said, and all of them when a partition's share of the memory is another than before.
+        After `update`, `fetches` is the same as if every partition had been looked at. Only those are looked at for
+        which `changed` was called, and all of them if a partition's share of the memory has changed.
         `fetches` is in the order in which partitions get their turn: one that was just served comes last. A broker that
-        keeps no session serves them in that order, and where there is more than fits, the first ones alone.
+        keeps no session serves them in that order. If not all fit, it serves only the first ones.
     """
 
     def __init__(self, partition_max_bytes: int, share: Callable[[], int]) -> None:
@@ -45,7 +45,7 @@ class Wanted:
 
     @property
     def by_id(self) -> bool:
-        """Whether the topic id of everything that is fetched is known."""
+        """Whether the topic ids of all fetched partitions are known."""
         return not self._without_id
 
     def add(self, consumer: PartitionConsumer, chosen: FetchFrom) -> None:
@@ -68,11 +68,11 @@ class Wanted:
         self._looked_at.add(key)
 
     def changed(self, key: TopicPartition) -> None:
-        """Whether or what to fetch of this partition may be another than before."""
+        """Whether or what to fetch of this partition may have changed."""
         self._changed[key] = None
 
     def update(self) -> None:
-        """Bring `fetches` up to what is wanted now."""
+        """Make `fetches` what is wanted now."""
         share = self._share()
         if share != self._share_before:
             self._share_before = share
@@ -90,7 +90,7 @@ class Wanted:
         self._changed.clear()
 
     def take_looked_at(self) -> set[TopicPartition]:
-        """Everything that may have changed since this was asked last, what was removed included."""
+        """All partitions that may have changed since the last call, removed ones included."""
         looked_at, self._looked_at = self._looked_at, set()
         return looked_at
 
