@@ -115,21 +115,22 @@ async def test_a_partition_that_answers_had_no_room_for_is_read_to_its_end(make_
 async def test_those_that_answers_had_no_room_for_are_asked_for_one_at_a_time(make_batch):
     cluster = Cluster([1, 1, 1])
     async with cluster.consumer() as consumer:
-        readings = [
-            asyncio.create_task(drain(await consumer.consume_partition("t", number, 0, 2))) for number in (0, 2)
-        ]
+        readings = {
+            number: asyncio.create_task(drain(await consumer.consume_partition("t", number, 0, 2))) for number in (0, 2)
+        }
         endless = await consumer.consume_partition("t", 1, 0)
         busy = asyncio.create_task(drain(endless))
         broker = Busy(cluster, make_batch, lambda number: part(number, high_watermark=2))
         asked = await broker.fetch_outside_session()
-        assert asked.offsets == {0: 0}
-        asked.answer(part(0, make_batch(0, [b"a", b"b"]), high_watermark=2), session_id=0)
-        assert await readings[0] == [b"a", b"b"]
+        (first,) = asked.offsets  # both wait equally long
+        asked.answer(part(first, make_batch(0, [b"a", b"b"]), high_watermark=2), session_id=0)
+        assert await readings.pop(first) == [b"a", b"b"]
         asked = await broker.fetch_outside_session()
-        assert asked.offsets == {2: 0}
-        assert not readings[1].done()
-        asked.answer(part(2, high_watermark=2), session_id=0)
-        assert await readings[1] == []
+        ((second, reading),) = readings.items()
+        assert asked.offsets == {second: 0}
+        assert not reading.done()
+        asked.answer(part(second, high_watermark=2), session_id=0)
+        assert await reading == []
         endless.close()
         await busy
 
