@@ -31,11 +31,11 @@ __all__ = ["BaseMembership"]
 _log = logging.getLogger(__name__)
 
 _LEAVE_SHARE: Final = 0.25
-"""Of the time to close in; the rest is for the partitions' owner."""
+"""Share of the time to close in. The rest is for the partitions' owner."""
 _SETTLE_SHARE: Final = 0.25
-"""Of the time to close in, for a rebalance that is under way."""
+"""Share of the time to close in, for a rebalance that is under way."""
 _OWNER_SHARE: Final = 0.85
-"""Of the time to close in: then an owner that was told before the close is waited for no more."""
+"""Share of the time to close in. After that an owner that was told before the close is not waited for any more."""
 
 
 class BaseMembership(ABC):
@@ -43,7 +43,7 @@ class BaseMembership(ABC):
 
     Invariants
         One task talks to the partitions' owner: `_stay_member`, and after its end `_finish`.
-        Whatever ends `_stay_member`, the partitions are revoked or lost, then the group is left, then the end is told.
+        After `_stay_member` the partitions are revoked or lost, then the group is left, then the end is told.
     """
 
     def __init__(
@@ -98,18 +98,18 @@ class BaseMembership(ABC):
 
     @abstractmethod
     async def _stay_member(self) -> None:
-        """Join and stay; what it raises ends the membership."""
+        """Join and stay a member. What it raises ends the membership."""
 
     @abstractmethod
     def _is_member(self) -> bool:
-        """Whether the partitions are still the member's to commit."""
+        """Whether the member may still commit its partitions."""
 
     async def _settle(self, deadline: Deadline) -> None:  # noqa: B027 - for most there is nothing to wait for
-        """Wait, before a close, for what the last commit would be refused without; returns at the deadline at most."""
+        """Before a close: wait for what the last commit needs, until the deadline at most."""
 
     @abstractmethod
     async def _leave(self, end: SessionEnd, timeout: float) -> None:
-        """Stop heartbeats; leave the group unless it shall not be left. Raises whatever it meets."""
+        """Stop heartbeats, and leave the group if the member shall leave. Raises any error."""
 
     # What `Membership` says
 
@@ -186,7 +186,7 @@ class BaseMembership(ABC):
             await Deadline.after(deadline.remaining * _OWNER_SHARE).wait_for(self._ended.wait(), doing)
         except DeadlineExceeded:
             if self._handing_back is not None:
-                self._handing_back.cancel()  # begun before `close`, with more time: what is left is to leave in
+                self._handing_back.cancel()  # it began before `close`; the rest of the time is for leaving
         try:
             await deadline.wait_for(self._ended.wait(), doing)
         except DeadlineExceeded as error:

@@ -1,4 +1,4 @@
-"""Claim: one partition in the hands of one handler. Hands out what is fetched; knows how far the handler says it is."""
+"""Claim: one partition that one handler processes. Hands out its records, and keeps the handler's marks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Claim:
     """Made by a `ConsumerGroupSession`. Iterate it from one task: records one by one, `chunks`, `batches`, `columns`.
 
     Invariants
-        What is handed out is in order of offset. Once the claim has ended nothing is, and iteration ends.
-        Marks only grow, but by `reset_offset` and where reading goes back (a cut log, a topic that was made again).
-        They count until the handler's end was waited for.
+        Records are handed out in order of offset. Once the claim has ended there are no more, and iteration ends.
+        Marks only grow, except by `reset_offset` and if reading goes back (a cut log, a topic that was created again).
+        They count until the handler has ended, or is not waited for any more.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Claim:
         """The offset that the claim began at."""
         self._consumer = consumer
         self.idle = False
-        """Set by a handler that waits for something else than records: it is not taken for stuck."""
+        """A handler sets this while it waits for something else than records. Then it does not count as stuck."""
         self._run_callbacks = run_callbacks
         self._stopped = False
         self._end: asyncio.Event | None = None
@@ -82,21 +82,21 @@ class Claim:
 
     @property
     def next_offset(self) -> int:
-        """The offset after what was handed out last."""
+        """The offset after the last record handed out."""
         return self._consumer.next_offset
 
     @property
     def lag(self) -> int | None:
-        """Offsets between what was handed out and the end of the log, as of the last answer; None before the first."""
+        """Offsets from the last record handed out to the end of the log, at the last answer; None before the first."""
         return self._consumer.lag
 
     @property
     def ended(self) -> bool:
-        """Whether the partition goes to another member, or the session ends: nothing more is handed out."""
+        """Whether the partition goes to another member, or the session ends. Then nothing more is handed out."""
         return self._stopped
 
     async def wait_ended(self) -> None:
-        """Wait until it has ended; for handlers that wait for something else than records."""
+        """Wait until it has ended. For handlers that wait for something else than records."""
         if not self._stopped:
             self._end = self._end or asyncio.Event()
             await self._end.wait()
@@ -107,21 +107,21 @@ class Claim:
         return self._consumer.paused
 
     def pause(self) -> None:
-        """Fetch no more until `resume`; what is fetched is still handed out. The group does not rebalance for it."""
+        """Fetch no more until `resume`. What is fetched is still handed out. Causes no rebalance."""
         self._consumer.pause()
 
     def resume(self) -> None:
         """Fetch again."""
         self._consumer.resume()
 
-    # Reading: see `PartitionConsumer`, also for what is raised
+    # Reading: see `PartitionConsumer`, also for the errors raised
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Records, one by one."""
         return aiter(self._consumer)
 
     def chunks(self) -> AsyncIterator[list[Record]]:
-        """Lists of records, none empty: the least work for each of many."""
+        """Lists of records, none of them empty. The cheapest way to read many."""
         return self._consumer.chunks()
 
     def batches(self) -> AsyncIterator[FetchedBatch]:
@@ -133,9 +133,9 @@ class Claim:
         return self._consumer.columns()
 
     async def take(self) -> Sequence[FetchedBatch] | None:
-        """Wait for what one answer brought, not decoded; None at the end. Not to be mixed with iteration.
+        """Wait for the batches of one answer, not decoded. None at the end. Not to be mixed with iteration.
 
-        Where reading went back (see above) marks begin anew: they are about what is handed out now.
+        If reading went back (see above), marks begin anew, with the records handed out from now on.
         """
         fetched = await self._consumer.take()
         if fetched is None:
@@ -145,20 +145,20 @@ class Claim:
         return fetched.batches
 
     async def seek(self, start: Start) -> int:
-        """Go on from another place; the offset that it is. Marks stay: see `reset_offset`. As `PartitionConsumer`'s."""
+        """Go on from another start. Returns the offset. Marks stay: see `reset_offset`, `PartitionConsumer.seek`."""
         return await self._consumer.seek(start)
 
     # How far the handler is
 
     def mark(self, record: Record, metadata: str = "") -> None:
-        """Say that `record` and all before it are processed: they are committed with the next commit.
+        """Say that `record` and all before it are processed. The next commit commits them.
 
-        This, as the other ways to mark, first calls what finished commits wait to have called.
+        This, and every other way to mark, first calls the callbacks of finished commits.
         """
         self._mark(record.offset + 1, record.leader_epoch, metadata)
 
     def mark_all(self, metadata: str = "") -> None:
-        """Say that everything that was handed out is processed: after a chunk, a batch, columns."""
+        """Say that everything handed out is processed: after a chunk, a batch, columns."""
         handed_out = self._consumer.committable
         self._mark(handed_out.offset, handed_out.leader_epoch, metadata)
 
@@ -170,7 +170,7 @@ class Claim:
         self._mark(offset, leader_epoch, metadata)
 
     def reset_offset(self, offset: int, metadata: str = "") -> None:
-        """Mark `offset` although that may go back: the next session begins there. This one reads on where it is."""
+        """Mark `offset`, which may be an earlier one. The next session begins there. This one reads on where it is."""
         self._run_callbacks()
         if not self._released:
             self._marked, self._leader_epoch, self._metadata = offset, -1, metadata
@@ -186,12 +186,12 @@ class Claim:
 
     @property
     def released(self) -> bool:
-        """Whether the partition was given up: marks count no more."""
+        """Whether the partition was given up. Then marks do not count any more."""
         return self._released
 
     @property
     def uncommitted(self) -> OffsetAndMetadata | None:
-        """What is marked and not committed; None: nothing."""
+        """The offset that is marked and not committed. None: there is none."""
         marked = OffsetAndMetadata(self._marked, self._leader_epoch, self._metadata)
         return None if self._marked < 0 or marked == self._committed else marked
 
@@ -200,13 +200,13 @@ class Claim:
         self._committed = offset
 
     def committed_by_hand(self, offset: OffsetAndMetadata) -> None:
-        """This is committed, whatever was marked: marks go on from here."""
+        """This offset is committed, whatever was marked. Marks go on from here."""
         self._committed = offset
         self._marked, self._leader_epoch, self._metadata = offset.offset, offset.leader_epoch, offset.metadata
 
     @property
     def stuck(self) -> bool:
-        """Whether the handler has neither marked nor asked for anything since this was asked last, and is not idle."""
+        """Whether the handler has neither marked nor asked for anything since the last call, and is not idle."""
         now = (self._consumer.next_offset, self._marked)
         same, self._seen = now == self._seen, now
         return same and not self._consumer.awaited and not self.idle

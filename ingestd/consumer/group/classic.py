@@ -1,4 +1,4 @@
-"""Classic membership: a member by JoinGroup, SyncGroup and Heartbeat; the leader among the members assigns."""
+"""Classic membership: by JoinGroup, SyncGroup and Heartbeat. The leader among the members assigns."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _NO_GENERATION: Final = -1
 _JOIN_GRACE: Final = 5.0
 """Seconds for the answer to a join, on top of the rebalance timeout that the coordinator waits for other members."""
 _LONGEST_REASON: Final = 255
-"""Characters that a coordinator takes of the reason to join or leave (KIP-800)."""
+"""A coordinator takes so many characters of the reason to join or leave (KIP-800)."""
 
 
 class _NotYet(Exception):
-    """An attempt at joining did not succeed; another may."""
+    """An attempt to join did not succeed. Another one may."""
 
     def __init__(self, error: IngestdError, *, at_once: bool = False) -> None:
         super().__init__(error)
@@ -61,9 +61,9 @@ class ClassicMembership(BaseMembership):
     """See `Membership`.
 
     Invariants
-        One task joins, rejoins and talks to the partitions' owner; another one sends heartbeats, from the moment that
+        One task joins, rejoins and talks to the partitions' owner. Another one sends heartbeats, from the moment that
         there is a generation until the next join is sent, whatever the owner does meanwhile.
-        Partitions are revoked before the join that gives them up is sent; they are lost when the coordinator has
+        Partitions are revoked before the join that gives them up is sent. They are lost if the coordinator has
         forgotten our generation.
     """
 
@@ -83,7 +83,7 @@ class ClassicMembership(BaseMembership):
         self._member_id = ""
         self._generation = _NO_GENERATION
         self._assigned_in = _NO_GENERATION
-        """The generation that gave us our assignment: of two members that claim a partition the newer one has it."""
+        """The generation of our assignment. If two members claim a partition, the newer generation has it."""
         self._rebalancing = False
         self._join_ended = asyncio.Event()
         self._join_ended.set()
@@ -120,7 +120,7 @@ class ClassicMembership(BaseMembership):
         return self._generation != _NO_GENERATION
 
     async def _settle(self, deadline: Deadline) -> None:
-        """The coordinator may be a generation ahead, and refuse commits in the name of the one before."""
+        """The coordinator may be one generation ahead, and then refuses commits of the one before."""
         if self._assignment:
             try:
                 await deadline.wait_for(self._join_ended.wait(), f"group {self._group_id}: the rebalance under way")
@@ -130,7 +130,7 @@ class ClassicMembership(BaseMembership):
     # Joining
 
     async def _stay_member(self) -> None:
-        """Join whenever there is a reason to. Raises what trying again does not mend."""
+        """Join whenever there is a reason to. Raises errors that another attempt does not help against."""
         backoff = Backoff()
         while True:
             await self._needs_join.wait()
@@ -144,12 +144,12 @@ class ClassicMembership(BaseMembership):
             backoff.reset()
 
     async def _rebalance(self) -> None:
-        """One attempt at joining, from giving up what must be given up to what came of it."""
+        """One attempt to join: give up what must be given up, join, and take the assignment."""
         assert self._topics is not None
         started = time.monotonic()
         topics, reason = self._topics, self._reason
         self._events.rebalancing(self._group_id, reason)
-        self._needs_join.clear()  # what asks for a join from here on is not answered by this one
+        self._needs_join.clear()  # a reason to join that comes after this needs another join
         self._rebalancing = True
         try:
             await self._look(topics)
@@ -165,7 +165,7 @@ class ClassicMembership(BaseMembership):
             self._rebalancing = False
             self._join_ended.set()
         self._start_heartbeats()
-        self._metadata_changed(self._client.metadata.snapshot)  # there may have been news since it was led
+        self._metadata_changed(self._client.metadata.snapshot)  # topics may have changed since the assignment was made
         await self._take(joined, assignment, topics.names, time.monotonic() - started)
 
     async def _look(self, topics: SubscribedTopics) -> None:
@@ -175,7 +175,7 @@ class ClassicMembership(BaseMembership):
             self._passes(JOIN, error)
 
     async def _give_up(self, topics: frozenset[str]) -> None:
-        """Hand back what is not kept over the join: everything, or (cooperative) what is not subscribed any more."""
+        """Give back what the join does not keep: everything, or (cooperative) what is not subscribed any more."""
         if self._generation != _NO_GENERATION:
             eager = self._protocol is RebalanceProtocol.eager
             await self._revoke(frozenset(key for key in self._assignment if eager or key.topic not in topics))
@@ -201,7 +201,7 @@ class ClassicMembership(BaseMembership):
         except IngestdError as error:
             self._join_refused(error, joined)
             raise
-        # From here on the coordinator refuses the generation before, whatever becomes of the sync.
+        # From here on the coordinator refuses the generation before, whether the sync succeeds or not.
         self._member_id, self._generation = joined.member_id, joined.generation
         if joined.protocol not in self._assignors:
             raise KafkaError(ErrorCode.inconsistent_group_protocol, f"group {self._group_id} chose {joined.protocol!r}")
@@ -260,7 +260,7 @@ class ClassicMembership(BaseMembership):
         return led.assignments
 
     async def _take(self, joined: Joined, assignment: Assignment, topics: frozenset[str], seconds: float) -> None:
-        """Make the assignment ours: what went is given up first, then what came is told."""
+        """Make the assignment ours: first give up what is gone, then tell the owner what is new."""
         self._assignors[joined.protocol].on_assignment(assignment, self._member_id, self._generation)
         self._events.joined(self._group_id, self._generation, seconds)
         new = frozenset(key for key in assignment.partitions if key.topic in topics)
@@ -269,11 +269,11 @@ class ClassicMembership(BaseMembership):
             await self._revoke(gone)
             self._ask_to_join(f"{len(gone)} partitions were given up")
         if self._generation != joined.generation:
-            return  # the generation ended meanwhile, and what came with it
+            return  # the generation ended meanwhile, and its assignment with it
         await self._assign(new - self._assignment)
 
     def _passes(self, table: Mapping[ErrorCode, Action], error: IngestdError) -> None:
-        """Take back what the error says is over. Raises `_NotYet`, or the error itself where it does not pass."""
+        """Forget what the error says is over. Raises `_NotYet`, or the error itself if it does not pass."""
         action = self._coordinator.action(table, error)
         if action is Action.fail:
             raise error
@@ -322,11 +322,11 @@ class ClassicMembership(BaseMembership):
             backoff.reset()
             self._events.heartbeat(self._group_id, time.monotonic() - started)
             if self._shared is not None and (missing := self._shared.missing):
-                # Metadata's own age is too long a wait for a topic that is made after its readers.
+                # Waiting for the age of metadata takes too long for a topic that is created after its readers.
                 self._client.metadata.wanted(missing, f"group {self._group_id} subscribes to it")
 
     def _heartbeat_refused(self, error: IngestdError) -> bool:
-        """Whether the next one shall be sent soon."""
+        """Whether to send the next one soon."""
         action = self._coordinator.action(HEARTBEAT, error)
         if action is Action.fail:
             self._end_with(SessionEnd(EndReason.failed, error))
@@ -370,7 +370,7 @@ class ClassicMembership(BaseMembership):
             self._ask_to_join(change)
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
-        """See `Committer`: what a refused commit says of the member."""
+        """See `Committer`: what a refused commit says about the member."""
         if self._joining or member != self.member:
             return not error.fatal
         if action is Action.rejoin:

@@ -38,31 +38,31 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING: Final = 10_000
 """Calls of `commit_later` whose callbacks have not run yet."""
 _UNKNOWN_TOPIC_ATTEMPTS: Final = 4
-"""The coordinator may not have heard of a topic yet; after so many attempts it is deleted."""
+"""The coordinator may not know a new topic yet. After so many attempts the topic counts as deleted."""
 
 _OUT_OF_STEP: Final = frozenset({Action.rejoin, Action.new_generation, Action.new_member})
 
 
 class Committer(Protocol):
-    """In whose name offsets are committed: what `Commits` asks of its membership."""
+    """The member that commits: what `Commits` asks of its membership."""
 
     @property
     def member(self) -> GroupMember:
-        """The member as of now; asked for every attempt."""
+        """The member as it is now. Asked for each attempt."""
         ...
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is the member's, so that a commit that a rebalance refused is still its to make."""
+        """The member's partitions. Only these are committed again after a rebalance refused a commit."""
         ...
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
-        """The coordinator refused `member` as such; True: a rebalance is under way, the commit may pass after it."""
+        """The coordinator refused `member` itself. True: a rebalance is under way, and the commit may pass after it."""
         ...
 
 
 class _Later:
-    """What one call of `commit_later` asked for."""
+    """One call of `commit_later`."""
 
     __slots__ = ("done", "offsets", "owned")
 
@@ -78,15 +78,15 @@ class _Later:
 
 
 class Commits:
-    """Commits in the name of a member, and fetches what is committed.
+    """Commits offsets for a member, and fetches committed ones.
 
     Invariants
-        One commit is under way at a time, in the order of the calls, so that an attempt that is repeated never
-        overtakes a newer one. Calls of `commit_later` that wait meanwhile go as one.
+        One commit is under way at a time, in the order of the calls. So a repeated attempt never overtakes a newer one.
+        Calls of `commit_later` that wait meanwhile are sent as one.
         Every call of `commit_later` gets its callback exactly once, from `run_callbacks`.
         A commit that a rebalance refused is repeated only while its partitions are still the member's.
-        Nothing is sent, be it for the first time or again, of a partition that was given up since the call: another
-        member may have committed more of it by now.
+        Nothing is sent, or repeated, for a partition that was given up since the call: another member may have
+        committed more of it by now.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class Commits:
             self.give_up()
 
     def run_callbacks(self) -> None:
-        """Call what finished commits wait to have called. What a callback raises is the caller's to see."""
+        """Call the callbacks of finished commits. Raises what a callback raises."""
         if self._calling:
-            return  # a callback that marks or commits: those behind it come after it, not within it
+            return  # a callback that marks or commits must not run the next callbacks within itself
         self._calling = True
         try:
             while self._finished:
@@ -160,7 +160,7 @@ class Commits:
             self._calling = False
 
     def give_up(self) -> None:
-        """Nothing is sent any more: what waits gets its callback with `Closed`."""
+        """Send nothing more. The callbacks of waiting commits get `Closed`."""
         waiting, self._waiting = self._waiting, []
         error = Closed("the membership was closed before the commit was answered")
         self._finished.extend((later, error) for later in waiting)
@@ -194,7 +194,7 @@ class Commits:
         found: dict[TopicPartition, OffsetAndMetadata | None],
         deadline: Deadline,
     ) -> IngestdError | None:
-        """Ask once; fills `found`. Returns the last error that may pass, raises one that will not."""
+        """Ask once, and fill `found`. Returns the last retriable error, and raises any other."""
         build = offset_fetch(self._coordinator.group_id, partitions, require_stable=True)
         timeout = min(self._settings.request_timeout, deadline.remaining)
         error, offsets = read_offset_fetch(await self._coordinator.request(build, timeout))
@@ -225,7 +225,7 @@ class Commits:
                     raise
 
     async def _send(self, waiting: Sequence[_Later], deadline: Deadline) -> None:
-        """Send these as one. Raises `DeadlineExceeded`, and then none of them is finished; other errors finish them."""
+        """Send these as one. Raises `DeadlineExceeded`: then none of them is finished. Other errors finish them."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         owned: frozenset[TopicPartition] = frozenset()
         refused = [self._given_up(later.owned) for later in waiting]
@@ -274,9 +274,9 @@ class Commits:
     async def _attempt(
         self, left: dict[TopicPartition, OffsetAndMetadata], attempt: int, deadline: Deadline
     ) -> IngestdError | None:
-        """Send one request; takes what is committed out of `left`.
+        """Send one request, and remove what is committed from `left`.
 
-        Returns the last error that may pass; raises one that will not.
+        Returns the last error that may pass, and raises any other.
         """
         member = self._committer.member
         build = offset_commit(
@@ -295,7 +295,7 @@ class Commits:
             if self._coordinator.action(COMMIT, error) is Action.fail:
                 raise
             return error
-        refusals: dict[ErrorCode, KafkaError] = {}  # one for each code: a refused member is refused for every partition
+        refusals: dict[ErrorCode, KafkaError] = {}  # one for each code: a member is refused for all partitions
         for topic, partition, code in read_offset_commit(answer):
             if code is ErrorCode.none:
                 left.pop(TopicPartition(topic, partition), None)

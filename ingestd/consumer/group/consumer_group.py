@@ -1,4 +1,4 @@
-"""Consumer group: a member that processes what it is assigned, one handler's turn for each partition."""
+"""Consumer group: a member that has a handler process each partition that it is assigned."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _MEMBERSHIPS: Final[Mapping[GroupProtocol, type[BaseMembership]]] = {
     GroupProtocol.consumer: NextGenerationMembership,
 }
 _LOOKS_PER_POLL_INTERVAL: Final = 10
-"""How often, in each `max_poll_interval`, handlers are looked at for progress."""
+"""How often, in each `max_poll_interval`, the progress of handlers is checked."""
 _ENDED_BY_US: Final = frozenset({EndReason.claim_returned, EndReason.claim_failed, EndReason.cancelled})
-"""The group knows nothing of these ends: consuming again joins anew."""
+"""Sessions that ended so are still members for the coordinator. Consuming again joins anew."""
 _MEMBER_SHARE: Final = 0.5
-"""Of the time to close in; the rest is for the claims' end."""
+"""Share of the time to close in. The rest is for the end of the claims."""
 
 
 class ConsumerGroup:
@@ -64,23 +64,24 @@ class ConsumerGroup:
                 async for record in records:
                     print(record.topic, record.partition, record.offset, record.value)
 
-    So a record counts as processed when the next one is asked for, and is committed every `auto_commit_interval`
-    seconds, when its partition goes to another member, and at the end. Many at once: `GroupRecords.take_chunks` and
-    `take_columns`. Threads without an event loop: `SyncConsumerGroup`.
+    A record counts as processed when the next one is asked for. Processed records are committed every
+    `auto_commit_interval` seconds, when their partition goes to another member, and at the end. For many records at
+    once there are `GroupRecords.take_chunks` and `take_columns`. For threads without an event loop there is
+    `SyncConsumerGroup`.
 
-    For more say, derive from `ConsumerGroupHandler`, whose `consume_claim` runs in a task for each partition:
-    `async for record in claim: …; claim.mark(record)`. Then call `await group.consume(topics, handler)` in a loop: each
-    turn is one `ConsumerGroupSession`. Between turns, and while handlers are slow, the member stays in the group, up to
-    `max_poll_interval`.
+    For more control, derive from `ConsumerGroupHandler`. Its `consume_claim` runs in a task for each partition:
+    `async for record in claim: …; claim.mark(record)`. Then call `await group.consume(topics, handler)` in a loop. Each
+    turn of the loop is one `ConsumerGroupSession`. Between turns, and while handlers are slow, the member stays in the
+    group, up to `max_poll_interval`.
 
     What most programs set, in `GroupSettings`: `no_offset` (where to begin without a committed offset: the default is
     "latest"), `protocol` ("consumer" is KIP-848's, for Kafka 4.0 and later), `group_instance_id`, and `consumer`, the
-    `ConsumerSettings`. A coordinator that is not reached is waited for; each failed attempt is a warning in the log.
+    `ConsumerSettings`. If no coordinator is reached, it waits, and each failed attempt is a warning in the log.
 
     Invariants
         One session at a time; the member outlives it.
-        After `close` no task of the group is left, whatever state the brokers are in; but for those of a handler that
-        swallows cancellation, which an error log names.
+        After `close` no task of the group is left, whatever state the brokers are in. The exception is a handler that
+        swallows cancellation: an error in the log names it.
     """
 
     def __init__(
@@ -118,23 +119,23 @@ class ConsumerGroup:
     async def consume(self, topics: Topics, handler: ConsumerGroupHandler) -> SessionEnd:
         """Join (again), and have `handler` process the partitions that come, until the session ends.
 
-        Returns why it ended, where consuming again is the thing to do: a rebalance, a handler that returned, partitions
-        that were lost, `close`. Raises what a handler raised; `PollIntervalExceeded`; `KafkaError` for what trying
-        again does not mend; `Closed`. Cancelling it ends the session, with cleanup and final commit.
+        Returns why it ended if the caller may consume again: a rebalance, a handler that returned, partitions that were
+        lost, `close`. Raises what a handler raised, `PollIntervalExceeded`, `Closed`, and `KafkaError` for an error
+        that another attempt does not help against. Cancelling it ends the session, with cleanup and final commit.
         """
         return await self._consume(several(topics), None, handler)
 
     async def consume_assigned(
         self, partitions: Collection[TopicPartition], handler: ConsumerGroupHandler
     ) -> SessionEnd:
-        """The same for partitions of the caller's own choice: offsets are committed, but there is no membership.
+        """The same for partitions that the caller chose. Offsets are committed, but it is no member of the group.
 
         Raises what `consume` raises.
         """
         return await self._consume((), frozenset(require_several("partitions", partitions)), handler)
 
     def subscribe(self, topics: Topics) -> GroupRecords:
-        """The simple way: `async with group.subscribe(topics) as records: async for record in records: …`.
+        """The simple way to read: `async with group.subscribe(topics) as records: async for record in records: …`.
 
         Each record is marked when the next one is asked for. Leaving the block commits and leaves the group open.
         """
@@ -163,7 +164,7 @@ class ConsumerGroup:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused, claimed now or not."""
+        """The paused partitions, whether they are claimed now or not."""
         return frozenset(self._paused)
 
     @property
@@ -172,7 +173,7 @@ class ConsumerGroup:
         return self._partitions.session
 
     def status(self) -> dict[str, Any]:
-        """What the member does now, for bug reports: values that JSON can hold. A section of `Client.status`."""
+        """What the member does now, for bug reports, in values that JSON can hold. Part of `Client.status`."""
         member, session = self._member, self._partitions.session
         lag = {} if session is None else session.lag()
         return {
@@ -189,8 +190,8 @@ class ConsumerGroup:
     async def close(self, timeout: float = 10.0) -> None:
         """End the session with cleanup and final commit, leave the group (static members stay) and end.
 
-        Ends within `timeout` seconds with all brokers down, too; a handler that swallows cancellation costs it a second
-        or two more. Safe to call twice. Not from within a handler.
+        Ends within `timeout` seconds, also with all brokers down. A handler that swallows cancellation costs a second
+        or two more. Safe to call twice. A handler must not call it.
         """
         if self._closed:
             return
@@ -204,7 +205,7 @@ class ConsumerGroup:
             if member is not None:
                 await member.close(deadline.remaining, leave=self._settings.group_instance_id is None)
                 member.run_callbacks()
-        finally:  # cancelled, or a callback raised: nothing of it is left all the same
+        finally:  # also if it was cancelled, or a callback raised
             self._partitions.known.set()
             await self._tasks.close()
             if session is not None:
@@ -255,7 +256,7 @@ class ConsumerGroup:
             self._consuming = False
 
     async def _joined(self, topics: Topics, chosen: frozenset[TopicPartition] | None) -> Membership:
-        """The member: of before, if it is one still, or a new one."""
+        """The member from before if it still is one, else a new one."""
         member = self._member
         if member is not None and (member.end is not None or chosen != self._chosen):
             await member.close(self._settings.request_timeout)
@@ -313,7 +314,7 @@ def several(topics: Topics) -> Topics:
 
 
 def _fetching(settings: GroupSettings) -> ConsumerSettings:
-    """How the claims' partitions are fetched: with the group's policies, as Java has one for all of them."""
+    """How partitions are fetched. The group's policy decides for all cases, as in Java."""
     rack = settings.consumer.rack or settings.rack or ""
     if settings.no_offset is NoOffset.error:
         return replace(settings.consumer, rack=rack)
@@ -327,12 +328,12 @@ def _fetching(settings: GroupSettings) -> ConsumerSettings:
 
 
 class _Partitions:
-    """What the member owns, handed on to the session of now, and kept for the next one. See `PartitionOwner`."""
+    """The member's partitions: told to the current session, and kept for the next one. See `PartitionOwner`."""
 
     def __init__(self) -> None:
         self.session: ConsumerGroupSession | None = None
         self.known = asyncio.Event()
-        """There is an assignment, or there will be none."""
+        """An assignment is known, or it is known that there will be none."""
         self._owned: set[TopicPartition] = set()
 
     def begin(self) -> None:
@@ -341,7 +342,7 @@ class _Partitions:
         self._owned.clear()
 
     async def first(self) -> Sequence[TopicPartition]:
-        """Wait until it is known what there is to begin with."""
+        """Wait for the first assignment."""
         await self.known.wait()
         return sorted(self._owned)
 

@@ -1,4 +1,4 @@
-"""Consumer group session: from the first assignment to the end of all claims. What a handler sees of its group."""
+"""Consumer group session: what a handler sees of its group, from the first assignment to the end of all claims."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ __all__ = ["ConsumerGroupSession"]
 _log = logging.getLogger(__name__)
 
 _GRACE: Final = 0.5
-"""Of the time that ending may take: for handlers to return by themselves. Half of what is left is for them to be
-cancelled in, half of what is then left for each hook, and the rest for the final commit."""
+"""Share of the time for ending, in which handlers may return by themselves. Half of the rest is for their cancellation.
+Each hook gets half of what is then left, and the final commit the rest."""
 _CANCELLED_IN: Final = 1.0
-"""Seconds that what is cancelled has to end in, at least."""
+"""Seconds that a cancelled task has to end, at least."""
 _NO_COMMIT: Final = frozenset({EndReason.lost, EndReason.poll_interval, EndReason.failed})
-"""After these nothing can be committed: the coordinator does not take us for a member."""
+"""After these ends nothing can be committed: for the coordinator we are no member."""
 
 
 class ConsumerGroupSession:
-    """Made by `ConsumerGroup.consume`. With the cooperative protocol it outlives rebalances that leave it a partition.
+    """Made by `ConsumerGroup.consume`. A cooperative rebalance does not end it if a partition stays.
 
     Invariants
-        A claim exists from the moment that its start is known until its partition is revoked or lost; its handler runs
-        in one task, which has ended before the partition is given up.
-        `setup` comes before every claim, `cleanup` after all; the final commit is sent after the handlers' end and
-        before the partition is given up.
+        A claim exists from the moment that its start is known until its partition is revoked or lost. Its handler runs
+        in one task, which ends before the partition is given up.
+        `setup` is called before every claim, `cleanup` after all. The final commit is sent after the end of the
+        handlers, and before the partition is given up.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ConsumerGroupSession:
 
     @property
     def member(self) -> GroupMember:
-        """Who we are to the coordinator: what `AsyncProducer.add_offsets` wants beside offsets."""
+        """The member as the coordinator knows it, for `AsyncProducer.add_offsets`."""
         return self._member.member
 
     @property
@@ -98,7 +98,7 @@ class ConsumerGroupSession:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions of this session; in `setup`, where no claim has begun yet, too."""
+        """The partitions of this session. Known in `setup` already, before any claim has begun."""
         return frozenset(self._wanted)
 
     @property
@@ -112,12 +112,12 @@ class ConsumerGroupSession:
         return None if self._end is None else self._end.reason
 
     def mark_offset(self, topic_partition: TopicPartition, offset: int, metadata: str = "") -> None:
-        """See `Claim.mark_offset`. Without effect where there is no such claim (any more)."""
+        """See `Claim.mark_offset`. Does nothing if there is no such claim, or not any more."""
         if (claim := self._claims.get(topic_partition)) is not None:
             claim.mark_offset(offset, metadata)
 
     def reset_offset(self, topic_partition: TopicPartition, offset: int, metadata: str = "") -> None:
-        """See `Claim.reset_offset`. Without effect where there is no such claim (any more)."""
+        """See `Claim.reset_offset`. Does nothing if there is no such claim, or not any more."""
         if (claim := self._claims.get(topic_partition)) is not None:
             claim.reset_offset(offset, metadata)
 
@@ -132,7 +132,7 @@ class ConsumerGroupSession:
     async def commit_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None = None
     ) -> None:
-        """Commit these, the next to read, and wait for it; marks go on from there. Raises what `commit` raises."""
+        """Commit these offsets (the next to read) and wait. Marks go on from there. Raises what `commit` raises."""
         self._member.run_callbacks()
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._committing.acquire(), "commit: waiting for the commits before it")
@@ -147,8 +147,8 @@ class ConsumerGroupSession:
     def commit_later(self, done: CommitDone | None = None) -> None:
         """Commit what is marked without waiting.
 
-        `done` is called by a handler's next turn: when it marks or commits, as this does with those of commits before.
-        By default errors are logged. Raises `BufferFull`, `Closed`.
+        `done` is called later, when a handler marks or commits. This call does the same for earlier commits. Without
+        `done`, errors are logged. Raises `BufferFull`, `Closed`.
         """
         self._member.run_callbacks()
         claims = dict(self._claims)
@@ -168,16 +168,16 @@ class ConsumerGroupSession:
         """See `Claim.lag`, of every claim."""
         return {key: claim.lag for key, claim in self._claims.items()}
 
-    # Its life, as `ConsumerGroup` has it
+    # What `ConsumerGroup` calls
 
     @property
     def progresses(self) -> bool:
-        """Whether no handler has been busy with the same thing since this was asked last."""
+        """Whether every handler has made progress since the last call."""
         stuck = [claim.key for claim in self._claims.values() if claim.stuck]
         return not stuck and not self._hooks
 
     async def run(self, first_assignment: Callable[[], Awaitable[Sequence[TopicPartition]]]) -> SessionEnd:
-        """Live until something ends it. Raises what a handler raised, or the error that ended the membership."""
+        """Run until something ends it. Raises what a handler raised, or the error that ended the membership."""
         try:
             self.assigned(await first_assignment())
             if self._end is None:
@@ -208,7 +208,7 @@ class ConsumerGroupSession:
         return self._end
 
     def end(self, reason: EndReason, error: IngestdError | None = None, *, within: float | None = None) -> None:
-        """End it, the first reason counts; `within` seconds, else within the rebalance timeout."""
+        """End it `within` seconds, or by default within the rebalance timeout. The first reason counts."""
         if within is not None:
             self._time_to_end = min(self._time_to_end, within)
         if self._end is None:
@@ -216,7 +216,7 @@ class ConsumerGroupSession:
             self._ending.set()
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These came: their claims begin as soon as their offsets are known."""
+        """These were assigned. Their claims begin as soon as their offsets are known."""
         self._wanted.update(partitions)
         if self._open and self._end is None:
             self._start_claims(partitions)
@@ -236,11 +236,11 @@ class ConsumerGroupSession:
             await self._end_handlers(claims, deadline)
             await self._last_hook("revoked", self._handler.revoked(self, sorted(partitions)), deadline)
             await self._final_commit(claims, deadline)
-        finally:  # cancelled when its time is over: the partitions are not ours any more all the same
+        finally:  # also if it was cancelled because its time is over: the partitions are not ours any more
             self._release(partitions)
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """End these claims at once. With none left the session ends, for the member's reason where that has ended."""
+        """End these claims at once. With none left the session ends. If the member has ended, its reason counts."""
         if not self._open:
             self._wanted.difference_update(partitions)
             return
@@ -265,11 +265,11 @@ class ConsumerGroupSession:
             opener.add_done_callback(lambda done: self._openers.pop(done, None))
 
     async def _open_claims(self, partitions: Sequence[TopicPartition], *, told: bool) -> None:
-        """Start a handler for each partition; asked again for as long as errors pass. Others end the session."""
+        """Start a handler for each partition. Tried again while errors pass. Other errors end the session."""
         if not told:
             await self._hook(self._handler.assigned(self, partitions))
             if asyncio.current_task() not in self._openers:
-                return  # it was cancelled meanwhile, and the hook has swallowed that
+                return  # it was cancelled meanwhile, and the hook swallowed that
         backoff = Backoff()
         while True:
             try:
@@ -309,7 +309,7 @@ class ConsumerGroupSession:
         self.end(EndReason.claim_failed)
 
     async def _take_away(self, partitions: Iterable[TopicPartition]) -> list[Claim]:
-        """These are wanted no more: end what still opens them, and give their claims."""
+        """These are given up: stop opening them. Returns their claims."""
         gone = set(partitions)
         self._wanted -= gone
         for opener, opening in list(self._openers.items()):
@@ -332,7 +332,7 @@ class ConsumerGroupSession:
         await self._cancel(working, deadline)
 
     async def _cancel(self, tasks: Collection[asyncio.Task[None]], deadline: Deadline | None = None) -> None:
-        """Cancel what runs of the handler. What swallows that is left behind: it must not hold the group up."""
+        """Cancel the handler's tasks. One that swallows that is left behind, because it must not hold the group up."""
         for task in tasks:
             task.cancel()
         if not tasks:
@@ -350,7 +350,7 @@ class ConsumerGroupSession:
     # Commits
 
     async def _commit(self, claims: Iterable[Claim], timeout: float | None) -> None:
-        """In turn: what was marked while another commit was under way goes as one, whoever asked for it."""
+        """Commit in turn. What was marked while another commit was under way is sent as one commit."""
         deadline = Deadline.after(self._settings.commit_timeout if timeout is None else timeout)
         await deadline.wait_for(self._committing.acquire(), "commit: waiting for the commits before it")
         try:
@@ -409,7 +409,7 @@ class ConsumerGroupSession:
                 self._finished.set()
 
     async def cut_short(self) -> None:
-        """The time to close in is over: cancel what its handler still does, if it does anything."""
+        """The time to close in is over: cancel the handler if it still runs."""
         if not self._finished.is_set():
             await self._end_tasks()
 
@@ -425,9 +425,9 @@ class ConsumerGroupSession:
             self._hooks -= 1
 
     async def _last_hook(self, name: str, hook: Coroutine[Any, Any, None], deadline: Deadline) -> None:
-        """A hook at the end of claims: it may fail, and take its time, without keeping the rest of it from coming.
+        """Call a hook at the end of claims. If it fails, or takes too long, the rest of the end goes on.
 
-        What it raises comes to `_fail` by the tasks' owner.
+        The owner of the tasks gives its error to `_fail`.
         """
         doing = f"{name} of the handler"
         try:

@@ -1,4 +1,4 @@
-"""Coordinator: finds the broker that coordinates a group, keeps it ready, and says what each of its errors asks for."""
+"""Coordinator: finds the broker that coordinates a group, and says what to do after each of its errors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Action(Enum):
     retry = "retry"
     """The same request again, after a backoff."""
     find_coordinator = "find coordinator"
-    """The same, to the coordinator as looked up anew."""
+    """The same, after the coordinator was looked up again."""
     rejoin = "rejoin"
     """The group rebalances: take part."""
     take_member_id = "take member id"
     """Join again with the id that the answer gives (KIP-394)."""
     new_generation = "new generation"
-    """Our generation has ended without us: join again, what we had is lost."""
+    """Our generation has ended without us. Join again. What we had is lost."""
     new_member = "new member"
-    """We are no member any more: join again as a new one, what we had is lost."""
+    """We are no member any more. Join again as a new one. What we had is lost."""
     fail = "fail"
     """Trying again does not mend it."""
 
@@ -80,7 +80,7 @@ FETCH: Final[Actions] = {
 class GroupCoordinator:
     """Sends requests about one group to its coordinator. Shared by all that a membership does.
 
-    A coordinator that answers late, hangs up, or says that it is not the one, is looked up anew for the next request.
+    If a coordinator answers late, hangs up, or says that it is not the one, the next request looks it up again.
     """
 
     def __init__(self, client: Client, group_id: str, request_timeout: float) -> None:
@@ -92,9 +92,9 @@ class GroupCoordinator:
         self._held: Broker | None = None
 
     async def request(self, build: Build, timeout: float) -> Any:
-        """Find the coordinator if need be, and give its answer (a kio entity), all within `timeout` seconds.
+        """Find the coordinator if it is not known, and return its answer (a kio entity), all within `timeout` seconds.
 
-        Raises `KafkaError` when there is none or we may not ask, `ConnectionLost`, `DeadlineExceeded`, `Closed`,
+        Raises `KafkaError` if there is none, or if we may not ask, `ConnectionLost`, `DeadlineExceeded`, `Closed`,
         `UnsupportedVersion`.
         """
         deadline = Deadline.after(timeout)
@@ -108,8 +108,8 @@ class GroupCoordinator:
     async def request_held(self, build: Build, wait: float) -> Any:
         """The same for a request that the coordinator may hold back for `wait` seconds, until other members come.
 
-        It has a connection of its own: a broker reads nothing behind a request that it holds back, no heartbeat, no
-        commit and no word that we leave. Cancelling it drops the answer.
+        It has a connection of its own. A broker reads nothing after a request that it holds back: no heartbeat, no
+        commit, no LeaveGroup. Cancelling it drops the answer.
         """
         deadline = Deadline.after(self._request_timeout)
         broker = await self._client.coordinator(
@@ -125,7 +125,7 @@ class GroupCoordinator:
             raise
 
     def release(self) -> None:
-        """End the connection of requests that are held back; the next such request opens another."""
+        """End the connection for requests that are held back. The next such request opens another one."""
         if self._held is not None:
             self._client.release(self._held)
             self._held = None
@@ -135,7 +135,7 @@ class GroupCoordinator:
         self._client.forget_coordinator(self.group_id, CoordinatorKind.group)
 
     def action(self, table: Actions, error: IngestdError) -> Action:
-        """What `error` asks for in answer to the request that `table` is for; forgets the coordinator if it must."""
+        """What to do after `error`; `table` belongs to the request. Forgets the coordinator if that is necessary."""
         if not isinstance(error, KafkaError):
             return Action.find_coordinator if is_retriable(error) else Action.fail
         action = table.get(error.code, Action.retry if error.retriable else Action.fail)

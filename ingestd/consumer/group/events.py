@@ -1,4 +1,4 @@
-"""What a group's member tells whoever watches it: one event, one method. The member keeps no metrics of its own."""
+"""Events of a group's member, for metrics: one method for each event. The member itself keeps no metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GroupEvents(Protocol):
         ...
 
     def joined(self, group_id: str, generation: int, seconds: float) -> None:
-        """A rebalance has ended with an assignment; it took the member so long."""
+        """A rebalance has ended with an assignment. It took the member so many seconds."""
         ...
 
     def assigned(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -36,7 +36,7 @@ class GroupEvents(Protocol):
         ...
 
     def lost(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """These partitions were taken away without asking."""
+        """These partitions were lost: they were not revoked first."""
         ...
 
     def heartbeat(self, group_id: str, seconds: float) -> None:
@@ -48,12 +48,12 @@ class GroupEvents(Protocol):
         ...
 
     def retried(self, group_id: str, doing: str, error: IngestdError) -> None:
-        """Something met an error and is tried again."""
+        """Something failed and is tried again."""
         ...
 
 
 class LoggedGroupEvents:
-    """Nobody watches: what is tried again is logged, and when a rebalance begins."""
+    """The default: logs when a rebalance begins, and what is tried again."""
 
     def rebalancing(self, group_id: str, reason: str) -> None:
         """See `GroupEvents`."""

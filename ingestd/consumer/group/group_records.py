@@ -1,4 +1,4 @@
-"""Group records: the records of a group's member as one stream, one by one or many at once, marked as it is read."""
+"""Group records: the records of a group's member as one stream, one by one or many at once. Reading marks them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 __all__ = ["GroupRecords", "most_of"]
 
 _FAIR_BYTES: Final = 1024 * 1024
-"""A reader that never has to wait lets other tasks run after so much."""
+"""Bytes after which a reader that never has to wait lets other tasks run."""
 _LEAVE_SECONDS: Final = 10.0
-"""For the session's end when the block is left: the final commit among it."""
+"""Seconds for the end of the session when the block is left, with its final commit."""
 
 
 class GroupRecords(ConsumerGroupHandler):
-    """Made by `ConsumerGroup.subscribe`; async context manager and async iterator over records, for one task.
+    """Made by `ConsumerGroup.subscribe`. An async context manager, and an async iterator over records, for one task.
 
-    `async for` gives records one by one; `take_chunks` and `take_columns` give many at once, by partition; `poll` waits
-    for one with a timeout. Each goes on where the last one stopped. What was given counts as processed when more is
-    asked for, when `commit` is called, and when the block is left without an exception. So what was not processed to
-    the end is read again. Partitions take turns, what one fetch brought each.
+    `async for` gives records one by one. `take_chunks` and `take_columns` give many at once, by partition. `poll` waits
+    for one record, with a timeout. Each goes on where the last one stopped. Records that were given count as processed
+    when more is asked for, when `commit` is called, and when the block ends without an exception. All others are read
+    again. Partitions take turns. A turn is what one fetch brought.
 
-    An error that ends consuming is raised once: who asks again joins again.
+    An error that ends consuming is raised once. Asking again joins again.
 
-    Leaving the block ends the session, with the final commit; the group stays open, for the next `subscribe`.
+    The end of the block ends the session, with the final commit. The group stays open for the next `subscribe`.
 
     Invariants
-        What was not given is never marked.
-        A rebalance waits for the reader to ask for more, within the rebalance timeout; what it was not given yet is
-        dropped where its partition goes to another member.
-        In line for the reader: at most what one fetch brought of each partition.
+        A record that was not given is never marked.
+        A rebalance waits for the reader to ask for more, within the rebalance timeout. If a partition goes to another
+        member, its records that were not given yet are dropped.
+        At most the batches of one fetch of each partition wait for the reader.
     """
 
     def __init__(self, group: ConsumerGroup, topics: Topics, *, check_crcs: bool) -> None:
@@ -65,13 +65,13 @@ class GroupRecords(ConsumerGroupHandler):
         self._line: deque[Turn] = deque()
         self._news = asyncio.Event()
         self._turn: Turn | None = None
-        """What the reader is given records of now."""
+        """The turn whose records the reader gets now."""
         self._last: Record | None = None
-        """The record of it that was given last, by itself."""
+        """Its last record that was given one by one."""
         self._following: deque[Turn] = deque()
-        """What it is given records of after that."""
+        """The turns after it."""
         self._held: list[Turn] = []
-        """What the reader was given many records of at once."""
+        """The turns of which the reader got many records at once."""
         self._paused: set[TopicPartition] = set()
         self._sought: dict[TopicPartition, Start] = {}
         self._consuming: asyncio.Task[None] | None = None
@@ -123,10 +123,11 @@ class GroupRecords(ConsumerGroupHandler):
     async def take_chunks(
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """All records at hand, by partition, up to `max_records`; what other clients call `getmany` or `consume`.
+        """All records at hand, by partition, up to `max_records`. Other clients call this `getmany` or `consume`.
 
-        Waits up to `timeout` seconds for the first; empty: there was none. Raises what ended consuming: `KafkaError`,
-        `PollIntervalExceeded`, `CorruptBatch` (after what came before it); `Closed` after the group's end.
+        Waits up to `timeout` seconds for the first one. Empty: there was none. Raises what ended consuming:
+        `KafkaError`, `PollIntervalExceeded`, `CorruptBatch` (after the records before it). Raises `Closed` after the
+        group's end.
         """
         most, deadline = most_of(max_records), Deadline.after(timeout)
         while await self.ready(deadline, most):
@@ -137,9 +138,9 @@ class GroupRecords(ConsumerGroupHandler):
     async def take_columns(
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Columns]]:
-        """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`.
+        """All records at hand as columns, by partition, one value for each record batch. Otherwise as `take_chunks`.
 
-        What one fetch brought of a partition is given whole: there may be more than `max_records`.
+        The batches of one fetch of a partition are given together, so there may be more than `max_records`.
         """
         most, deadline = most_of(max_records), Deadline.after(timeout)
         while await self.ready(deadline, most):
@@ -152,11 +153,11 @@ class GroupRecords(ConsumerGroupHandler):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit what was given, which counts as processed from now on; or these offsets: the next ones to read.
+        """Commit what was given, which counts as processed now; or commit `offsets`, the next ones to read.
 
-        `timeout`: seconds, `GroupSettings.commit_timeout` where it is None. Raises `KafkaError`, REBALANCE_IN_PROGRESS
-        among others where the partition was given up meanwhile (its records come again, to its new owner);
-        `IngestdError` for a partition that is not assigned, `DeadlineExceeded`, `Closed`.
+        `timeout`: seconds; None: `GroupSettings.commit_timeout`. Raises `KafkaError`; it is REBALANCE_IN_PROGRESS if
+        the partition was given up meanwhile (its new owner gets the records again). Raises `IngestdError` for a
+        partition that is not assigned, `DeadlineExceeded`, `Closed`.
         """
         session = self._group.session
         if offsets is not None:
@@ -177,9 +178,9 @@ class GroupRecords(ConsumerGroupHandler):
             await session.commit(timeout)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on from another place in `partition`; what was fetched of it, and given and not committed, is forgotten.
+        """Go on from another start in `partition`. Forgets records that were fetched, or given and not committed.
 
-        The place counts as marked: the next commit commits it. Raises `IngestdError` for a partition that is not
+        The new offset counts as marked: the next commit commits it. Raises `IngestdError` for a partition that is not
         assigned, and what `PartitionConsumer.seek` raises.
         """
         claim = self._claim(partition)
@@ -200,7 +201,7 @@ class GroupRecords(ConsumerGroupHandler):
         claim.reset_offset(offset)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Give no records of these, and fetch no more, until they are resumed. Causes no rebalance."""
+        """Give and fetch no records of these partitions until they are resumed. Causes no rebalance."""
         self._group.pause(partitions)
         self._paused.update(partitions)
         if (turn := self._turn) is not None and turn.claim.key in self._paused:
@@ -225,19 +226,19 @@ class GroupRecords(ConsumerGroupHandler):
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are ours now; none before the first rebalance is done, and while everything moves."""
+        """The partitions that are ours now. None before the first rebalance is done, and while all are given up."""
         session = self._group.session
         return frozenset() if session is None else session.assignment
 
     async def consume_claim(self, session: ConsumerGroupSession, claim: Claim) -> None:  # noqa: ARG002 - a handler's
-        """See `ConsumerGroupHandler`: brings what each answer brought before the reader."""
+        """See `ConsumerGroupHandler`: puts the batches of each answer in line for the reader."""
         if (start := self._sought.pop(claim.key, None)) is not None:
             claim.reset_offset(await claim.seek(start))
         ended = asyncio.ensure_future(claim.wait_ended())
         try:
             while (batches := await claim.take()) is not None:
                 turn = Turn(claim, batches, check_crcs=self._check_crcs)
-                # Nobody works on it until it is its turn; the first in line waits for the reader alone.
+                # Nobody works on it before its turn. The first in line waits only for the reader.
                 claim.idle = self._turn is not None or bool(self._line) or claim.key in self._paused
                 self._line.append(turn)
                 self._news.set()
@@ -262,7 +263,7 @@ class GroupRecords(ConsumerGroupHandler):
             self._sought.pop(key, None)
 
     def finish_reading(self, *, processed: bool) -> None:
-        """Nothing more is asked for. `processed`: what was given last is; what was given before that is in any case."""
+        """Nothing more is asked for. `processed`: whether the last records given are. Earlier ones always are."""
         self._left = True
         if processed:
             self._mark_given()
@@ -284,12 +285,13 @@ class GroupRecords(ConsumerGroupHandler):
         while not self._left and (await self._group.consume(self._topics, self)).reason is not EndReason.closed:
             pass
 
-    # What the reader asks: first to be `ready`, then to be given something, which touches nothing of the loop's
+    # What the reader calls: first `ready`, then a method that gives something and touches nothing of the loop
 
     async def ready(self, deadline: Deadline | None, most: int) -> bool:
         """What was given before is processed. Wait for something to give, up to `most` records at hand.
 
-        False: there was nothing until the deadline, or the reader is called. Raises what ended consuming; `Closed`.
+        False: there was nothing until the deadline, or a callback waits for the reader. Raises what ended consuming;
+        `Closed`.
         """
         self._mark_given()
         self._release()
@@ -346,7 +348,7 @@ class GroupRecords(ConsumerGroupHandler):
         return found
 
     def _give(self, found: Mapping[TopicPartition, Any], give: Callable[[Turn], bool]) -> None:
-        """Have `give` put into `found` what the turns in the reader's hands have, until it says that it is enough."""
+        """Have `give` fill `found` from the reader's turns, until it says that this is enough."""
         while (turn := self._turn) is not None:
             self._held.append(turn)
             try:
@@ -355,11 +357,11 @@ class GroupRecords(ConsumerGroupHandler):
             except IngestdError:
                 if not found:
                     raise
-                return  # raised by the next call: what came before it is good
+                return  # raised by the next call: the records before it are good
             self._turn = self._following.popleft() if self._following else None
 
     async def _some(self, deadline: Deadline | None) -> bool:
-        """Wait for a turn, and take it; False: there was none until the deadline, or somebody calls for the reader.
+        """Wait for a turn, and take it. False: there was none until the deadline, or a callback waits for the reader.
 
         Raises what ended consuming; `Closed`.
         """
@@ -389,11 +391,11 @@ class GroupRecords(ConsumerGroupHandler):
             await deadline.wait_for(self._news.wait(), "records of a group")
 
     def _called(self) -> bool:
-        """Whether the reader is wanted for something else than records."""
+        """Whether a callback waits for the reader."""
         return False
 
     def _first_in_line(self) -> Turn | None:
-        """Begin the first in line that is neither given up nor paused."""
+        """Begin the first turn in line that is neither given up nor paused."""
         found: Turn | None = None
         passed: list[Turn] = []
         while self._line and found is None:
@@ -419,7 +421,7 @@ class GroupRecords(ConsumerGroupHandler):
             turn.mark()
 
     def _release(self) -> None:
-        """A rebalance waits no more for what was given."""
+        """A rebalance does not wait any more for what was given."""
         if (turn := self._turn) is not None and (turn.claim.ended or not turn.left):
             turn.end()
             self._turn = None
@@ -427,13 +429,13 @@ class GroupRecords(ConsumerGroupHandler):
             if turn.claim.ended or not turn.left:
                 turn.end()
         self._held.clear()
-        while self._following:  # the reader was interrupted before it was given them
+        while self._following:  # the reader was interrupted before it got them
             turn = self._following.pop()
             turn.begun = False
             self._line.appendleft(turn)
 
     def _claim(self, partition: TopicPartition) -> Claim | None:
-        """The claim of an assigned partition; None: it has not begun yet. Raises `IngestdError` for others."""
+        """The claim of an assigned partition. None: it has not begun yet. Raises `IngestdError` for others."""
         session = self._group.session
         if session is None or partition not in session.assignment:
             ours = ", ".join(map(str, sorted(self.assignment))) or "none is"

@@ -15,10 +15,11 @@ __all__ = ["ConsumerGroupHandler"]
 
 
 class ConsumerGroupHandler:
-    """What `ConsumerGroup.consume` calls on its event loop; to be inherited from. What it raises ends the session.
+    """Base class of what `ConsumerGroup.consume` calls, on its event loop. What it raises ends the session.
 
-    For each session: `setup`; for each partition `consume_claim` in a task of its own; `cleanup` when all of those have
-    ended. The others tell of partitions that come and go, also while the session lives (cooperative rebalances).
+    For each session `setup` is called first. Then `consume_claim` runs for each partition, in its own task. When all
+    have ended, `cleanup` is called. The other methods tell of partitions that come and go, also during the session
+    (cooperative rebalances).
     """
 
     async def setup(self, session: ConsumerGroupSession) -> None:
@@ -27,20 +28,20 @@ class ConsumerGroupHandler:
     async def consume_claim(self, session: ConsumerGroupSession, claim: Claim) -> None:
         """Process a claim's records and mark them: `async for record in claim`.
 
-        Return soon after iteration ends: the partition goes to another member. A handler that does not is cancelled.
-        Returning while the claim lives ends the session for all claims. A call that blocks the thread blocks the
-        heartbeats: use `asyncio.to_thread` for those.
+        Return soon after iteration ends: the partition goes to another member. A handler that does not return is
+        cancelled. Returning earlier ends the session for all claims. A call that blocks the thread blocks the
+        heartbeats: use `asyncio.to_thread` for it.
         """
         raise NotImplementedError
 
     async def cleanup(self, session: ConsumerGroupSession) -> None:
-        """After the last claim of a session; what is marked is committed afterwards."""
+        """After the last claim of a session. What is marked is committed after this."""
 
     async def assigned(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions came; before their claims begin."""
+        """These partitions were assigned. Called before their claims begin."""
 
     async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
-        """These go to others; after their claims have ended, before what they marked is committed."""
+        """These go to other members. Called after their claims have ended, before their marks are committed."""
 
     async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
-        """Others may have these already: nothing of them can be committed any more."""
+        """Other members may have these already. Nothing of them can be committed any more."""

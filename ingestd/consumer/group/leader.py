@@ -1,4 +1,4 @@
-"""Leader: what the member that the coordinator chose does for all: topics' metadata, the assignor, everybody's part."""
+"""Leader: the member that the coordinator chose asks for metadata, and assigns partitions to all members."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class SharedTopics:
-    """What the group's topics were like when this member, their leader, shared them; says when to share anew.
+    """The group's topics as they were when this member, the leader, assigned them. Says when to assign anew.
 
-    Where a member said in which rack it is, replicas that move to other racks count as well (KIP-881). A node that is
-    down is still where it was: a restart moves nothing.
+    If a member has a rack, replicas that move to other racks count as well (KIP-881). A node that is down keeps its
+    rack, so a restart moves nothing.
     """
 
     def __init__(self, cluster: ClusterMetadata, topics: Collection[str], *, racked: bool = False) -> None:
@@ -49,7 +49,7 @@ class SharedTopics:
         return [topic for topic, count in self._counts.items() if not count]
 
     def change(self, cluster: ClusterMetadata) -> str | None:
-        """What is different from the last look, as a reason to share anew; None where nothing is."""
+        """What has changed since the last call, as a reason to assign anew. None: nothing."""
         counts, racks = self._counts, self._racks
         known = {name: cluster.topics[name] for name in counts if name in cluster.topics}
         self._counts = {name: len(known[name].partitions) if name in known else 0 for name in counts}
@@ -68,7 +68,7 @@ class SharedTopics:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What came of leading: each member's assignment as bytes, and what the group's topics were like."""
+    """The leader's result: each member's assignment as bytes, and the group's topics as they were."""
 
     assignments: Mapping[str, bytes]
     topics: SharedTopics
@@ -79,8 +79,8 @@ async def lead(
 ) -> Led:
     """Assign every member its partitions; `skip_assignment`: only look at the topics (KIP-814).
 
-    A member whose bytes are not readable gets nothing: the others can do nothing about it. Raises `DeadlineExceeded`
-    when no broker gave the metadata in time.
+    A member with unreadable bytes gets nothing, because the others cannot mend that. Raises `DeadlineExceeded` if no
+    broker gave the metadata in time.
     """
     subscriptions = {member.member_id: _subscription(member) for member in members}
     topics = frozenset().union(*(subscription.topics for subscription in subscriptions.values()))
@@ -111,7 +111,7 @@ def _subscription(member: JoinedMember) -> Subscription:
 def without_owned(
     assignments: Mapping[str, Assignment], members: Mapping[str, Subscription]
 ) -> Mapping[str, Assignment]:
-    """The assignments without what another member still owns (KIP-429): it is assigned once that has given it up."""
+    """The assignments without the partitions that other members still own (KIP-429). They follow when given up."""
     owners: dict[TopicPartition, set[str]] = {}
     for member, subscription in members.items():
         for partition in subscription.owned:

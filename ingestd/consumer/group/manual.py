@@ -25,10 +25,10 @@ __all__ = ["ManualAssignment"]
 
 
 class ManualAssignment(BaseMembership):
-    """See `Membership`: the assignment is what it was made with, from the moment that a broker is reachable.
+    """See `Membership`. The assignment is the partitions given, from the moment that a broker is reached.
 
-    The coordinator takes such commits while the group has no members. There is nobody to be a burden to: the maximum
-    poll interval does not hold here.
+    The coordinator takes such commits as long as the group has no members. The maximum poll interval does not apply,
+    because no other member waits.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ManualAssignment(BaseMembership):
         """There is no subscription."""
 
     def rejoin(self, reason: str) -> None:  # noqa: ARG002 - there is nobody to tell
-        """Tell the owner again that everything is as it was."""
+        """Tell the owner again, with nothing new."""
         self._told_again.set()
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:  # noqa: ARG002 - as above
-        """See `Committer`: others are members of the group; no later commit can pass either."""
+        """See `Committer`: the group has members, so no later commit can pass either."""
         return False
 
     def _begin(self, topics: Topics) -> None:

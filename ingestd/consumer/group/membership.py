@@ -33,11 +33,11 @@ Topics: TypeAlias = "Collection[str] | re.Pattern[str]"
 """What a member subscribes to: names, or a pattern that the whole name of a topic must match."""
 
 CommitDone: TypeAlias = "Callable[[Mapping[TopicPartition, OffsetAndMetadata], IngestdError | None], None]"
-"""Called with what was to be committed, and the error where it was not."""
+"""Called with the offsets, and with the error if they were not committed."""
 
 
 class PollIntervalExceeded(IngestdError):
-    """Nobody said for `max_poll_interval` seconds that processing goes on: the member left its group."""
+    """Processing made no progress for `max_poll_interval` seconds, so the member left its group."""
 
 
 class EndReason(Enum):
@@ -54,11 +54,11 @@ class EndReason(Enum):
     cancelled = "cancelled"
     """Whoever consumed was cancelled."""
     lost = "lost"
-    """The coordinator does not know the member any more: others may own its partitions already."""
+    """The coordinator does not know the member any more. Others may own its partitions already."""
     poll_interval = "poll interval"
     """`PollIntervalExceeded`."""
     failed = "failed"
-    """An error that trying again does not mend: authorization, a fenced instance, an inconsistent protocol…"""
+    """An error that another attempt does not help against: authorization, a fenced instance, another protocol…"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ class PartitionOwner(Protocol):
     """
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are ours now, beside those we have. Called after each rebalance, with none where nothing is new."""
+        """These are ours now, beside those we have. Called after each rebalance, with none if nothing is new."""
         ...
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop working on these and commit them: they are ours until this returns.
 
-        Cancelled at the rebalance timeout, when the coordinator gives them to others all the same.
+        Cancelled at the rebalance timeout: then the coordinator gives them to others anyway.
         """
         ...
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are not ours any more, others may be working on them already. Committing them is of no use.
+        """These are not ours any more. Others may already work on them. They cannot be committed.
 
         Cancelled at the rebalance timeout.
         """
@@ -101,14 +101,14 @@ class Membership(Protocol):
     Invariants
         At any time every partition that was `assigned` and not `revoked` or `lost` since is in `assignment`.
         Every partition is revoked or lost before the membership has ended.
-        Heartbeats depend on nobody's processing.
+        Heartbeats do not depend on processing.
         A commit is sent with the member and generation of the moment it is sent.
         After `close` no task of the membership is left, whatever state the brokers are in.
     """
 
     @property
     def member(self) -> GroupMember:
-        """Who commits: for commits from elsewhere (workers, transactions), valid until the next `revoked`."""
+        """The member, for commits from elsewhere (workers, transactions). Valid until the next `revoked`."""
         ...
 
     @property
@@ -130,13 +130,13 @@ class Membership(Protocol):
         ...
 
     def subscribe(self, topics: Topics) -> None:
-        """Other topics from now on: joins again if they differ."""
+        """Subscribe to other topics from now on. Joins again if they differ."""
         ...
 
     def rejoin(self, reason: str) -> None:
-        """Take part anew, and have the group share its partitions where that changes anything.
+        """Join again. The group assigns anew if that changes anything.
 
-        Afterwards the owner is told what is `assigned`, with no partitions where nothing is new.
+        Afterwards the owner is told what is `assigned`, with no partitions if nothing is new.
         """
         ...
 
@@ -156,13 +156,13 @@ class Membership(Protocol):
         ...
 
     def run_callbacks(self) -> None:
-        """Call what finished commits wait to have called, in the caller's context: do so before anything else."""
+        """Call the callbacks of finished commits, in the caller's context. To be called before anything else."""
         ...
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None where there is none. Raises `KafkaError`, `DeadlineExceeded`."""
+        """The group's committed offsets; None: there is none. Raises `KafkaError`, `DeadlineExceeded`."""
         ...
 
     async def wait_ended(self) -> SessionEnd:
@@ -172,6 +172,6 @@ class Membership(Protocol):
     async def close(self, timeout: float, *, leave: bool = True) -> None:
         """Revoke everything, leave the group (`leave=False`: stay its member until the session timeout) and end.
 
-        Ends within `timeout` seconds with all brokers down, too. Safe to call twice.
+        Ends within `timeout` seconds, also with all brokers down. Safe to call twice.
         """
         ...

@@ -1,8 +1,7 @@
-"""Next-generation membership: a member by ConsumerGroupHeartbeat (KIP-848); the coordinator assigns.
+"""Next-generation membership: by ConsumerGroupHeartbeat (KIP-848). The coordinator assigns.
 
-There is no join that waits for others: the coordinator tells each member what it shall have as soon as the owner
-before has given it up. What a member has it says with its heartbeats, which is how the coordinator hears that
-something was given up.
+No join waits for other members. The coordinator tells a member of a partition as soon as the last owner has given it
+up. Members say in their heartbeats what they have. So the coordinator learns what was given up.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _ACTIONS: Final = {
     ErrorCode.unreleased_instance_id: Action.retry,
 }
 _SHORTEST_INTERVAL: Final = 0.05
-"""Seconds between heartbeats, whatever a broker says."""
+"""Seconds between heartbeats, at least, whatever a broker says."""
 _REGEX_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 _NOT_IN_REGEX: Final = re.VERBOSE | re.ASCII | re.LOCALE
 
@@ -72,7 +71,7 @@ class _Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a heartbeat told the coordinator, so that the next one only says what is different."""
+    """What a heartbeat told the coordinator. The next one says only what is different."""
 
     subscribed: _Subscribed
     owned: frozenset[tuple[UUID, int]]
@@ -82,12 +81,12 @@ class NextGenerationMembership(BaseMembership):
     """See `Membership`.
 
     Invariants
-        One task sends heartbeats, whatever the partitions' owner does; another one makes the assignment that it heard
-        of last ours (`_stay_member`).
-        A partition is in `_owned`, and so in heartbeats, from the moment before its owner hears of it until the owner
-        has given it up. It comes into it only while no heartbeat is without an answer that said otherwise.
+        One task sends heartbeats, whatever the partitions' owner does. Another one makes the newest assignment ours
+        (`_stay_member`).
+        A partition is in `_owned`, and so in heartbeats, from before its owner hears of it until the owner has given it
+        up. It is added only while no heartbeat that said otherwise is unanswered.
         A member that was fenced joins again only after its partitions' owner was told that they are lost.
-        Every heartbeat behind one whose outcome is not known, or was an error, says everything.
+        After a heartbeat whose outcome is unknown, or was an error, the next one says everything.
     """
 
     def __init__(
@@ -117,11 +116,11 @@ class NextGenerationMembership(BaseMembership):
         self._interval = settings.heartbeat_interval
         self._heartbeats: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        """Something for `_stay_member`: an assignment, or that we were fenced."""
+        """Set for `_stay_member`: there is an assignment, or we were fenced."""
         self._hurry = asyncio.Event()
-        """Something for the coordinator that does not wait for the interval."""
+        """Set to send a heartbeat now, before the interval is over."""
         self._answered = asyncio.Event()
-        """The coordinator has answered the last heartbeat that said what we have."""
+        """Set while the last heartbeat that said what we have is answered."""
         self._may_join = asyncio.Event()
         self._unreleased: Deadline | None = None
 
@@ -141,9 +140,9 @@ class NextGenerationMembership(BaseMembership):
             self._hurry.set()
 
     def rejoin(self, reason: str) -> None:
-        """See `Membership`. The coordinator decides by itself when to share anew, and hears a heartbeat now.
+        """See `Membership`. Sends a heartbeat now. The coordinator decides when to assign anew.
 
-        The owner is told once more that what it has is assigned.
+        The owner is told `assigned` once more, with nothing new.
         """
         self._events.rebalancing(self._group_id, reason)
         self._reached = None
@@ -151,7 +150,7 @@ class NextGenerationMembership(BaseMembership):
         self._news.set()
 
     def commit_refused(self, error: KafkaError, action: Action, member: GroupMember) -> bool:
-        """See `Committer`: what a refused commit says of the member."""
+        """See `Committer`: what a refused commit says about the member."""
         if error.fatal:
             self._end_with(SessionEnd(EndReason.failed, error))
             return False
@@ -180,7 +179,7 @@ class NextGenerationMembership(BaseMembership):
             membership = self._memberships
             heard = await self._tell(telling)
             if membership != self._memberships:
-                continue  # a commit heard meanwhile that the coordinator has forgotten the member that this was about
+                continue  # meanwhile a commit learned that the coordinator has forgotten the member of this heartbeat
             if isinstance(heard, IngestdError):
                 self._told = None
                 if not self._refused(heard):
@@ -205,12 +204,12 @@ class NextGenerationMembership(BaseMembership):
         return heard
 
     def _heartbeat(self, telling: _Told) -> Build:
-        """All there is to tell to a coordinator that may not know it, else what is different from the last time."""
+        """Everything if the coordinator may not know it, else only what has changed since the last heartbeat."""
         told = self._told
         settings = self._settings
         subscribed = telling.subscribed
         same = told is not None and told.subscribed == subscribed
-        # A former pattern has to be taken back; where there was none, older coordinators must not be told of patterns.
+        # An earlier pattern has to be withdrawn. Without one, nothing is said: older coordinators know no patterns.
         self._pattern_told = self._pattern_told or bool(subscribed.regex)
         regex = subscribed.regex if self._pattern_told else None
         return consumer_group_heartbeat(
@@ -238,10 +237,10 @@ class NextGenerationMembership(BaseMembership):
             self._news.set()
 
     def _refused(self, error: IngestdError) -> bool:
-        """Do what the error asks for; False: the membership ends."""
+        """Handle the error. False: the membership ends."""
         action = self._coordinator.action(_ACTIONS, error)
         if isinstance(error, KafkaError) and error.code is ErrorCode.unreleased_instance_id:
-            # A predecessor that died without a word: its session timeout releases the name.
+            # The name is in use by a predecessor that was killed. Its session timeout releases the name.
             self._unreleased = self._unreleased or Deadline.after(self._settings.session_timeout)
             if self._unreleased.expired:
                 action = Action.fail
@@ -255,7 +254,7 @@ class NextGenerationMembership(BaseMembership):
         return True
 
     def _forget_membership(self, error: IngestdError) -> None:
-        """The coordinator has no member like us: others may have our partitions."""
+        """The coordinator does not know us any more: others may have our partitions."""
         self._events.rebalancing(self._group_id, str(error))
         self._epoch = JOIN_EPOCH
         self._told = None
@@ -286,7 +285,7 @@ class NextGenerationMembership(BaseMembership):
                     self._news.set()
 
     async def _reconcile(self, target: frozenset[tuple[UUID, int]]) -> bool:
-        """Give up what is not in `target`, tell the coordinator, begin with what is new; False: not all of it yet."""
+        """Give up what is not in `target`, tell the coordinator, begin with what is new. False: not all of it yet."""
         started = time.monotonic()
         gone = self._owned - target
         if gone:
@@ -294,12 +293,12 @@ class NextGenerationMembership(BaseMembership):
             self._owned -= gone
             self._hurry.set()
         unknown = await self._unknown_topics({topic_id for topic_id, _ in target})
-        # What a heartbeat under way says we do not have may be another's by the time it is answered.
+        # A heartbeat under way may say that we do not have it. Then another member may get it.
         await self._answered.wait()
         if self._target is not target:
             return True  # there is newer news
         came = frozenset(key for key in target - self._owned if key[0] not in unknown)
-        # A topic that was deleted and created again: until the coordinator takes the old one from us its name is taken.
+        # A topic that was created again: its name is in use until the coordinator takes the old topic from us.
         came = frozenset(key for key in came if self._name(key) not in self._assignment)
         self._owned |= came
         if came:
@@ -311,7 +310,7 @@ class NextGenerationMembership(BaseMembership):
         return not unknown
 
     async def _unknown_topics(self, topic_ids: set[UUID]) -> set[UUID]:
-        """Those whose name is not known yet: a broker may hear of a topic later than the coordinator."""
+        """Those whose name is not known yet. A broker may learn of a topic later than the coordinator."""
         error: IngestdError | None = None
         try:
             await self._names.find(topic_ids, self._settings.request_timeout)
@@ -358,7 +357,7 @@ def _subscribed(topics: Topics) -> _Subscribed:
     if not isinstance(topics, re.Pattern):
         return _Subscribed(frozenset(topics))
     if topics.flags & _NOT_IN_REGEX:
-        raise ConfigurationError(f"pattern {topics.pattern!r}: the coordinator matches it, which knows no such flag")
+        raise ConfigurationError(f"pattern {topics.pattern!r}: the coordinator matches it, and has no such flag")
     flags = "".join(letter for flag, letter in _REGEX_FLAGS.items() if topics.flags & flag)
     return _Subscribed(frozenset(), f"(?{flags}){topics.pattern}" if flags else topics.pattern)
 

@@ -1,4 +1,4 @@
-"""Poll interval: notices when nobody says any more that processing goes on. Costs one timer."""
+"""Poll interval: notices when processing makes no progress any more. Costs one timer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 __all__ = ["PollInterval"]
 
 _STOOD_STILL: Final = 0.1
-"""A look that comes so much of the interval late tells that the whole process stood still, not that work did."""
+"""If a check is late by this share of the interval, the whole process stood still, and not only the work."""
 _TO_SAY_SO: Final = 0.5
-"""So much of the interval is left then to whoever says that processing goes on: more than it takes to look once."""
+"""Then this share of the interval is left to report progress. It is longer than one check takes."""
 
 
 class PollInterval:
-    """Calls `exceeded` once, when `progressed` was not called for `seconds`. Not running before `start`.
+    """Calls `exceeded` once, if `progressed` was not called for `seconds`. Begins with `start`.
 
-    A process that was suspended, or whose loop was blocked, is given time to say that processing goes on.
+    A process that was suspended, or whose loop was blocked, gets time to report progress first.
     """
 
     def __init__(self, seconds: float, exceeded: Callable[[], None]) -> None:

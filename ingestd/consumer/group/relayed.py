@@ -1,4 +1,4 @@
-"""Relayed: a group's records for another thread, which is also the one that the callbacks are called in."""
+"""Relayed: a group's records for another thread. Callbacks are called in that thread too."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Relayed", "RelayedCall"]
 
 Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
-"""Told of partitions that were assigned, revoked or lost."""
+"""Called with partitions that were assigned, revoked or lost."""
 
 _PATIENCE: Final = 0.2
-"""Of the rebalance timeout: for the reader to come for a callback, when it is done with what it was given."""
+"""Share of the rebalance timeout in which the reader must come for a callback, after what it processes now."""
 
 
 class RelayedCall:
@@ -40,12 +40,12 @@ class RelayedCall:
 
 
 class Relayed(GroupRecords):
-    """Made by `SyncConsumerGroup`, whose thread calls `ready` on the loop, and what gives something in its own.
+    """Made by `SyncConsumerGroup`. Its thread calls `ready` on the loop, and the methods that give records directly.
 
     Invariants
         Callbacks are called in the order in which their causes came.
-        A rebalance waits for the callback: for its begin a part of the rebalance timeout, then as long as it may. If
-        the reader does not come in time for `revoked`, it is called with `lost` afterwards.
+        A rebalance waits for the callback to begin, for a share of the rebalance timeout, and then for its end. If the
+        reader does not come in time for `revoked`, `lost` is called later.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Relayed(GroupRecords):
         self._patience = rebalance_timeout * _PATIENCE
         self._closing: asyncio.Task[None] | None = None
         self.calls: deque[RelayedCall] = deque()
-        """What the reader's thread is to call, the oldest first."""
+        """The callbacks that the reader's thread must call, the oldest first."""
 
     # As `ConsumerGroupHandler`
 
@@ -72,7 +72,7 @@ class Relayed(GroupRecords):
             await self._relay(self._on_assigned, partitions).done.wait()
 
     async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
-        """Wait for the reader to have been told; if it does not come, it will have lost them."""
+        """Wait until the reader was told. If it does not come, it has lost the partitions."""
         self._forget_seeks(partitions)
         if self._on_revoked is None:
             return
@@ -88,7 +88,7 @@ class Relayed(GroupRecords):
                 call.callback = self._on_lost or self._on_revoked
 
     async def lost(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
-        """Have the reader told. There is nothing to wait for."""
+        """Tell the reader later, and wait for nothing."""
         self._forget_seeks(partitions)
         callback = self._on_lost or self._on_revoked
         if callback is not None:
@@ -106,7 +106,7 @@ class Relayed(GroupRecords):
     # For the reader's thread
 
     def at_hand(self) -> Record | None:
-        """The next record, if there is one without asking the loop for anything."""
+        """The next record, if there is one at hand. Does not ask the loop."""
         turn = self._turn
         if turn is None or self._held or self.calls or turn.claim.ended:
             return None
@@ -119,7 +119,7 @@ class Relayed(GroupRecords):
     # On the loop
 
     def take_call(self) -> RelayedCall:
-        """The next call to make; `end_call` is owed for it."""
+        """The next callback to call. After it `end_call` must be called."""
         call = self.calls.popleft()
         call.begun.set()
         return call
@@ -129,13 +129,13 @@ class Relayed(GroupRecords):
         call.done.set()
 
     def begin_close(self, timeout: float, *, processed: bool) -> None:
-        """Close the group within `timeout` seconds, in a task. `processed`: what was given is."""
+        """Close the group within `timeout` seconds, in a task. `processed`: whether the last records given are."""
         self.finish_reading(processed=processed)
         self._closing = self._tasks.start(self._group.close(timeout), "close a group")
         self._closing.add_done_callback(lambda _: self._news.set())
 
     async def closed_or_called(self) -> bool:
-        """Wait for the group's end. False: there is something to call before. Raises what closing raised."""
+        """Wait for the group's end. False: a callback must be called first. Raises what closing raised."""
         assert self._closing is not None
         while not self._closing.done():
             if self.calls:

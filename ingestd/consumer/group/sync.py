@@ -1,4 +1,4 @@
-"""The synchronous consumer group: a member for plain threads. Owns a thread with an event loop."""
+"""Synchronous consumer group: a member for plain threads. Owns a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = ["SyncConsumerGroup"]
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.5
-"""So long records are given without a look at the loop: what was processed is marked there, callbacks wait there."""
+"""Seconds for which records are given without asking the loop. There they are marked, and callbacks wait."""
 _CALL_SECONDS: Final = 60.0
-"""For a call that asks brokers for something, where it has no timeout of its own."""
+"""Seconds for a call that asks brokers, if it has no timeout argument."""
 
 
 class SyncConsumerGroup:
@@ -51,30 +51,30 @@ class SyncConsumerGroup:
                 if record is not None:
                     print(record.topic, record.partition, record.offset, record.value)
 
-    It joins at once. `poll` gives one record; `take_chunks` and `take_columns` give many, by partition. Each goes on
-    where the last one stopped. What was given counts as processed when more is asked for, when `commit` is called, and
-    on `close`, but not when the `with` block ends with an exception. What was not given is never committed: delivery
-    is at least once.
+    It joins at once. `poll` gives one record. `take_chunks` and `take_columns` give many, by partition. Each goes on
+    where the last one stopped. Records that were given count as processed when more is asked for, when `commit` is
+    called, and on `close`, but not if the `with` block ends with an exception. Records that were not given are never
+    committed: delivery is at least once.
 
-    Commits, by `GroupSettings.auto_commit_interval` (Kafka's `enable.auto.commit`): with a number, which is the
-    default, what was processed is committed every so many seconds, before its partition goes to another member, and on
-    `close`. With None nothing is committed but by `commit`, not on `close` either.
+    Commits depend on `GroupSettings.auto_commit_interval` (Kafka's `enable.auto.commit`). With a number, which is the
+    default, processed records are committed every so many seconds, before their partition goes to another member, and
+    on `close`. With None only `commit` commits, and `close` does not either.
 
     `assigned`, `revoked` and `lost` are called with a list of partitions, in the caller's thread, from within `poll`,
     `take_chunks`, `take_columns` and `close`. A callback may call `commit`, `seek`, `pause`, `resume` and `assignment`.
-    In `assigned` a `seek` says where to begin. In `revoked` the partitions are still ours: `commit` counts. In `lost`
-    others may have them already; without `lost`, `revoked` is called. What a callback raises comes out of the call.
+    In `assigned`, `seek` says where to begin. In `revoked` the partitions are still ours, so `commit` counts. In `lost`
+    others may have them already. Without `lost`, `revoked` is called instead. The call raises what a callback raises.
 
-    Heartbeats do not depend on the caller. A rebalance waits for the caller to ask for more, `rebalance_timeout` at
-    most; what it was given and did not commit by then is read again by others. A caller that works for longer than
-    `max_poll_interval` on what it was given leaves the group: `PollIntervalExceeded`.
+    Heartbeats do not depend on the caller. A rebalance waits until the caller asks for more, `rebalance_timeout` at
+    most. Records that were given and not committed by then are read again by others. A caller that works longer than
+    `max_poll_interval` on the records it was given leaves the group: `PollIntervalExceeded`.
 
     One thread at a time may use it. TLS and accounts are in `client_settings`.
 
     Invariants
         What was not given is never marked.
         Callbacks run in the caller's thread, one at a time, in the order in which their causes came.
-        Its thread, client and connections end with `close`; one that is dropped unclosed says so (ResourceWarning).
+        Its thread, client and connections end with `close`. Dropped unclosed, it warns (ResourceWarning).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SyncConsumerGroup:
     ) -> None:
         """Start the thread and begin to join. `bootstrap`: addresses, each "host:port". `topics`: names or a pattern.
 
-        Raises `ConfigurationError`. That no broker is reached is a warning in the log: `poll` waits.
+        Raises `ConfigurationError`. If no broker is reached, `poll` waits, and the log has a warning.
         """
         self._settings = require_settings(settings, GroupSettings)
         self._calling = False
@@ -108,36 +108,36 @@ class SyncConsumerGroup:
     def poll(self, timeout: float = 1.0) -> Record | None:
         """The next record; None: there was none for `timeout` seconds. Calls callbacks.
 
-        Raises what ended the membership, once: `KafkaError`, `PollIntervalExceeded`; who asks again joins again.
-        `CorruptBatch` until a `seek` goes past it; `Closed`, `UsedAfterFork`.
+        Raises what ended the membership, once: `KafkaError`, `PollIntervalExceeded`. Asking again joins again. Raises
+        `CorruptBatch` until a `seek` goes past it, `Closed`, `UsedAfterFork`.
         """
         if monotonic() < self._look_at and (record := self._at_hand()) is not None:
             return record
         return self._ask(1, self._records.give_one, timeout)
 
     def take_chunks(self, timeout: float = 1.0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
-        """All records at hand, by partition, up to `max_records`; what other clients call `getmany` or `consume`.
+        """All records at hand, by partition, up to `max_records`. Other clients call this `getmany` or `consume`.
 
-        Waits up to `timeout` seconds for the first; empty: there was none. Calls callbacks. Raises what `poll` raises.
+        Waits up to `timeout` seconds for the first. Empty: there was none. Calls callbacks. Raises what `poll` raises.
         """
         most = most_of(max_records)
         return self._ask(most, partial(self._records.give_chunks, most), timeout) or {}
 
     def take_columns(self, timeout: float = 1.0, max_records: int | None = None) -> dict[TopicPartition, list[Columns]]:
-        """All that is at hand as columns, by partition, one value for each record batch; otherwise as `take_chunks`.
+        """All records at hand as columns, by partition, one value for each record batch. Otherwise as `take_chunks`.
 
-        What one fetch brought of a partition is given whole: there may be more than `max_records`.
+        The batches of one fetch of a partition are given together, so there may be more than `max_records`.
         """
         return self._ask(most_of(max_records), self._records.give_columns, timeout) or {}
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: float | None = None
     ) -> None:
-        """Commit what was given, which counts as processed from now on; or these offsets: the next ones to read.
+        """Commit what was given, which counts as processed now; or commit `offsets`, the next ones to read.
 
-        Waits for it, `timeout` seconds, `GroupSettings.commit_timeout` where it is None. Raises `KafkaError`,
-        REBALANCE_IN_PROGRESS among others where a partition was given up meanwhile (its records come again, to its new
-        owner); `IngestdError` for a partition that is not assigned, `DeadlineExceeded`, `Closed`.
+        Waits up to `timeout` seconds; None: `GroupSettings.commit_timeout`. Raises `KafkaError`; it is
+        REBALANCE_IN_PROGRESS if a partition was given up meanwhile (its new owner gets the records again). Raises
+        `IngestdError` for a partition that is not assigned, `DeadlineExceeded`, `Closed`.
         """
         seconds = self._settings.commit_timeout if timeout is None else timeout
         self._host.call(self._records.commit(offsets, timeout), seconds + CLOSE_MARGIN, "commit")
@@ -145,13 +145,13 @@ class SyncConsumerGroup:
     def seek(self, partition: TopicPartition, start: Start) -> None:
         """Go on from another offset of `partition`. Records that were given and not committed are not marked any more.
 
-        The place counts as processed: the next commit commits it. Raises `IngestdError` for a partition that is not
+        The new offset counts as processed: the next commit commits it. Raises `IngestdError` if the partition is not
         assigned, `DeadlineExceeded`, and what `Consumer.offsets` raises.
         """
         self._host.call(self._records.seek(partition, start), _CALL_SECONDS, f"seek in {partition}")
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Give no records of these, and fetch no more, until they are resumed. Causes no rebalance."""
+        """Give and fetch no records of these partitions until they are resumed. Causes no rebalance."""
         self._host.call(soon(self._records.pause, partitions), _CALL_SECONDS, "pause")
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
@@ -165,12 +165,12 @@ class SyncConsumerGroup:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are ours now; none before the first rebalance is done."""
+        """The partitions that are ours now. None before the first rebalance is done."""
         return self._host.call(soon(lambda: self._records.assignment), _CALL_SECONDS, "assignment")
 
     @property
     def member(self) -> GroupMember:
-        """Who we are to the coordinator: what `SyncProducer.add_offsets` wants. Raises `IngestdError` before we are."""
+        """The member, for `SyncProducer.add_offsets`. Raises `IngestdError` before it joined."""
         session = self._group.session
         if session is None:
             raise IngestdError("member: the group has not been joined yet; expected an assignment before")
@@ -181,10 +181,10 @@ class SyncConsumerGroup:
         return self._host.call(soon(self._group.status), _CALL_SECONDS, "status")
 
     def close(self, timeout: float = 10.0) -> None:
-        """Commit what was given, unless nothing is committed by itself, leave the group, end the thread.
+        """Commit what was given (unless `auto_commit_interval` is None), leave the group, and end the thread.
 
-        Calls `revoked`. Ends in about `timeout` seconds when all brokers are down, too. Safe to call twice. Raises what
-        a callback raised, when all is closed; `DeadlineExceeded` where something blocks the thread.
+        Calls `revoked`. Ends in about `timeout` seconds, also with all brokers down. Safe to call twice. Raises what a
+        callback raised, once all is closed, and `DeadlineExceeded` if something blocks the thread.
         """
         self._close(timeout, processed=True)
 
@@ -205,7 +205,7 @@ class SyncConsumerGroup:
             self._host.drop(self, partial(_end, self._client, self._group, 0.0))
 
     def _ask(self, most: int, give: Callable[[], T], timeout: float) -> T:
-        """Have the loop bring something, and take it here; calls what waits to be called meanwhile."""
+        """Have the loop bring something, and take it here. Meanwhile calls the callbacks that wait."""
         if self._calling:
             raise IngestdError("records were asked for within a callback of the group; expected the callback to return")
         deadline = Deadline.after(timeout)
@@ -221,7 +221,7 @@ class SyncConsumerGroup:
                 return found
 
     def _call_back(self) -> None:
-        """Call what waits to be called, here, in the caller's thread."""
+        """Call the callbacks that wait, here, in the caller's thread."""
         records = self._records
         while records.calls:
             call = self._host.call(soon(records.take_call), _CALL_SECONDS, "callback")

@@ -1,4 +1,4 @@
-"""Topic names: what the topics are called that a KIP-848 coordinator knows by id. Asked once for each id."""
+"""Topic names: the names of the topic ids that a KIP-848 coordinator sends. Each id is asked for once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TopicNames"]
 
 
 class TopicNames:
-    """Names by topic id. An id stands for one topic for ever: one that is created anew has another."""
+    """Names by topic id. An id belongs to one topic for ever. A topic that is created again has another id."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -31,7 +31,7 @@ class TopicNames:
         return set(topic_ids) - self._names.keys()
 
     async def find(self, topic_ids: Collection[UUID], timeout: float) -> None:
-        """Ask a broker for those not known yet, which it may not know either; forget all others.
+        """Ask a broker for those not known yet (it may not know them either), and forget all others.
 
         A member that lives for years sees many topics come and go. Raises `ConnectionLost`, `DeadlineExceeded`,
         `KafkaError`, `UnsupportedVersion`, `Closed`.

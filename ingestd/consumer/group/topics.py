@@ -1,4 +1,4 @@
-"""Subscribed topics: what a member's names, or its pattern, mean now, and when that changes."""
+"""Subscribed topics: the topics that a member's names, or its pattern, mean now, and changes of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REQUEST_TIMEOUT: Final = 10.0
 
 
 class SubscribedTopics:
-    """The topics of one member. With a pattern, all topics of the cluster are looked at now and then."""
+    """The topics of one member. With a pattern, all topics of the cluster are checked periodically."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SubscribedTopics:
         changed: Callable[[], None],
         retried: Callable[[str, IngestdError], None],
     ) -> None:
-        """`changed` is called when `names` is not what it was; `retried` when looking failed and is done again."""
+        """`changed` is called when `names` has changed; `retried` when a check failed and is repeated."""
         self._client = client
         self._pattern = wanted if isinstance(wanted, re.Pattern) else None
         self._names = frozenset() if isinstance(wanted, re.Pattern) else frozenset(wanted)
@@ -46,7 +46,7 @@ class SubscribedTopics:
 
     @property
     def names(self) -> frozenset[str]:
-        """The topics now; with a pattern, as of the last look."""
+        """The topics now. With a pattern: at the last check."""
         return self._names
 
     def same(self, wanted: Topics) -> bool:
@@ -56,7 +56,7 @@ class SubscribedTopics:
         return self._names == frozenset(wanted)
 
     async def look(self, timeout: float) -> None:
-        """Look at the cluster's topics now, if there is a pattern; for before a join.
+        """Check the cluster's topics now, if there is a pattern. To be called before a join.
 
         Raises `DeadlineExceeded`, `ConnectionLost`, `KafkaError`.
         """

@@ -1,4 +1,4 @@
-"""Turn: what one answer brought of a claim, in line for the reader of `GroupRecords`, then in its hands."""
+"""Turn: the batches that one answer brought of a claim. The reader of `GroupRecords` takes them in turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Turn:
     """Decodes when the reader asks, in the form that it asks for. Each form goes on where the last one stopped.
 
     Invariants
-        A batch that can not be decoded raises each time; what comes before it was given.
+        A batch that cannot be decoded raises each time. The records before it were given.
     """
 
     __slots__ = ("_batches", "_check_crcs", "_open", "begun", "claim", "done", "given", "opened_bytes", "rest")
@@ -35,14 +35,14 @@ class Turn:
     def __init__(self, claim: Claim, batches: Sequence[FetchedBatch], *, check_crcs: bool) -> None:
         self.claim = claim
         self.begun = False
-        """Whether it is in the reader's hands: a rebalance waits until it is done."""
+        """Whether the reader reads it now. A rebalance waits until it is done."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.given: OffsetAndMetadata | None = None
-        """What the reader was given many at once and has not asked after yet: everything before this."""
+        """The offset after the records that the reader got many at once. They are processed when it asks for more."""
         self.rest: Iterator[Record] = iter(())
         """The records of the open batch that were not given yet."""
         self.opened_bytes = 0
-        """Of the batches that were opened since the reader last let others run."""
+        """Bytes of the batches that were opened since the reader last let others run."""
         self._batches = deque(batches)
         self._open: FetchedBatch | None = None
         self._check_crcs = check_crcs
@@ -89,7 +89,7 @@ class Turn:
         return None
 
     def mark(self) -> None:
-        """The reader has processed what it was given many at once."""
+        """The reader has processed the records that it got many at once."""
         if self.given is not None:
             self.claim.mark_offset(self.given.offset, leader_epoch=self.given.leader_epoch)
             self.given = None
@@ -100,7 +100,7 @@ class Turn:
             self.done.set_result(None)
 
     def _close_open(self) -> None:
-        """What is left of the open batch is to be given in another form."""
+        """Put the rest of the open batch back, to be given in another form."""
         following = next(self.rest, None)
         if following is not None and self._open is not None:
             self._batches.appendleft(replace(self._open, first=following.offset))
