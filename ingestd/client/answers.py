@@ -1,4 +1,4 @@
-"""Metadata answers to values, and what newer values do to older ones."""
+"""Answers: makes values of Metadata answers, and merges newer values with older ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FIRST_WITH_RELIABLE_EPOCHS: Final = 9
 def read_metadata(answer: Any) -> ClusterMetadata:
     """A Metadata answer of any version as a snapshot of what it names (version 0).
 
-    A topic that was asked for by an id that nobody has is left out: it has no name.
+    A topic that was asked for by an unknown id is left out, because it has no name.
     """
     epochs = answer.__version__ >= _FIRST_WITH_RELIABLE_EPOCHS
     return ClusterMetadata(
@@ -82,7 +82,7 @@ def _number(partition: PartitionMetadata) -> int:
 
 
 def _without_holes(partitions: Iterable[PartitionMetadata]) -> list[PartitionMetadata]:
-    """Partitions by number; a broker that does not know one yet may leave it out, and `partitions[n]` must be n."""
+    """Partitions by number. A broker may leave one out that it does not know yet, but `partitions[n]` must be n."""
     known = {partition.partition: partition for partition in partitions if partition.partition >= 0}
     missing = ErrorCode.leader_not_available
     return [
@@ -92,7 +92,7 @@ def _without_holes(partitions: Iterable[PartitionMetadata]) -> list[PartitionMet
 
 
 def unsettled(topic: TopicMetadata | None) -> ErrorCode:
-    """The error for which asking again soon makes sense: of the topic, or of one of its partitions; else `none`."""
+    """The error of the topic, or of one of its partitions, after which asking again soon makes sense; else `none`."""
     if topic is None:
         return ErrorCode.unknown_topic_or_partition
     if topic.error is not ErrorCode.none:
@@ -104,16 +104,16 @@ def unsettled(topic: TopicMetadata | None) -> ErrorCode:
 
 
 def is_unknown(topic: TopicMetadata | None) -> bool:
-    """Whether the cluster does not have the topic, as far as is known."""
+    """Whether the cluster does not have the topic, as far as the client knows."""
     return topic is None or topic.error is ErrorCode.unknown_topic_or_partition
 
 
 def merge(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
-    """What is known after an answer about some topics: the others stay, nodes and controller are the answer's.
+    """The snapshot after an answer about some topics. Other topics stay. Nodes and controller come from the answer.
 
-    A partition keeps the leader it had where the answer's leader epoch is older: brokers learn of a new leader one
-    after the other, and one that lags must not undo what is known (KIP-320). What has not changed stays the same
-    object: a topic, the mapping of topics, the mapping of nodes. So a listener sees at a glance what there is to do.
+    A partition keeps its leader if the answer's leader epoch is older. Brokers learn of a new leader one after the
+    other, and one that lags must not undo what is known (KIP-320). What has not changed stays the same object: a topic,
+    the mapping of topics, the mapping of nodes. So a listener sees at once what has changed.
     """
     changed = _changed(known.topics, news.topics)
     return ClusterMetadata(
@@ -132,9 +132,9 @@ def without_topics(known: ClusterMetadata, names: Collection[str]) -> ClusterMet
 
 
 def keep_newer_leaders(known: ClusterMetadata, news: ClusterMetadata) -> ClusterMetadata:
-    """A complete new snapshot, but for leaders of which a newer epoch is known; its version grows in any case.
+    """A complete new snapshot. Leaders with a newer known epoch stay. Its version grows in any case.
 
-    What has not changed stays the same object, as with `merge`.
+    What has not changed stays the same object, as in `merge`.
     """
     changed = _changed(known.topics, news.topics)
     topics = known.topics
@@ -145,7 +145,7 @@ def keep_newer_leaders(known: ClusterMetadata, news: ClusterMetadata) -> Cluster
 
 
 def _changed(known: Mapping[str, TopicMetadata], news: Mapping[str, TopicMetadata]) -> dict[str, TopicMetadata]:
-    """The topics of the news that are not as they are known, as they are to be from now on."""
+    """The topics of the news that differ from the known ones, as they are from now on."""
     changed = {}
     for name, new in news.items():
         old = known.get(name)
@@ -179,10 +179,10 @@ def _newer(old: TopicMetadata, new: TopicMetadata) -> TopicMetadata:
 
 
 def with_leaders(known: ClusterMetadata, leaders: Iterable[NewLeader]) -> ClusterMetadata | None:
-    """The snapshot with the newer leaders among these; None where there are none.
+    """The snapshot with those of these leaders that are newer. None if there are none.
 
-    A leader counts if its epoch is newer than what is known and its node is known, or comes with it. A node that is
-    known stays where it is.
+    A leader counts if its epoch is newer than the known one, and its node is known or comes with it. A known node keeps
+    its address.
     """
     nodes = dict(known.nodes)
     changed: dict[str, list[PartitionMetadata]] = {}
@@ -210,7 +210,7 @@ def with_leaders(known: ClusterMetadata, leaders: Iterable[NewLeader]) -> Cluste
 
 
 def why_no_leader(snapshot: ClusterMetadata, topic: str, partition: int) -> ErrorCode:
-    """The error that stands for a partition without a known leader."""
+    """The error for a partition without a known leader."""
     known = snapshot.topics.get(topic)
     if known is None:
         return ErrorCode.unknown_topic_or_partition

@@ -1,4 +1,4 @@
-"""One broker as a client sees it: an address, and one connection, opened when needed and again when lost."""
+"""Broker: an address, and one connection, which is opened when it is needed, and again after it was lost."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Broker:
 
     Invariants
         Callers who need a connection at the same time share one attempt and its outcome.
-        Attempts that follow a failure wait out a backoff with jitter; the first one after a success does not.
+        An attempt after a failure first waits for a backoff with jitter. The first one after a success does not.
         After `close` there is no connection and no task; `connection` raises `Closed`.
-        After `deregister` the same, but `connection` raises `ConnectionLost`: the cluster's metadata has moved on, and
-        whoever held this object asks the client for the present one.
+        After `deregister` it is the same, but `connection` raises `ConnectionLost`. The metadata has changed, so the
+        caller must ask the client for the current broker object.
     """
 
     def __init__(self, node: Node, settings: ClientSettings) -> None:
@@ -64,7 +64,7 @@ class Broker:
 
     @property
     def silent(self) -> bool:
-        """Whether the last request, or attempt to connect, ran out of time: the node may be there, and not answer."""
+        """Whether the last request, or attempt to connect, timed out. The node may be up and not answer."""
         return not self.connected and isinstance(self.last_error, DeadlineExceeded)
 
     @property
@@ -74,23 +74,23 @@ class Broker:
 
     @property
     def versions(self) -> ApiVersions | None:
-        """What the node speaks; None where there is no connection."""
+        """The API versions of the node. None if there is no connection."""
         return self._connection.versions if self._connection is not None and self.connected else None
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why there is no connection, if there should be one: what refused the last attempt or ended the connection."""
+        """Why there is no connection: the error of the last attempt, or the one that ended the connection."""
         if self._refused is not None:
             return self._refused
         return self._connection.error if self._connection is not None else None
 
     @property
     def backoff(self) -> float:
-        """Seconds until the next attempt to connect may begin; 0 where it may begin at once."""
+        """Seconds until the next attempt to connect may begin; 0: at once."""
         return max(0.0, self._not_before - time.monotonic())
 
     async def connection(self, timeout: float) -> Connection:
-        """The connection, opened if need be within `timeout` seconds.
+        """The connection. If there is none, it is opened within `timeout` seconds.
 
         Raises `ConnectionLost` as soon as an attempt failed, `AuthenticationFailed`, `ConfigurationError` (a secret can
         not be read), `DeadlineExceeded`, `ProtocolError`, `Closed`.
@@ -102,13 +102,13 @@ class Broker:
             raise self._ended
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
-            # Every waiter may have given up by the time it fails.
+            # All waiters may have given up when it fails.
             self._opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
             self._tasks.start(self._open(self._opening), f"connect to {self._name}")
         return await Deadline.after(timeout).wait_for(asyncio.shield(self._opening), f"{self._name}: connecting")
 
     async def request(self, build: Build, timeout: float) -> Any:
-        """Connect if need be, send what `build` makes for this broker's versions, and give its answer (a kio entity).
+        """Connect if needed, send what `build` makes for this broker's versions, and return its answer (a kio entity).
 
         Raises `ConnectionLost`, `DeadlineExceeded`, `UnsupportedVersion`, `ProtocolError`, `Closed`.
         """
@@ -117,7 +117,7 @@ class Broker:
         return await connection.request(build(connection.versions), timeout=deadline.remaining)
 
     def moved(self, node: Node) -> None:
-        """Take the node's new address; a connection to the old one ends."""
+        """The node has a new address. A connection to the old one ends."""
         old, self.node = self.node, node
         if (old.host, old.port) == (node.host, node.port):
             return
@@ -127,11 +127,11 @@ class Broker:
             self._connection.abort(ConnectionLost(f"broker {node.id} moved to {node.host}:{node.port}"))
 
     def deregister(self, reason: str) -> None:
-        """End this object for good without waiting; requests in flight fail. Its owner still awaits `close`."""
+        """End this object for good, without waiting. Requests in flight fail. Its owner must still await `close`."""
         self._end(ConnectionLost(f"broker {self._name} was deregistered: {reason}"))
 
     async def close(self) -> None:
-        """End the connection and any attempt to open one. Safe to call twice; never waits for the network."""
+        """End the connection, and any attempt to open one. Safe to call twice. Never waits for the network."""
         self._end(Closed(f"broker {self._name} is closed"))
         await self._tasks.close()
         if self._connection is not None:
@@ -150,7 +150,7 @@ class Broker:
             self._connection.abort(self._ended)
 
     async def _open(self, opening: asyncio.Future[Connection]) -> None:
-        """Make one attempt, after the backoff, and give its outcome to everybody who waits for `opening`."""
+        """Make one attempt, after the backoff, and give its outcome to all that wait for `opening`."""
         try:
             await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
             node = self.node
@@ -184,7 +184,7 @@ class Broker:
             opening.set_result(connection)
 
     def _told(self, error: BaseException) -> IngestdError:
-        """What those who wait for a connection are told of an attempt that failed."""
+        """The error of a failed attempt, for those that wait for the connection."""
         if not isinstance(error, IngestdError):
             return ConnectionLost(f"{self._name}: {error!r}")
         if self._settings.retry_authentication and isinstance(error, (AuthenticationFailed, ConfigurationError)):

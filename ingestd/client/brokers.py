@@ -1,4 +1,4 @@
-"""Every broker object of a client: seeds and nodes, registered by metadata, deregistered when they fail or are gone."""
+"""Brokers: all broker objects of a client, for seeds and nodes. A node that fails, or is gone, is deregistered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Brokers:
     """One `Broker` for each node and purpose, and one for each seed address.
 
     Invariants
-        Seeds have ids below -1; they are asked only while no node is known, or none that is known answers.
+        Seeds have ids below -1. They are asked only if no node is known, or if no known node answers.
         A node that failed is not among `candidates` until metadata names it again.
     """
 
@@ -50,7 +50,7 @@ class Brokers:
         if isinstance(bootstrap, (str, bytes)) or not isinstance(bootstrap, Collection):
             raise WrongSetting("bootstrap", f'a list of addresses, as in ["kafka-1:9092"], not {bootstrap!r}')
         addresses = list(dict.fromkeys(parse_address(address) for address in bootstrap))
-        random.shuffle(addresses)  # so that many clients do not all begin with the same broker
+        random.shuffle(addresses)  # so that not all clients begin with the same broker
         self._settings = settings
         self._seed_nodes = [Node(_FIRST_SEED_ID - n, host, port) for n, (host, port) in enumerate(addresses)]
         self._nodes: dict[int, Node] = {}
@@ -60,11 +60,11 @@ class Brokers:
         self._tasks = TaskOwner()
         self._closed = False
         self.refusal: IngestdError | None = None
-        """Why no broker is to be had any more, other than that the client was closed."""
+        """Why there are no brokers any more, if the reason is not that the client was closed."""
         self._loop: AbstractEventLoop | None = None
 
     def check_place(self) -> None:
-        """Raise why nothing can be asked from here: `refusal`, or `WrongLoop` on another loop than the first time."""
+        """Raise the reason if nothing can be asked: `refusal`, or `WrongLoop` on another event loop than before."""
         if self.refusal is not None:
             raise self.refusal
         self._loop = same_loop(self._loop, "the client")
@@ -77,11 +77,11 @@ class Brokers:
         return self._of(node, purpose)
 
     def candidates(self) -> Iterator[Broker]:
-        """Whom to ask what any broker can answer.
+        """The brokers to ask for what any broker can answer, in order.
 
-        Connected nodes first, the least busy before others, then the other nodes in random order, then those that were
-        silent when they were last asked anything, then the seeds.
-        Evaluated as it goes: what fails meanwhile is passed over. Where all have failed, all get another chance.
+        First connected nodes, the least busy one first. Then the other nodes in random order, then those that did not
+        answer last time, then the seeds. Nodes that fail meanwhile are skipped. If all have failed, all get another
+        chance.
         """
         if self._failed.issuperset(node.id for node in (*self._nodes.values(), *self._seed_nodes)):
             self._failed.clear()
@@ -104,7 +104,7 @@ class Brokers:
         return self._of(broker.node, purpose)
 
     def register(self, node: Node) -> None:
-        """Know a node that an answer other than metadata named (a coordinator, a new leader)."""
+        """Add a node that another answer than metadata named (a coordinator, a new leader)."""
         self._failed.discard(node.id)
         self._nodes[node.id] = node
         for (node_id, _), broker in self._brokers.items():
@@ -112,7 +112,7 @@ class Brokers:
                 broker.moved(node)
 
     def deregister(self, broker: Broker, reason: str) -> None:
-        """Close a broker that failed; `candidates` passes over its node until metadata names it again."""
+        """Close a broker that failed. `candidates` skips its node until metadata names it again."""
         self._failed.add(broker.node.id)
         for key, registered in list(self._brokers.items()):
             if registered is broker:
@@ -125,7 +125,7 @@ class Brokers:
                 self._drop(key, "nobody needs it any more")
 
     def replace(self, metadata: ClusterMetadata) -> None:
-        """Take the nodes of new metadata: moved ones get their new address, those that are gone are deregistered."""
+        """Take the nodes of new metadata: moved ones get their new addresses, missing ones are deregistered."""
         if not metadata.nodes or metadata.nodes is self._replaced_by:
             return  # nothing known, or only partitions have changed
         self._replaced_by = metadata.nodes
@@ -136,7 +136,7 @@ class Brokers:
             if node is not None:
                 broker.moved(node)
             elif key[0] >= 0 or broker.in_flight == 0:
-                # An idle seed's connection goes as well: from now on its node is reached under its own id.
+                # The connection of an idle seed ends too: from now on its node is reached by its own id.
                 self._drop(key, "not in the cluster's metadata")
 
     def all(self) -> list[tuple[str, Broker]]:
@@ -149,7 +149,7 @@ class Brokers:
         return self._nodes
 
     async def close(self) -> None:
-        """Close every broker; never waits for the network."""
+        """Close every broker. Never waits for the network."""
         self._closed = True
         brokers = list(self._brokers.values())
         self._brokers.clear()

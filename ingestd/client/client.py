@@ -1,4 +1,4 @@
-"""The client: one set of connections and one picture of the cluster, for many producers, consumers and admins."""
+"""Client: the connections and the metadata of one cluster, for many producers, consumers and admins."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Client:
     `ConnectionSettings(tls=TlsSettings(ca_file=Path("ca.pem")), sasl=Scram("user", Secret(file=Path("password"))))`;
     `Plain` and `OAuthBearer` are the other mechanisms.
 
-    Its methods answer from the metadata where that is known, and ask where not: `timeout`, in seconds, is for all of
-    that, `ClientSettings.metadata_timeout` where it is None. They raise `KafkaError` for what the cluster says,
-    `DeadlineExceeded` with the reason when no broker answered, `AuthenticationFailed`, `Closed`, and `WrongLoop` on
-    another event loop.
+    Its methods answer from the metadata, and ask the cluster for what is missing. `timeout` is for all of that, in
+    seconds; None: `ClientSettings.metadata_timeout`. They raise `KafkaError` for errors of the cluster,
+    `DeadlineExceeded`, with the reason, if no broker answered, `AuthenticationFailed`, `UnsupportedVersion`, `Closed`,
+    and `WrongLoop` on another event loop.
 
     Invariants
-        Nothing is sent before something is asked for; connections open when they are first used.
-        Whatever is asked of the metadata is answered from it when it is there, and refreshed when it is missing.
+        Nothing is sent before something is asked for. Connections open when they are first used.
+        Metadata that is there is used. Metadata that is missing is refreshed.
         `close` ends promptly, whatever state the brokers are in.
     """
 
@@ -68,7 +68,7 @@ class Client:
     ) -> None:
         """Take bootstrap addresses, each "host:port". Raises `ConfigurationError`, naming the address that is wrong.
 
-        With `metadata` injected the client makes no metadata request of its own, and needs no address.
+        With `metadata` the client makes no metadata requests, and needs no address.
         """
         if not bootstrap and metadata is None:
             raise WrongSetting("bootstrap", 'at least one address, as in ["kafka-1:9092"]')
@@ -94,28 +94,28 @@ class Client:
     # Roles
 
     def broker(self, node_id: int, purpose: str = CONTROL) -> Broker:
-        """The broker object of a node; one for each node and purpose, each with a connection of its own.
+        """The broker object of a node. There is one for each node and purpose, each with its own connection.
 
         Raises `KafkaError` (BROKER_NOT_AVAILABLE) for a node that metadata does not know, `Closed`.
         """
         return self._brokers.broker(node_id, purpose)
 
     def release(self, broker: Broker) -> None:
-        """End a broker object of a purpose that only the caller has, and its connection."""
+        """End a broker object, and its connection. Only for a purpose that nobody else uses."""
         self._brokers.release(broker)
 
     async def any(self, *, purpose: str = CONTROL) -> Broker:
-        """A broker for what every broker can answer: a random seed until nodes are known, then a live one.
+        """A broker for what any broker can answer: a random seed until nodes are known, then a live node.
 
-        Raises `KafkaError` (BROKER_NOT_AVAILABLE) where nothing is known and there are no seeds.
+        Raises `KafkaError` (BROKER_NOT_AVAILABLE) if no node is known and there are no seeds.
         """
         return self._brokers.any(purpose)
 
     async def controller(self, timeout: float | None = None, *, purpose: str = CONTROL) -> Broker:
-        """The controller, as metadata names it; refreshed while it names none.
+        """The controller, as metadata names it. Metadata is refreshed while it names none.
 
-        With KRaft that is whichever broker passes requests on to the controller. Raises `KafkaError` (NOT_CONTROLLER)
-        when none is named in time.
+        With KRaft it is some broker that passes requests on to the controller. Raises `KafkaError` (NOT_CONTROLLER) if
+        none is named in time.
         """
         deadline = self._deadline(timeout)
         snapshot = self.metadata.snapshot
@@ -134,10 +134,10 @@ class Client:
     async def leader(
         self, topic: str, partition: int, timeout: float | None = None, *, purpose: str = CONTROL
     ) -> Broker:
-        """The leader of a partition, refreshed while there is none.
+        """The leader of a partition. Metadata is refreshed while there is none.
 
-        Raises `KafkaError` when there is none in time (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION or what the
-        cluster said of the topic), `DeadlineExceeded` when no broker answered.
+        Raises `KafkaError` if there is none in time (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, or the cluster's
+        error for the topic), and `DeadlineExceeded` if no broker answered.
         """
         deadline = self._deadline(timeout)
         error = ErrorCode.leader_not_available
@@ -147,7 +147,7 @@ class Client:
             except DeadlineExceeded:
                 if not attempt:
                     raise
-                break  # there were answers, but none with a leader
+                break  # there were answers, but without a leader
             snapshot = self.metadata.snapshot
             node = snapshot.leader(topic, partition)
             if node is not None:
@@ -160,7 +160,7 @@ class Client:
     async def preferred_leader(
         self, topic: str, partition: int, timeout: float | None = None, *, purpose: str = CONTROL
     ) -> Broker:
-        """The broker that leads the partition when nothing is wrong: the first of its replicas. Raises `KafkaError`."""
+        """The preferred leader of the partition: its first replica. Raises `KafkaError`."""
         replicas = await self.replicas(topic, partition, timeout)
         if not replicas:
             raise KafkaError(ErrorCode.replica_not_available, f"{topic}-{partition}")
@@ -169,10 +169,10 @@ class Client:
     async def coordinator(
         self, key: str, kind: CoordinatorKind, timeout: float | None = None, *, purpose: str = "coordinator"
     ) -> Broker:
-        """The coordinator of a group or transactional id: found once, remembered until `forget_coordinator`.
+        """The coordinator of a group or transactional id. Looked up once, and remembered until `forget_coordinator`.
 
-        It has a connection of its own, so that a join that waits for other members holds up nobody else; whoever must
-        not wait for other groups of the same coordinator gives a `purpose` of its own. Raises `KafkaError`,
+        It has its own connection, so that a join that waits for other members holds up nothing else. A caller that must
+        not wait for other groups of the same coordinator gives its own `purpose`. Raises `KafkaError`,
         `ConnectionLost`, `DeadlineExceeded`.
         """
         found = (await self.coordinators([key], kind, timeout, purpose=purpose))[key]
@@ -189,10 +189,10 @@ class Client:
         purpose: str = "coordinator",
         attempts: int | None = None,
     ) -> dict[str, Broker | IngestdError]:
-        """The coordinator of each key, or why there is none; those not known yet are asked for in one request.
+        """The coordinator of each key, or the error. Those not known yet are asked for in one request.
 
-        What is not found is asked for again: until the timeout, or at most so many `attempts` altogether, where those
-        that are found shall not wait for the others.
+        If one is not found, it is asked for again, until the timeout. With `attempts` it is asked for so often at most,
+        so that the others need not wait for it.
         """
         found: dict[str, Broker | IngestdError] = {}
         nodes = await self._coordinators.find(keys, kind, self._deadline(timeout), attempts=attempts)
@@ -206,13 +206,13 @@ class Client:
         return found
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
-        """Have the coordinator looked up anew: after NOT_COORDINATOR, or when its connection was lost."""
+        """Look the coordinator up again next time: after NOT_COORDINATOR, or after its connection was lost."""
         self._coordinators.forget(key, kind)
 
     # What metadata says
 
     async def partitions(self, topic: str, timeout: float | None = None) -> list[int]:
-        """All partitions of a topic, in order. Raises `KafkaError` for what the cluster says of the topic."""
+        """All partitions of a topic, in order. Raises `KafkaError` for an error of the topic."""
         return [partition.partition for partition in (await self._known(topic, timeout)).partitions]
 
     async def writable_partitions(self, topic: str, timeout: float | None = None) -> list[int]:
@@ -236,23 +236,23 @@ class Client:
 
     @property
     def trouble(self) -> str | None:
-        """Why brokers are not reached, for people; None where nothing is known to be wrong. For any thread."""
+        """Why brokers are not reached, for people. None: nothing is known to be wrong. For any thread."""
         if (error := self.metadata.last_error) is not None:
             return str(error)
         lost = [broker.last_error for _, broker in self._brokers.all() if not broker.connected]
         return "; ".join(dict.fromkeys(str(error) for error in lost if error is not None)) or None
 
     def status(self) -> ClientStatus:
-        """What this client knows and does now: values that JSON can hold, none of them a secret."""
+        """What this client knows and does now, in values that JSON can hold. No secrets."""
         age = None if self._metadata_at is None else time.monotonic() - self._metadata_at
         sections = {name: section() for name, section in self._sections.items()}
         return client_status(self._brokers.all(), self.metadata.snapshot, age, self._coordinators.known, sections)
 
     def add_status(self, name: str, section: Callable[[], Mapping[str, Any]]) -> Callable[[], None]:
-        """Have `section` asked for its part of `status` under `name`: of a producer, say. The result ends that.
+        """Add a part to `status`, as producers do: `section()` under `name`. The returned function removes it.
 
-        What it gives must be fit for JSON and hold no secret; it is called on the event loop. A name that is taken
-        gets a number behind it.
+        `section` is called on the event loop. It returns values that JSON can hold, and no secrets. A name that is in
+        use gets a number appended.
         """
         free = name
         number = 1
@@ -272,7 +272,7 @@ class Client:
             return
         self._closed = True
         self._stop_listening()
-        self._sections.clear()  # whoever gave them is kept no longer
+        self._sections.clear()  # their owners must not be kept alive
         deadline = Deadline.after(timeout)
         try:
             if isinstance(self.metadata, _Closable):

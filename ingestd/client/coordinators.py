@@ -1,4 +1,4 @@
-"""Which node coordinates a group or a transactional id: found by FindCoordinator, remembered until it is forgotten."""
+"""Coordinators: which node coordinates a group or a transactional id. Looked up by FindCoordinator, and remembered."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["CoordinatorKind", "Coordinators"]
 
 
 _MOST_KNOWN: Final = 10_000
-"""An administrator may ask for far more groups; what was found first is forgotten first."""
+"""Most that are remembered. An administrator may ask for far more groups. The oldest is forgotten first."""
 
 
 class CoordinatorKind(IntEnum):
-    """What a coordinator coordinates; the values are FindCoordinator's key types."""
+    """What a coordinator coordinates. The values are the key types of FindCoordinator."""
 
     group = 0
     transaction = 1
@@ -44,8 +44,8 @@ class Coordinators:
     """Knows coordinators' nodes.
 
     Invariants
-        What is known is answered without a request, until `forget`.
-        Keys that are asked for together go in one request where the broker can take them (version 4, KIP-699).
+        A known coordinator is answered without a request, until `forget`.
+        Keys that are asked for together go in one request if the broker can take that (version 4, KIP-699).
         A broker that does not answer is deregistered, and another one is asked.
     """
 
@@ -60,13 +60,13 @@ class Coordinators:
         return self._known
 
     def forget(self, key: str, kind: CoordinatorKind) -> None:
-        """Have it looked up anew: after NOT_COORDINATOR, or when its connection was lost."""
+        """Look it up again next time: after NOT_COORDINATOR, or after its connection was lost."""
         self._known.pop((kind, key), None)
 
     async def find(
         self, keys: Collection[str], kind: CoordinatorKind, deadline: Deadline, *, attempts: int | None = None
     ) -> dict[str, Node | IngestdError]:
-        """The coordinator of each key, or why there is none; asked for so often, or (None) until the deadline."""
+        """The coordinator of each key, or the error. Asked for so many times at most; None: until the deadline."""
         found: dict[str, Node | IngestdError] = {
             key: self._known.get((kind, key)) or KafkaError(ErrorCode.coordinator_not_available, key) for key in keys
         }
@@ -78,7 +78,7 @@ class Coordinators:
                 if isinstance(outcome, Node):
                     self._remember(kind, key, outcome)
                     found[key] = outcome
-                elif not attempt or not deadline.expired:  # what ends at the deadline is not why it came to that
+                elif not attempt or not deadline.expired:  # else an earlier error is the reason
                     found[key] = outcome
             left = [key for key in left if isinstance(error := found[key], IngestdError) and is_retriable(error)]
             if not left or attempt + 1 == attempts:

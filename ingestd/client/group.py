@@ -1,4 +1,4 @@
-"""Values that groups, producers with transactions and administration share: a member of a group, a committed offset."""
+"""Values that groups, transactions and administration share: a member of a group, a committed offset."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["GroupMember", "OffsetAndMetadata"]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """Who commits offsets, as the group's coordinator knows it; the coordinator refuses another generation's member.
+    """The member that commits offsets. The coordinator refuses one of another generation.
 
-    Without a member id (the default) offsets are committed from outside of the group's protocol, which a coordinator
-    allows while the group has no members.
+    Without a member id (the default) offsets are committed from outside the group. A coordinator allows that while the
+    group has no members.
     """
 
     group_id: str
@@ -30,6 +30,6 @@ class OffsetAndMetadata:
     offset: int
     """The next offset to read."""
     leader_epoch: int = -1
-    """Of the last record read, so that a cut log is noticed (KIP-320); -1: not known."""
+    """The leader epoch of the last record read, so that a cut log is noticed (KIP-320); -1: not known."""
     metadata: str = ""
-    """Anything that the committer wants to keep beside it."""
+    """Any text that the committer wants to keep with it."""

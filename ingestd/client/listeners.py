@@ -1,4 +1,4 @@
-"""A snapshot and those who are told when it is replaced."""
+"""Listeners: the newest snapshot, and the listeners that are told when it is replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """Holds the newest metadata. A listener that raises is reported to the event loop; the others are still called."""
+    """Holds the newest metadata. If a listener raises, the event loop is told, and the others are still called."""
 
     def __init__(self) -> None:
         self.metadata = ClusterMetadata()
@@ -36,7 +36,7 @@ class Snapshot:
         return stop
 
     def used(self, tracked: Collection[str]) -> Collection[str]:
-        """Those of the `tracked` topics that a listener uses: all of them where one does not say which."""
+        """Those of the `tracked` topics that a listener uses. All of them if one does not say which."""
         used: set[str] = set()
         for uses in self._uses.values():
             if uses is None:

@@ -1,4 +1,4 @@
-"""Loop thread: a thread with an event loop, for the objects whose calls block. One for each of them."""
+"""Loop thread: a thread with an event loop. Each object with blocking calls has one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ P = ParamSpec("P")
 
 START_SECONDS: Final = 30.0
 CLOSE_MARGIN: Final = 10.0
-"""Seconds beyond what an ending may take: for the loop and the thread to end. None of that waits for the network."""
+"""Seconds for the loop and the thread to end, after the owner's own ending. None of that waits for the network."""
 
 
 class LoopThread:
     """Runs coroutines for threads that have no event loop. `what` names the owner in threads, warnings and errors.
 
-    Its owner calls `close`, or `drop` where it is collected unclosed.
+    Its owner calls `close`, or `drop` if it is garbage-collected unclosed.
 
     Invariants
-        A call that its caller gave up, by a deadline or an interrupt, is cancelled.
+        A call that its caller gave up, because of a deadline or an interrupt, is cancelled.
         Every call that is under way when the thread ends raises `Closed`.
-        It takes no lock, so that a garbage collection in the midst of a call, and a fork, may end it.
+        It takes no lock. So a garbage collection in the middle of a call, and a fork, may end it.
         In a forked child every call raises `UsedAfterFork`, but for `close`, which does nothing there.
     """
 
@@ -42,7 +42,7 @@ class LoopThread:
         self._what = what
         self._forked = False
         self._closing = threading.Lock()
-        """Never waited for: whoever has it closes."""
+        """Held by the one that closes. Nobody waits for it."""
         self._ended = False
         self._running: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
@@ -58,21 +58,21 @@ class LoopThread:
     def call(
         self, work: Coroutine[Any, Any, T], timeout: float | None, doing: str, why: Callable[[], str] | None = None
     ) -> T:
-        """Run `work` there and wait for it, `timeout` seconds where there is one. Raises what it raises.
+        """Run `work` on the loop, and wait for it, up to `timeout` seconds (None: no limit). Raises what it raises.
 
-        Also `Closed`, `UsedAfterFork`, `IngestdError` in the loop's own thread, and `DeadlineExceeded`, which names
-        what was being done, and `why` it may not have been.
+        Raises also `Closed`, `UsedAfterFork`, `IngestdError` in the loop's own thread, and `DeadlineExceeded`, with
+        `doing` and, from `why`, the likely reason.
         """
         if refusal := self._refusal(doing):
             work.close()
             raise refusal
         try:
             running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # its loop ended since the question above
+        except RuntimeError:  # its loop ended after the check above
             work.close()
             raise Closed(f"{doing}: the {self._what} was closed meanwhile") from None
         self._running.add(running)
-        if self._ended:  # came too late for the loop to see it
+        if self._ended:  # it came too late: the loop did not see it
             running.cancel()
         try:
             return running.result(timeout)
@@ -83,15 +83,15 @@ class LoopThread:
             if running.cancel():
                 reason = "" if why is None else f"; {why()}"
                 raise DeadlineExceeded(f"{doing}: not done within {timeout:g} s{reason}") from None
-            return running.result()  # it came at the last moment, or failed with such an error of its own
+            return running.result()  # it ended at the last moment, or raised a TimeoutError itself
         except BaseException:
-            running.cancel()  # interrupted: it must not take what the next call asks for
+            running.cancel()  # interrupted: it must not take the result of the next call
             raise
         finally:
             self._running.discard(running)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> T:
-        """The first call, which makes what the loop is for. Ends the thread where that fails. Raises what it raises."""
+        """The first call: makes the objects on the loop. If that fails, ends the thread, and raises."""
         try:
             return self.call(work, START_SECONDS, f"starting the {self._what}")
         except BaseException:
@@ -105,12 +105,12 @@ class LoopThread:
     def close(self, ending: Callable[[], Coroutine[Any, Any, object]], timeout: float) -> None:
         """Run `ending`, which takes `timeout` seconds at most, and end the thread. Safe to call twice.
 
-        Raises what `ending` raises; `DeadlineExceeded` where something of the caller's own blocks the loop. In the
-        loop's own thread it waits for nothing.
+        Raises what `ending` raises, and `DeadlineExceeded` if a callback of the caller blocks the loop. In the loop's
+        own thread it waits for nothing.
         """
         if self._forked or not self._closing.acquire(blocking=False):
             return
-        if threading.current_thread() is self._thread:  # its garbage collection met what was left of the owner
+        if threading.current_thread() is self._thread:  # a garbage collection in this thread found the owner
             self._end_after(ending)
             return
         seconds = timeout + CLOSE_MARGIN
@@ -128,11 +128,11 @@ class LoopThread:
             raise DeadlineExceeded(f"closing the {self._what}: its thread did not end within {CLOSE_MARGIN:g} s")
 
     def drop(self, owner: object, ending: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """For the owner's `__del__`: warn of one that was not closed, and have the thread end after `ending`."""
+        """For the owner's `__del__`: warn that it was not closed, and end the thread after `ending`."""
         if self._forked or not self._closing.acquire(blocking=False):
             return
         self._end_after(ending)
-        # Last: where warnings are errors it raises.
+        # Last, because it raises if warnings are errors.
         warnings.warn(f"unclosed {owner!r}", ResourceWarning, source=owner, stacklevel=3)
 
     def _end_after(self, ending: Callable[[], Coroutine[Any, Any, object]]) -> None:

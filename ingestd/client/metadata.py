@@ -1,4 +1,4 @@
-"""What is known of a cluster: nodes, topics, partitions and their leaders. Values, and where they come from."""
+"""Metadata: what is known of a cluster (nodes, topics, partitions, leaders), and where that comes from."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 
 def require_topic_name(topic: str) -> None:
-    """Refuse at once what no cluster can have, which would else be asked for until a timeout.
+    """Refuse a name that no topic can have. Otherwise it would be asked for until a timeout.
 
-    Raises `KafkaError` (INVALID_TOPIC_EXCEPTION), `TypeError` for what is no string.
+    Raises `KafkaError` (INVALID_TOPIC_EXCEPTION), `TypeError` if it is not a string.
     """
     given: object = topic
     if not isinstance(given, str):
@@ -78,7 +78,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic's partitions, in order of partition number; or the error that stands in their place."""
+    """A topic's partitions, in order of partition number, or an error instead."""
 
     name: str
     topic_id: UUID | None
@@ -89,10 +89,10 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """A snapshot: never changed, replaced by a newer one. `version` grows with every replacement.
+    """A snapshot. It never changes; a newer one replaces it. `version` grows with every replacement.
 
-    What is equal in two snapshots that follow each other is the same object: `nodes`, `topics`, each topic. Whoever
-    compares with `is` spends nothing on what has not changed.
+    What is equal in two successive snapshots is the same object: `nodes`, `topics`, each topic. So comparing with `is`
+    costs nothing for what has not changed.
     """
 
     cluster_id: str | None = None
@@ -102,7 +102,7 @@ class ClusterMetadata:
     version: int = 0
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """The partition, or None where topic or partition is not known."""
+        """The partition. None if the topic or the partition is not known."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions):
             return None
@@ -127,8 +127,8 @@ class NewLeader(NamedTuple):
 class MetadataSource(Protocol):
     """Where a client's metadata comes from: its own refreshes, or what a supervisor pushes.
 
-    The producer, the consumer and the roles know only this, so that they are the same classes in a worker process,
-    where nobody but the supervisor asks for metadata.
+    Producer and consumer know only this. So the same classes work in a worker process of the daemon, where only the
+    supervisor asks for metadata.
     """
 
     @property
@@ -138,12 +138,12 @@ class MetadataSource(Protocol):
 
     @property
     def failure(self) -> IngestdError | None:
-        """Why waiting for newer metadata is in vain, where it is: brokers refuse this client, or it is closed."""
+        """Why there will be no newer metadata: brokers refuse this client, or it is closed. None: there may be."""
         ...
 
     @property
     def last_error(self) -> IngestdError | None:
-        """What the newest attempt to refresh failed with; None if it was answered, or if there was none yet."""
+        """The error of the last attempt to refresh. None if it was answered, or if there was none yet."""
         ...
 
     def listen(
@@ -151,22 +151,22 @@ class MetadataSource(Protocol):
     ) -> Callable[[], None]:
         """Call `changed` after every replacement of the snapshot; the returned function ends that.
 
-        `uses` names the topics that the listener goes on using, when it is asked: others may be forgotten when nobody
-        asks for them any more. A listener without it is taken to use every topic that there is.
+        `uses()` names the topics that the listener still uses. Others may be forgotten if nobody asks for them any
+        more. A listener without `uses` counts as using all topics.
         """
         ...
 
     def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:
-        """Say, without waiting, that these topics' metadata is missing or out of date; coalesced and rate-limited.
+        """Say that the metadata of these topics is missing or old. Does not wait. Many calls become one request.
 
-        `create`: a topic that is missing may be created, where the broker does that (`auto.create.topics.enable`).
+        `create`: a missing topic may be created, if the broker allows that (`auto.create.topics.enable`).
         """
         ...
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Apply a leader that a produce or fetch answer named (KIP-951), if its epoch is newer.
 
-        `node` is where the leader is, if the answer said so: it need not be in the snapshot yet.
+        `node` is the leader's address, if the answer gave it. It need not be in the snapshot yet.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Metadata that somebody else refreshes: snapshots are pushed in, wishes and hints are passed on."""
+"""Pushed: metadata that a supervisor refreshes. Snapshots are pushed in, wishes and hints are passed on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["PushedMetadata"]
 
 
 class PushedMetadata:
-    """The metadata source of a worker process, whose supervisor is the only one to ask the cluster.
+    """The metadata source of a worker process. Only its supervisor asks the cluster.
 
     Invariants
-        No request is made here, ever.
-        The same wish is passed on once, then again only after a push, or `repeat` seconds later: a storm of
-        "not leader" answers costs one message.
-        A hint counts at once here, and is passed on; a push that is older than the hint does not undo it.
+        It never makes a request.
+        The same wish is passed on once, and again only after a push, or `repeat` seconds later. So a storm of "not
+        leader" answers costs one message.
+        A hint counts here at once, and is passed on. An older push does not undo it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PushedMetadata:
 
     @property
     def failure(self) -> IngestdError | None:
-        """Never one: whoever pushes knows better."""
+        """Always None: only the supervisor knows."""
         return None
 
     @property
@@ -65,7 +65,7 @@ class PushedMetadata:
     ) -> Callable[[], None]:
         """Call `changed` after every replacement of the snapshot; the returned function ends that.
 
-        What is used is of no interest here: the supervisor pushes what it knows.
+        `uses` is not needed here: the supervisor pushes what it knows.
         """
         return self._snapshot.listen(changed, uses)
 
@@ -78,9 +78,9 @@ class PushedMetadata:
             pushed.set_result(None)
 
     def wanted(self, topics: Collection[str], reason: str, *, create: bool = False) -> None:  # noqa: ARG002 - see below
-        """Pass the wish on, unless it was passed on lately. Whether a topic is created is the supervisor's to say."""
+        """Pass the wish on, unless that was done lately. The supervisor decides whether a topic is created."""
         now = asyncio.get_running_loop().time()
-        # "" stands for the nodes alone, which is what no topics at all ask for.
+        # "" stands for a wish without topics, which asks for the nodes alone.
         fresh = [topic for topic in topics or ("",) if self._asked.get(topic, float("-inf")) + self._repeat <= now]
         if not fresh or self._closed:
             return
@@ -88,7 +88,7 @@ class PushedMetadata:
         self._pass_on_wanted([topic for topic in fresh if topic], reason)
 
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
-        """Apply a newer leader here, and pass it on, without its address: the supervisor refreshes for that."""
+        """Apply a newer leader here, and pass it on without its address, which the supervisor finds by a refresh."""
         self.hints([NewLeader(topic, partition, leader, leader_epoch, node)])
 
     def hints(self, leaders: Sequence[NewLeader]) -> None:
@@ -115,7 +115,7 @@ class PushedMetadata:
         return self.snapshot
 
     async def close(self) -> None:
-        """Whoever waits for a push gets `Closed`."""
+        """Close. All that wait for a push get `Closed`."""
         self._closed = True
         if self._pushed is not None and not self._pushed.done():
             self._pushed.set_result(None)

@@ -1,4 +1,4 @@
-"""Metadata by the client's own requests: on demand and periodic, coalesced, from whichever broker answers."""
+"""Refresh: metadata by the client's own requests, on demand and periodic, from any broker that answers."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ __all__ = ["RefreshedMetadata"]
 
 
 class _Round:
-    """One request that is yet to be sent: the topics it will ask for, and the future of those who wait for it.
+    """The next request: the topics it will ask for, and the future for those that wait for it.
 
-    Who waits asks again if it fails, and may give up; what is `wished` for is asked for again until there is an answer.
+    If it fails, those that wait ask again, or give up. What is `wished` for is asked for until there is an answer.
     """
 
     __slots__ = ("created", "done", "everything", "topics", "waited_for", "wished")
@@ -47,27 +47,27 @@ class _Round:
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.created: set[str] = set()
-        """Those of the topics that may be created where they are missing."""
+        """Those of the topics that may be created if they are missing."""
         self.everything = False
         self.waited_for = False
         self.wished = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A round that only `wanted` asked for has nobody who looks at its outcome.
+        # If only `wanted` asked for a round, nobody looks at its outcome.
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class RefreshedMetadata:
-    """The metadata source of a client that stands alone, and of the daemon's supervisor.
+    """The metadata source of an ordinary client, and of the daemon's supervisor.
 
     Invariants
-        At most one metadata request is in flight. Whoever asks meanwhile shares the next one: an answer that was
-        asked for before the question tells nothing new.
-        Between two requests that nobody waits for lies `metadata_minimum_interval`.
-        A broker that fails is closed and deregistered and the next one is asked; when none is left, the attempt has
-        failed, and the next begins after a backoff. One that says nothing for `metadata_hedge` is not given up yet, but
-        the next one is asked beside it: a frozen node costs no refresh more than that.
-        A topic that was asked for is refreshed from then on, with all others, every `metadata_max_age`, until nobody
-        asked for it for `metadata_idle` and no listener uses it.
+        At most one round of metadata requests is in flight. All that ask meanwhile share the next one, because the
+        answer to an earlier request may be too old for them.
+        Between two requests that nobody waits for there is at least `metadata_minimum_interval`.
+        A broker that fails is closed and deregistered, and the next one is asked. If none is left, the attempt has
+        failed, and the next one begins after a backoff. If a broker is silent for `metadata_hedge`, the next one is
+        asked as well. So a frozen node delays a refresh by no more than that.
+        A topic that was asked for is refreshed with all others every `metadata_max_age`, until nobody asked for it for
+        `metadata_idle` and no listener uses it.
     """
 
     def __init__(self, brokers: Brokers, settings: ClientSettings) -> None:
@@ -86,7 +86,7 @@ class RefreshedMetadata:
         self._failure: AuthenticationFailed | ConfigurationError | UnsupportedVersion | None = None
         self._last_error: IngestdError | None = None
         self._asked: dict[asyncio.Task[Any], Broker] = {}
-        """Whom the request in flight went to, without those that failed."""
+        """The brokers of the request in flight, without those that failed."""
         self._tasks = TaskOwner()
         self._closed = False
 
@@ -105,7 +105,7 @@ class RefreshedMetadata:
 
     @property
     def last_error(self) -> IngestdError | None:
-        """What the newest attempt to refresh failed with; None if it was answered, or if there was none yet."""
+        """The error of the last attempt to refresh. None if it was answered, or if there was none yet."""
         if self._last_error is None and not self.snapshot.version and self._asked:
             return ConnectionLost(self._unanswered())
         return self._last_error
@@ -115,7 +115,7 @@ class RefreshedMetadata:
     ) -> Callable[[], None]:
         """Call `changed` after every replacement of the snapshot; the returned function ends that.
 
-        `uses` names the topics that the listener goes on using; without it, it is taken to use them all.
+        `uses()` names the topics that the listener still uses. A listener without it counts as using all topics.
         """
         return self._snapshot.listen(changed, uses)
 
@@ -129,7 +129,7 @@ class RefreshedMetadata:
     def hint(self, topic: str, partition: int, leader: int, leader_epoch: int, node: Node | None = None) -> None:
         """Apply a leader that an answer named, if its epoch is newer.
 
-        `node` is the leader's address, where the answer gave it; without it, one not known yet makes a refresh wanted.
+        `node` is the leader's address, if the answer gave it. Without it, an unknown node leads to a refresh.
         """
         self.hints([NewLeader(topic, partition, leader, leader_epoch, node)])
 
@@ -148,8 +148,8 @@ class RefreshedMetadata:
     async def refresh(self, topics: Collection[str] | None, timeout: float, *, create: bool = False) -> ClusterMetadata:
         """Refresh (None: every topic known) and return the new snapshot; `create` as with `MetadataSource.wanted`.
 
-        Topics without a leader yet, and unknown ones, are asked for again a few times; what they lack then stands in
-        the snapshot as their error. Raises `DeadlineExceeded` when no broker answered in time. Raises these as soon as
+        Topics without a leader, and unknown ones, are asked for again a few times. If that does not help, the snapshot
+        has their error. Raises `DeadlineExceeded` when no broker answered in time. Raises these as soon as
         no broker answered because of them: `AuthenticationFailed`, `UnsupportedVersion`, and `ConfigurationError` for a
         file or secret that cannot be read. Raises `Closed`, `WrongLoop`.
         """
@@ -158,7 +158,7 @@ class RefreshedMetadata:
             self._track(topics)
         open_topics = topics
         doing = f"metadata of {', '.join(sorted(topics)[:5])}" if topics else "metadata of the cluster"
-        # Topics that were unknown all along are not worth the attempts, where somebody just wants everything fresh.
+        # If all topics are refreshed, those that were unknown before are not worth more attempts.
         given_up = (
             set() if topics is not None else {name for name, was in self.snapshot.topics.items() if is_unknown(was)}
         )
@@ -177,7 +177,7 @@ class RefreshedMetadata:
             await asyncio.sleep(delay)
 
     async def close(self) -> None:
-        """End every refresh; those who wait get `Closed`. Never waits for the network."""
+        """End every refresh. All that wait get `Closed`. Never waits for the network."""
         self._closed = True
         if self._periodic is not None:
             self._periodic.cancel()
@@ -188,7 +188,7 @@ class RefreshedMetadata:
     async def _refresh_once(
         self, topics: Collection[str] | None, deadline: Deadline, doing: str, *, create: bool
     ) -> None:
-        """Share rounds until one succeeded. A failed one is followed by another, after the runner's backoff."""
+        """Wait for shared rounds until one succeeds. After a failed round the next one begins after a backoff."""
         error: IngestdError | None = None
         while True:
             if self._closed:
@@ -228,7 +228,7 @@ class RefreshedMetadata:
         return self._next
 
     async def _run(self) -> None:
-        """Send rounds while there are any; with none left the task ends."""
+        """Send rounds while there are any. Then the task ends."""
         loop = asyncio.get_running_loop()
         try:
             while self._next is not None:
@@ -238,11 +238,11 @@ class RefreshedMetadata:
                 await self._send(current)
         finally:
             self._runner = None
-            if self._next is not None and not self._closed:  # one round failed by a defect; what others ask for goes on
+            if self._next is not None and not self._closed:  # a defect ended one round; the next one goes on
                 self._runner = self._tasks.start(self._run(), "refresh metadata")
 
     async def _wait_for_turn(self, coming: _Round, now: float) -> None:
-        """Keep the backoff after a failure; keep the minimum interval unless somebody waits."""
+        """After a failure wait for the backoff. Otherwise wait for the minimum interval, unless somebody waits."""
         self._hurry.clear()
         if self._pause:
             await asyncio.sleep(self._pause)
@@ -284,18 +284,18 @@ class RefreshedMetadata:
         self._pause = 0.0
         self._failure = None
         self._last_error = None
-        if current.topics or current.everything or self._periodic is None:  # a round for brokers alone postpones none
+        if current.topics or current.everything or self._periodic is None:  # a round for brokers alone does not count
             self._set_periodic()
         current.done.set_result(None)
 
     def _questions(self, current: _Round) -> list[tuple[list[str], bool]]:
-        """The topics of each request to make, and whether it creates those that are missing: all of them, or none."""
+        """The topics of each request to make, and whether that request creates missing topics."""
         names = self._tracked.keys() | current.topics if current.everything else current.topics
         created, others = sorted(current.created), sorted(names - current.created)
         return [(created, True), (others, False)] if created and others else [(created or others, bool(created))]
 
     async def _answer(self, names: list[str], *, create: bool) -> Any:
-        """The answer of the first broker that gives one.
+        """The answer of the first broker that answers.
 
         When none does: raises `AuthenticationFailed`, `ConfigurationError` or `UnsupportedVersion` if one failed so,
         else `ConnectionLost`.
@@ -316,7 +316,7 @@ class RefreshedMetadata:
                 limit = None if broker is None else patience
                 done, _ = await asyncio.wait(asked, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    patience *= 2  # a cluster that is slow altogether is not asked by all its clients many times over
+                    patience *= 2  # if the whole cluster is slow, its clients must not ask it many times over
                 for task in done:
                     failed, outcome = asked.pop(task), task.result()
                     if not isinstance(outcome, IngestdError):
@@ -331,13 +331,13 @@ class RefreshedMetadata:
             self._asked = {}
 
     async def _outcome(self, broker: Broker, build: Build) -> Any:
-        """What became of asking one broker: its answer, or the error."""
+        """Ask one broker. Its answer, or the error."""
         try:
             answer = await broker.request(build, self._settings.metadata_request_timeout)
         except IngestdError as error:
             return error
         code = getattr(answer, "error_code", ErrorCode.none)
-        if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node is of no use any more
+        if code is not ErrorCode.none:  # REBOOTSTRAP_REQUIRED (KIP-1102): this node cannot be used any more
             return KafkaError(code, "Metadata")
         return answer
 
@@ -347,7 +347,7 @@ class RefreshedMetadata:
     def _refresh_periodically(self) -> None:
         """Forget the topics that nobody uses any more, and ask for the others."""
         last = asyncio.get_running_loop().time() - self._settings.metadata_idle
-        # The answer to a request that was under way brings back what was forgotten meanwhile.
+        # The answer to a request under way brings back topics that were forgotten meanwhile.
         self._track(self._snapshot.used(self._tracked.keys() | self.snapshot.topics.keys()))
         self._tracked = {name: asked_at for name, asked_at in self._tracked.items() if asked_at >= last}
         idle = self.snapshot.topics.keys() - self._tracked.keys()

@@ -1,4 +1,4 @@
-"""What a client can be told: one frozen value with its units and defaults."""
+"""Client settings: one frozen value, with units and defaults."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class ClientSettings:
     connect_timeout: for one attempt to connect to one address and negotiate versions.
     request_timeout: for one request of the client's own (coordinators, administration) to be answered.
     metadata_request_timeout: for one broker to answer a metadata request; then the next one is asked.
-    metadata_hedge: a broker that has not answered for so long is not given up, but the next one is asked beside it;
-        if neither answers, a third one after twice as long, and so on.
-    metadata_timeout: for a role to be found, retries included, where the caller gives no timeout.
+    metadata_hedge: if a broker has not answered for so long, the next one is asked as well; if neither answers, a
+        third one after twice as long, and so on.
+    metadata_timeout: for finding a leader, coordinator or controller, retries included, if the caller gives no timeout.
     metadata_max_age: known metadata is refreshed after this long without another reason; 0: never.
-    metadata_idle: a topic that nobody asked for in so long, and nobody uses, is not refreshed any more.
+    metadata_idle: a topic that nobody asked for in this time, and that nobody uses, is not refreshed any more.
     metadata_minimum_interval: the least time between two metadata requests that nobody waits for.
-    metadata_attempts: how often one refresh asks, where answers have partial errors (no leader yet, unknown topic).
-    retry_initial, retry_maximum: backoff between attempts at metadata and roles.
+    metadata_attempts: how often one refresh asks if answers have partial errors (no leader yet, unknown topic).
+    retry_initial, retry_maximum: backoff between attempts to get metadata, or to find a coordinator or controller.
     reconnect_initial, reconnect_maximum: backoff between attempts to connect to one broker.
-    retry_authentication: whether brokers that refuse this client, and secrets that can not be read, count as lost
-        connections and are tried again, for programs that run while an operator mends accounts and certificates.
-        Otherwise whoever needs the connection gets `AuthenticationFailed` or `ConfigurationError` at once.
+    retry_authentication: whether to try again after brokers refused this client, or a secret could not be read. For
+        programs that run while an operator repairs accounts and certificates. Otherwise calls raise
+        `AuthenticationFailed` or `ConfigurationError` at once.
     """
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -69,9 +69,9 @@ class ClientSettings:
         require_at_least(self, 1, "a number", ("metadata_attempts",))
 
     def retry_backoff(self) -> Backoff:
-        """A fresh backoff for attempts at metadata and roles."""
+        """A new backoff for metadata, and for finding coordinators and controllers."""
         return Backoff(self.retry_initial, self.retry_maximum)
 
     def reconnect_backoff(self) -> Backoff:
-        """A fresh backoff for one broker's connection."""
+        """A new backoff for one broker's connection."""
         return Backoff(self.reconnect_initial, self.reconnect_maximum)

@@ -1,4 +1,4 @@
-"""What a client knows and does at one moment, as values that JSON can hold: for bug reports. No secrets."""
+"""Status: what a client knows and does at one moment, for bug reports, in values that JSON can hold. No secrets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TELLING: Final = (Api.produce, Api.fetch, Api.metadata, Api.api_versions, Api.j
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One connection, or the place of one.
+    """One connection, open or not.
 
     node_id: below -1 for a seed. purpose: what the connection is for; each purpose has one of its own.
     in_flight: requests sent and not answered. backoff_seconds: until the next attempt to connect may begin.
-    last_error: what refused the last attempt or ended the connection; None while it is well.
+    last_error: the error of the last attempt, or the one that ended the connection; None while it is open.
     features: finalized feature levels (`metadata.version` says which Kafka it is), empty without a connection.
-    api_versions: the highest that the broker has of a few APIs that tell releases apart, empty without a connection.
+    api_versions: the highest version of a few APIs, by which releases differ; empty without a connection.
     """
 
     node_id: int
@@ -48,7 +48,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class MetadataStatus:
-    """The picture of the cluster.
+    """The metadata of the cluster.
 
     version: of the snapshot; 0: there is none yet. age_seconds: since it was replaced; None: never.
     leaders: by node id, how many partitions it leads. without_leader: how many partitions nobody leads.
