@@ -1,8 +1,8 @@
-"""Cluster administration: everything that can be asked of a cluster or changed in it beside its records.
+"""Cluster administration: everything of a cluster that can be described or changed, except its records.
 
-Typed results, an error for each item. Requests go to the role that answers them (controller, coordinator, leader, a
-node of its own, every node, any node) and are made again, where something has moved or a connection was lost, inside
-one deadline.
+Results are typed, and each item has its own error. A request goes to the broker that answers it: the controller, a
+coordinator, a leader, a named node, every node, or any node. If that has changed, or a connection was lost, the request
+is repeated until the deadline.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ class ClusterAdmin(
             for name, topic in (await admin.describe_topics(["orders"])).items():
                 print(name, len(topic.partitions))
 
-    It works through a client's connections and holds nothing of its own: there is nothing to close.
-    `timeout`, in seconds, is for the whole call, retries included. What one item failed with is in its outcome: a
-    `KafkaError` is what the cluster said; `ConnectionLost` and `DeadlineExceeded` leave open whether a change took
-    effect. What concerns the call as a whole is raised: no broker answered (`ConnectionLost`, `DeadlineExceeded`), none
-    of those asked can do it (`UnsupportedVersion`), the client is closed (`Closed`).
+    It uses the connections of a client. There is nothing to close.
+    `timeout`, in seconds, is for the whole call, retries included. The error of one item is in its outcome. A
+    `KafkaError` comes from the cluster. After `ConnectionLost` and `DeadlineExceeded` it is not known whether a change
+    took effect. An error of the whole call is raised: no broker answered (`ConnectionLost`, `DeadlineExceeded`), no
+    broker that was asked can do it (`UnsupportedVersion`), the client is closed (`Closed`).
     """

@@ -1,4 +1,4 @@
-"""Administration of access: who may do what to which resource."""
+"""ACLs: which principal may do what to which resource."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class AclResourceType(IntEnum):
-    """What access is about; `any` in filters only."""
+    """The type of a resource. `any` is for filters only."""
 
     unknown = 0
     any = 1
@@ -43,7 +43,7 @@ class AclResourceType(IntEnum):
 
 
 class AclPatternType(IntEnum):
-    """How a resource name is meant; `any` and `match` in filters only.
+    """How a resource name is matched. `any` and `match` are for filters only.
 
     `match` finds every entry that applies to a resource of that name: literal, prefixed, or for all ("*").
     """
@@ -56,7 +56,7 @@ class AclPatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What may or may not be done; `any` in filters only, `all` stands for every operation."""
+    """An operation. `any` is for filters only. `all` stands for every operation."""
 
     unknown = 0
     any = 1
@@ -77,7 +77,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """Whether it may be done; `any` in filters only. Deny wins over allow."""
+    """Whether the operation is allowed. `any` is for filters only. Deny wins over allow."""
 
     unknown = 0
     any = 1
@@ -104,7 +104,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which entries are meant; what is not given matches any."""
+    """Selects entries. A field that is not given matches any."""
 
     resource_type: AclResourceType = AclResourceType.any
     resource_name: str | None = None
@@ -117,7 +117,7 @@ class AclFilter:
 
 @dataclass(frozen=True, slots=True)
 class AclOutcome:
-    """What became of one entry to create; `error` is None where it is there now."""
+    """The outcome of one entry to create. `error` is None if the entry exists now."""
 
     acl: Acl
     error: IngestdError | None = None
@@ -125,9 +125,9 @@ class AclOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DeletedAcls:
-    """What one filter deleted, and what it matched and could not delete, each with its error.
+    """What one filter deleted, and the entries that it matched and could not delete, each with its error.
 
-    After an attempt without an answer, what that one deleted is not among them any more.
+    If an attempt had no answer, the entries that it deleted are missing here.
     """
 
     filter: AclFilter
@@ -137,7 +137,7 @@ class DeletedAcls:
 
 
 class AclAdmin(Administration):
-    """Access control lists, of a cluster that has an authorizer (else: SECURITY_DISABLED). Any broker answers."""
+    """Access control lists. The cluster needs an authorizer (else: SECURITY_DISABLED). Any broker answers."""
 
     async def describe_acls(self, wanted: AclFilter | None = None, *, timeout: float = 30.0) -> list[Acl]:
         """The entries that a filter matches; None: all. Raises `KafkaError`."""
@@ -162,7 +162,7 @@ class AclAdmin(Administration):
         return await self._one(ToAny(self._client), lambda: build, entries, Deadline.after(timeout))
 
     async def create_acls(self, entries: Sequence[Acl], *, timeout: float = 30.0) -> list[AclOutcome]:
-        """Add entries. One that is there already stays as it is and is no error."""
+        """Add entries. One that exists already stays as it is, and is no error."""
         outcomes = await self._items(
             require_all_of(Acl, "entries", entries),
             ToAny(self._client),

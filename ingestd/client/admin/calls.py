@@ -27,22 +27,22 @@ Found = TypeVar("Found")
 
 _SHORTEST_ATTEMPT: Final = 5.0
 _PATIENCE: Final = 3.0
-"""Seconds after which the metadata is asked whether the node that does not answer is still there."""
+"""Seconds without an answer. Then metadata is refreshed, to see if the node is still in the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Generic[Key, Found]):
-    """What became of each item: what was found, or an error.
+    """The outcome of each item: what was found, or an error.
 
-    `unsure` are the items of which an earlier attempt ended without a word: it may have taken effect, so that the
-    answer to a later one may be about this call's own doing.
+    `unsure` are items of which an earlier attempt had no answer. It may have taken effect. Then the answer to a later
+    attempt is about this call's own change.
     """
 
     found: dict[Key, Found | IngestdError]
     unsure: frozenset[Key]
 
     def error(self, key: Key, *, done: Collection[ErrorCode] = ()) -> IngestdError | None:
-        """The item's error. Those in `done` are none where the call may have caused them by its own first attempt."""
+        """The item's error. One in `done` does not count if an earlier attempt of this call may have caused it."""
         found = self.found[key]
         if not isinstance(found, IngestdError):
             return None
@@ -51,18 +51,18 @@ class Outcomes(Generic[Key, Found]):
 
 
 class Administration:
-    """What every part of the administration is made on: a client, and the loop that asks until it is answered.
+    """Base class of all parts of the administration: a client, and the loop that asks until there is an answer.
 
     Invariants
-        Each item has its own outcome; one that fails keeps nothing from the others.
-        An item is asked for again, by its target's rules, until the deadline; what it failed with last is its error.
-        Where no broker answered at all, for any item, the error is raised: `ConnectionLost`, `DeadlineExceeded`,
+        Each item has its own outcome. One that fails does not stop the others.
+        An item is asked for again, by its target's rules, until the deadline. Its last error is its outcome.
+        If no broker answered for any item, the error is raised: `ConnectionLost`, `DeadlineExceeded`,
         `UnsupportedVersion`.
-        A node that neither answers nor is in the cluster any more is given up as soon as the metadata says so.
+        A node that does not answer is given up as soon as metadata says that it left the cluster.
     """
 
     def __init__(self, client: Client) -> None:
-        """Asks for nothing yet. Raises `ConfigurationError` for what is no client."""
+        """Asks for nothing yet. Raises `ConfigurationError` if it is not a client."""
         require_client(client)
         self._client = client
 
@@ -134,7 +134,7 @@ class Administration:
         read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
         deadline: Deadline,
     ) -> tuple[dict[Key, Found | IngestdError], bool]:
-        """What one broker says of some items; and whether the request may have reached it."""
+        """What one broker says about some items, and whether the request may have reached it."""
         settings = self._client.settings
         sent = False
         try:
@@ -149,19 +149,19 @@ class Administration:
         return {key: answered.get(key, left_out) for key in keys}, sent
 
     def _share(self, deadline: Deadline) -> float:
-        """How long one attempt may take: half of what is left, so that somebody else can be asked if this one is stuck.
+        """Seconds for one attempt: half of what is left, so that another broker can be asked if this one is stuck.
 
-        A broker may be: it passes requests on to a controller that is frozen, and finds out half a minute later.
+        It may be stuck because it passes requests on to a frozen controller. It notices that half a minute later.
         """
         share = max(deadline.remaining / 2, min(deadline.remaining, _SHORTEST_ATTEMPT))
         return min(self._client.settings.request_timeout, share)
 
     def _milliseconds(self, deadline: Deadline) -> int:
-        """What a broker may take: a little less than the attempt, so that its answer comes before we give that up."""
+        """What a broker may take: a little less than the attempt, so that its answer comes in time."""
         return max(1, int(self._share(deadline) * 900))
 
     async def _watched(self, request: Coroutine[Any, Any, Found], broker: Broker) -> Found:
-        """The answer to a request; while there is none, the metadata is asked whether the node is still there."""
+        """The answer to a request. While there is none, metadata is refreshed, to see if the node is still there."""
         asking = asyncio.ensure_future(request)
         try:
             while not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
@@ -176,12 +176,12 @@ def _is_lost(outcome: object) -> bool:
 
 
 def _is_open(outcome: object) -> bool:
-    """Whether a change that ended so may have been made nevertheless, or may still be."""
+    """Whether a change with this outcome may have been made nevertheless, or may still be made."""
     return _is_lost(outcome) or (isinstance(outcome, KafkaError) and outcome.code is ErrorCode.request_timed_out)
 
 
 def _note(found: dict[Key, Found | IngestdError], news: Mapping[Key, Found | IngestdError], deadline: Deadline) -> None:
-    """Take the outcomes of an attempt. What ends at the deadline is not why it came to that: an earlier error stays."""
+    """Take the outcomes of an attempt. If the deadline ended it, an earlier error stays: that is the reason."""
     for key, outcome in news.items():
         if not (deadline.expired and _is_lost(outcome) and key in found):
             found[key] = outcome
@@ -192,7 +192,7 @@ def _understood(
     keys: Sequence[Key],
     read: Callable[[Any, Sequence[Key]], Mapping[Key, Found | IngestdError]],
 ) -> Mapping[Key, Found | IngestdError]:
-    """What an answer says. One that follows its layout may still say what it must not: no topic, an unknown number."""
+    """Read an answer. One with the right layout may still have wrong content: no topic, an unknown number."""
     try:
         return read(answer, keys)
     except (LookupError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Administration of the cluster as a whole: description, controller, quorum, features, brokers that are gone."""
+"""Cluster: its description, controller, quorum and features, and brokers that are gone."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _METADATA_LOG: Final = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster's id, its controller (with KRaft: whichever broker stands in for it) and its brokers.
+    """The cluster's id, its controller (with KRaft: a broker that stands for it) and its brokers.
 
-    `fenced` are node ids of brokers that are not up, where they were asked for.
+    `fenced` are node ids of brokers that are not up, if they were asked for.
     """
 
     cluster_id: str | None
@@ -77,14 +77,14 @@ class FeatureRange:
 
 @dataclass(frozen=True, slots=True)
 class FeaturesDescription:
-    """What the asked broker supports, and what is finalized for the cluster (absent: level 0)."""
+    """What the broker supports, and what is finalized for the cluster (missing: level 0)."""
 
     supported: Mapping[str, FeatureRange]
     finalized: Mapping[str, int]
 
 
 class FeatureUpgrade(IntEnum):
-    """Which way a feature's level may go: up, down if nothing is lost, or down whatever is lost."""
+    """How a feature's level may change: up, down if nothing is lost, or down in any case."""
 
     upgrade = 1
     safe_downgrade = 2
@@ -92,16 +92,16 @@ class FeatureUpgrade(IntEnum):
 
 
 class ClusterAdministration(Administration):
-    """The cluster itself. Any broker answers questions; features are the controller's."""
+    """The cluster itself. Any broker answers. Changes of features go to the controller."""
 
     async def controller(self, *, timeout: float = 30.0) -> Broker:
-        """The controller's broker (with KRaft: whichever passes requests on to it). Raises `KafkaError`."""
+        """The controller's broker (with KRaft: one that passes requests on to it). Raises `KafkaError`."""
         return await self._client.controller(timeout, purpose=PURPOSE)
 
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout: float = 30.0
     ) -> ClusterDescription:
-        """Cluster id, controller, brokers; from metadata where brokers are older than 2.8.
+        """Cluster id, controller and brokers. From metadata if brokers are older than 2.8.
 
         Fenced brokers, those that are known but not up, need Kafka 4.0.
         """
@@ -150,9 +150,9 @@ class ClusterAdministration(Administration):
         )
 
     async def unregister_broker(self, node_id: int, *, timeout: float = 30.0) -> None:
-        """Have the cluster forget a broker that is gone for good (KRaft). Raises `KafkaError`.
+        """Remove a broker that is gone for good from the cluster (KRaft). Raises `KafkaError`.
 
-        One that is not known after an attempt without an answer counts as forgotten.
+        If an attempt had no answer, and the broker is unknown after it, it counts as removed.
         """
         outcomes = await self._items(
             [node_id],

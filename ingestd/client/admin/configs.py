@@ -1,4 +1,4 @@
-"""Administration of configurations: of topics, brokers, brokers' loggers, groups and client metrics."""
+"""Configurations of topics, brokers, brokers' loggers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _KNOWN_TYPES = frozenset(int(kind) for kind in ResourceType)
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, the strongest first but for `default`."""
+    """Where a value comes from. The strongest is first, except for `default`."""
 
     unknown = 0
     topic = 1
@@ -60,7 +60,7 @@ class ConfigSource(IntEnum):
 
 
 class AlterOperation(IntEnum):
-    """What a change does to a configuration; append and subtract are for those that are lists."""
+    """What a change does to a configuration. Append and subtract are for lists."""
 
     set = 0
     delete = 1
@@ -70,7 +70,7 @@ class AlterOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A topic or group by name, a broker by its id in digits; "" for the default of all brokers."""
+    """A topic or group by name, a broker by its id as text, or "" for the default of all brokers."""
 
     type: ResourceType
     name: str
@@ -78,7 +78,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A configuration that gives another one its value, if no stronger one does."""
+    """A configuration from which another one takes its value, if no stronger one has it."""
 
     name: str
     value: str | None
@@ -87,7 +87,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One configuration. `value` is None where it is sensitive or has none; `source` is a `ConfigSource`.
+    """One configuration. `value` is None if it is sensitive, or has no value. `source` is a `ConfigSource`.
 
     Synonyms, the strongest first, and documentation are there if they were asked for.
     """
@@ -108,7 +108,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigsDescription:
-    """The configurations of one resource by name, or why there are none."""
+    """The configurations of one resource by name, or the error."""
 
     resource: ConfigResource
     entries: Mapping[str, ConfigEntry]
@@ -117,7 +117,7 @@ class ConfigsDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One change of a configuration; `value` is None where the operation is `delete`."""
+    """One change of a configuration. `value` is None if the operation is `delete`."""
 
     name: str
     value: str | None = None
@@ -126,14 +126,14 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOutcome:
-    """What became of one resource's changes; `error` is None where all of them were made."""
+    """The outcome of one resource's changes. `error` is None if all of them were made."""
 
     resource: ConfigResource
     error: IngestdError | None = None
 
 
 class ConfigAdmin(Administration):
-    """Configurations. A broker's own go to itself, everything else to any broker."""
+    """Configurations. Requests about a broker go to that broker, all others to any broker."""
 
     async def describe_configs(
         self,
@@ -199,9 +199,9 @@ class ConfigAdmin(Administration):
         validate_only: bool = False,
         timeout: float = 30.0,
     ) -> list[ConfigOutcome]:
-        """Replace all configurations of resources: what is not named goes back to its default.
+        """Replace all configurations of resources. Those that are not named get their defaults.
 
-        For brokers before Kafka 2.3; for others `incremental_alter_configs` says what is meant.
+        For brokers before Kafka 2.3. For others `incremental_alter_configs` is clearer.
         """
         outcomes = await self._items(
             values,
@@ -220,7 +220,7 @@ class ConfigAdmin(Administration):
     ) -> list[ConfigResource]:
         """The resources that have configurations, of these types or of all (Kafka 4.1; client metrics: 3.7).
 
-        Types that newer brokers may have, and `ResourceType` has not, are left out.
+        Types of newer brokers that `ResourceType` does not have are left out.
         """
 
         def resources(answer: Any) -> list[ConfigResource]:

@@ -1,4 +1,4 @@
-"""Administration of the offsets that groups have committed: list, set, delete."""
+"""Group offsets: list, set and delete the offsets that groups have committed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A group's offsets of partitions that it has committed; the partitions with an error; or why there are neither.
+    """A group's committed offsets, and the partitions with an error; or the error of the whole group.
 
     A group that does not exist has no offsets, which is no error.
     """
@@ -49,9 +49,9 @@ class GroupOffsetAdmin(Administration):
         require_stable: bool = False,
         timeout: float = 30.0,
     ) -> list[GroupOffsets]:
-        """The offsets of groups, for these partitions of each; None: for all that it has committed.
+        """The offsets of groups, for these partitions of each. None: for all that the group has committed.
 
-        With `require_stable` an offset that an open transaction may still change is waited for (Kafka 2.5).
+        With `require_stable` it waits for offsets that an open transaction may still change (Kafka 2.5).
         """
 
         def build(group_ids: Sequence[str]) -> Build:
@@ -101,7 +101,7 @@ class GroupOffsetAdmin(Administration):
     async def delete_group_offsets(
         self, group: str, partitions: Collection[tuple[str, int]], *, timeout: float = 30.0
     ) -> list[PartitionOutcome]:
-        """Forget a group's offsets of topics that no member is subscribed to (else: GROUP_SUBSCRIBED_TO_TOPIC)."""
+        """Delete a group's offsets of topics that no member is subscribed to (else: GROUP_SUBSCRIBED_TO_TOPIC)."""
 
         def read(answer: Any, _: Sequence[TopicPartition]) -> Mapping[TopicPartition, IngestdError | None]:
             raise_for_code(answer.error_code, group)

@@ -1,4 +1,4 @@
-"""Groups as administration sees them: values, and how answers of both protocols become them."""
+"""Group values: groups as administration sees them, made from the answers of both protocols."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEAD: Final = "Dead"
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group by name. State and type ("classic", "consumer", "share", "streams") are "" where brokers do not say."""
+    """A group by name. State and type ("classic", "consumer", "share", "streams") are "" if brokers do not say."""
 
     group_id: str
     protocol_type: str
@@ -38,7 +38,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member. What a protocol does not have is empty.
+    """One member. Fields that a protocol does not have are empty.
 
     assignment: what it has now. target_assignment, epoch, subscription_pattern, rack: of KIP-848 groups.
     metadata: the bytes of the classic protocol that are not a consumer's (Kafka Connect, a schema registry).
@@ -59,7 +59,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group, or why it is not described (GROUP_ID_NOT_FOUND: there is none of that name).
+    """One group, or the error (GROUP_ID_NOT_FOUND: there is no group of that name).
 
     type: "classic" or "consumer" (KIP-848). assignor: the name of the assignor chosen, "" while there is none.
     coordinator: the node id. epoch, assignment_epoch: of KIP-848 groups; the group is settled when they are equal.
@@ -78,7 +78,7 @@ class GroupDescription:
 
 
 def described_classic_group(group: Any) -> GroupDescription | IngestdError:
-    """A group of the classic protocol. One that is not there is "Dead", and an error since version 6."""
+    """A group of the classic protocol. A group that does not exist is "Dead"; since version 6 it is an error."""
     message = getattr(group, "error_message", None)
     if group.error_code is ErrorCode.none and group.group_state == _DEAD:
         return KafkaError(ErrorCode.group_id_not_found, group.group_id)
@@ -121,7 +121,7 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
 
 
 def _consumer_protocol(kind: Kind, data: bytes) -> Any:
-    """What a consumer tells its group's leader, or is told; None where it is empty or not readable: members send it."""
+    """A consumer's subscription or assignment. None if it is empty or not readable (members may send anything)."""
     try:
         return decode(kind, data) if data else None
     except ProtocolError:

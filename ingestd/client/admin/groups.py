@@ -1,4 +1,4 @@
-"""Administration of groups: list, describe, delete, take members out."""
+"""Groups: list, describe and delete them, and remove members."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Item]):
-    """What every node listed, put together; and the nodes that did not answer, by id, with the reason."""
+    """The lists of all nodes together, and the nodes that did not answer, by id, with the error."""
 
     items: tuple[Item, ...]
     errors: Mapping[int, IngestdError]
@@ -50,7 +50,7 @@ class Listing(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of one group in a request; `error` is None where it succeeded."""
+    """The outcome of one group in a request. `error` is None if it succeeded."""
 
     group_id: str
     error: IngestdError | None = None
@@ -66,21 +66,21 @@ class MemberToRemove:
 
 @dataclass(frozen=True, slots=True)
 class MemberOutcome:
-    """What became of one member to remove; `error` is None where it is out of the group."""
+    """The outcome of one member to remove. `error` is None if it is not in the group any more."""
 
     member: MemberToRemove
     error: IngestdError | None = None
 
 
 class GroupAdmin(Administration):
-    """Groups. Each one's coordinator answers for it; listing asks every node."""
+    """Groups. Each group's coordinator answers for it. Listing asks every node."""
 
     async def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), timeout: float = 30.0
     ) -> Listing[GroupListing]:
-        """Every group, by name; of these states ("Stable", "Empty", …) and types ("classic", "consumer", …) only.
+        """All groups, by name. With arguments: only those of these states ("Stable", …) and types ("consumer", …).
 
-        Filters by state need Kafka 2.6, by type 3.8. Raises `UnsupportedVersion` where no node can filter so.
+        Filters by state need Kafka 2.6, by type 3.8. Raises `UnsupportedVersion` if no node can filter so.
         """
         deadline = Deadline.after(timeout)
 
@@ -132,7 +132,7 @@ class GroupAdmin(Administration):
     async def delete_groups(self, groups: Iterable[str], *, timeout: float = 30.0) -> list[GroupOutcome]:
         """Delete groups that have no members, and their offsets.
 
-        One that is gone after an attempt without an answer counts as deleted.
+        If an attempt had no answer, and a group is gone after it, it counts as deleted.
         """
         outcomes = await self._items(
             require_several("groups", groups),
@@ -154,9 +154,9 @@ class GroupAdmin(Administration):
         reason: str = "removed by an administrator",
         timeout: float = 30.0,
     ) -> list[MemberOutcome]:
-        """Take members (None: all) out of a group; one that runs joins again. Several at once need Kafka 2.4.
+        """Remove members (None: all) from a group. One that still runs joins again. Several at once need Kafka 2.4.
 
-        One that is not there after an attempt without an answer counts as removed.
+        If an attempt had no answer, and a member is gone after it, it counts as removed.
         """
         deadline = Deadline.after(timeout)
         if members is None:
@@ -204,7 +204,7 @@ def _placed(
 
 
 def _may_be_classic(found: GroupDescription | IngestdError) -> bool:
-    """Whether the new protocol's question has no answer: the broker is older, or the group is of the other kind."""
+    """Whether to ask by the classic protocol: the broker is older, or the group is a classic one."""
     if isinstance(found, KafkaError):
         return found.code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version)
     return isinstance(found, UnsupportedVersion)

@@ -1,4 +1,4 @@
-"""Administration of the directories in which brokers keep their logs."""
+"""Log directories: where brokers keep their logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BrokerLogDirs", "LogDir", "LogDirAdmin", "LogDirReplica", "ReplicaMo
 
 @dataclass(frozen=True, slots=True)
 class LogDirReplica:
-    """A partition's log in a directory. Bytes; how many offsets it lags behind; whether it is on its way there."""
+    """A partition's log in a directory: bytes, offsets that it lags behind, and whether it is being moved there."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class LogDirReplica:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One directory; bytes of its volume, -1 where the broker does not say (before Kafka 3.3)."""
+    """One directory. Bytes of its volume are -1 if the broker does not say (before Kafka 3.3)."""
 
     path: str
     replicas: tuple[LogDirReplica, ...]
@@ -42,7 +42,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """One node's directories, or why it did not say."""
+    """One node's directories, or the error."""
 
     node_id: int
     log_dirs: tuple[LogDir, ...] = ()
@@ -51,14 +51,14 @@ class BrokerLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """What became of one replica to move; `outcome` names the partition and its error."""
+    """The outcome of one replica to move. `outcome` has the partition and its error."""
 
     node_id: int
     outcome: PartitionOutcome
 
 
 class LogDirAdmin(Administration):
-    """Log directories. Each node answers for its own."""
+    """Log directories. Each node answers for itself."""
 
     async def describe_log_dirs(
         self,
@@ -67,7 +67,7 @@ class LogDirAdmin(Administration):
         partitions: Collection[tuple[str, int]] | None = None,
         timeout: float = 30.0,
     ) -> list[BrokerLogDirs]:
-        """The directories of nodes (None: all), and what these partitions (None: all) take in them."""
+        """The directories of nodes (None: all), with the sizes of these partitions (None: all)."""
         deadline = Deadline.after(timeout)
         outcomes = await self._items(
             await self._nodes(deadline) if nodes is None else nodes,

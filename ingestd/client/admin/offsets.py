@@ -1,4 +1,4 @@
-"""Administration of logs: where partitions begin and end, and deleting their oldest records."""
+"""Logs: where partitions begin and end, and deleting their oldest records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["EARLIEST", "LATEST", "DeletedRecords", "ListedOffset", "LogAdmin", "
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """One partition's offset. -1 where no record is as late as the time asked for; the timestamp is that record's."""
+    """One partition's offset, and that record's timestamp. -1: no record is as late as the time asked for."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """What became of one partition: the first offset that there is from now on; -1 where it failed."""
+    """The outcome of one partition: its first offset from now on; -1 if it failed."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class LogAdmin(Administration):
     async def list_offsets(
         self, offsets: Sequence[OffsetAt], *, read_committed: bool = False, timeout: float = 30.0
     ) -> list[ListedOffset]:
-        """Offsets of partitions, each from its leader, in the order asked; where the leader moved, asked again."""
+        """Offsets of partitions, in the order asked. Each leader answers. If the leader moved, the new one is asked."""
         deadline = Deadline.after(timeout)
         offsets = require_all_of(OffsetAt, "offsets", offsets)
         outcomes = await self._items(
@@ -69,7 +69,7 @@ class LogAdmin(Administration):
     async def delete_records(
         self, before: Mapping[tuple[str, int], int], *, timeout: float = 30.0
     ) -> list[DeletedRecords]:
-        """Delete what lies before an offset of each partition; -1: everything there is now."""
+        """Delete the records before an offset of each partition. -1: all records that there are now."""
         deadline = Deadline.after(timeout)
         outcomes = await self._items(
             before,

@@ -1,4 +1,4 @@
-"""Administration of replicas: moving partitions to other nodes, and electing leaders."""
+"""Replicas: moving partitions to other nodes, and electing leaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["OngoingReassignment", "PartitionAdmin", "PartitionOutcome"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """What became of one partition in a request; `error` is None where it succeeded."""
+    """The outcome of one partition in a request. `error` is None if it succeeded."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """A partition on the move, as node ids: all replicas that it has now, those that join and those that leave."""
+    """A partition that is being moved: node ids of all its replicas now, of those to add, and of those to remove."""
 
     topic: str
     partition: int
@@ -48,9 +48,9 @@ class PartitionAdmin(Administration):
         allow_replication_factor_change: bool = True,
         timeout: float = 30.0,
     ) -> list[PartitionOutcome]:
-        """Begin to move partitions to other replicas, the first being the preferred leader; None cancels a move.
+        """Begin to move partitions to other replicas. The first one is the preferred leader. None cancels a move.
 
-        A move that is not there to be cancelled, after an attempt without an answer, counts as cancelled.
+        If an attempt to cancel had no answer, and there is no move after it, it counts as cancelled.
         """
         deadline = Deadline.after(timeout)
         outcomes = await self._items(
@@ -100,10 +100,10 @@ class PartitionAdmin(Administration):
     async def elect_leaders(
         self, partitions: Collection[tuple[str, int]] | None = None, *, unclean: bool = False, timeout: float = 30.0
     ) -> list[PartitionOutcome]:
-        """Make preferred replicas the leaders of partitions (None: of all; those that need none are left out).
+        """Make preferred replicas the leaders of partitions. None: of all that need it.
 
-        With `unclean` a partition without a leader gets one that is not in sync, and loses what that one does not have.
-        ELECTION_NOT_NEEDED is an error of a partition, but after an attempt without an answer it counts as elected.
+        With `unclean` a partition without a leader gets one that is not in sync, and loses the records that it lacks.
+        ELECTION_NOT_NEEDED is an error of a partition. But if an earlier attempt had no answer, it counts as elected.
         """
         deadline = Deadline.after(timeout)
         if partitions is None:

@@ -1,4 +1,4 @@
-"""Administration of client quotas: how much users, clients and addresses may use."""
+"""Client quotas: how much users, clients and addresses may use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QuotaMatch(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaComponent:
-    """A part of a question: entities of a type ("user", "client-id", "ip"); `name` for an exact match only."""
+    """A part of a filter: entities of a type ("user", "client-id", "ip"). `name` is for an exact match only."""
 
     entity_type: str
     match: QuotaMatch = QuotaMatch.any
@@ -48,7 +48,7 @@ class ClientQuota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaOutcome:
-    """What became of one entity's quotas; `error` is None where they are set."""
+    """The outcome of one entity's quotas. `error` is None if they are set."""
 
     entity: QuotaEntity
     error: IngestdError | None = None
@@ -60,7 +60,7 @@ class QuotaAdmin(Administration):
     async def describe_client_quotas(
         self, components: Sequence[QuotaComponent] = (), *, strict: bool = False, timeout: float = 30.0
     ) -> list[ClientQuota]:
-        """The quotas of entities that match all components; `strict`: and have no other. None: all there are."""
+        """The quotas of entities that match all components. `strict`: and that have no other component. None: all."""
 
         def found(answer: Any) -> list[ClientQuota]:
             raise_for_code(answer.error_code, answer.error_message or "DescribeClientQuotas")
@@ -84,7 +84,7 @@ class QuotaAdmin(Administration):
         validate_only: bool = False,
         timeout: float = 30.0,
     ) -> list[QuotaOutcome]:
-        """Set quotas of entities by name; None removes one. What is not named stays."""
+        """Set quotas of entities by name. None removes one. Quotas that are not named stay."""
         order = {frozenset(entity): entity for entity in changes}
         outcomes = await self._items(
             order.values(),

@@ -50,12 +50,12 @@ class Target(Protocol[Key]):
 _NO_VERDICT: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.throttling_quota_exceeded, ErrorCode.request_timed_out}
 )
-"""What the controller, or a broker in its stead, answers where it has not decided or did not say so in time.
+"""Answers of the controller, or of a broker for it, if it has not decided, or did not say so in time.
 
-Its other errors are its verdict.
+Its other errors are final.
 """
 _CONTROLLERS_TRIED: Final = 4
-"""How many answers are asked for, one after the other, while the controller that they name is silent."""
+"""How often metadata is asked for, one after the other, while the controller that it names is silent."""
 
 
 def _lost(error: IngestdError) -> bool:
@@ -78,7 +78,7 @@ class ToController:
         return _lost(error) or (isinstance(error, KafkaError) and error.code in _NO_VERDICT)
 
     async def moved(self, keys: Collection[Any], deadline: Deadline) -> None:
-        """See `Target`. With KRaft each answer names some node that is up: if it can be, one that is not silent."""
+        """See `Target`. With KRaft each answer names some node that is up. One that is not silent is preferred."""
         del keys
         for _ in range(_CONTROLLERS_TRIED):
             await self._client.metadata.refresh((), deadline.remaining)
@@ -87,7 +87,7 @@ class ToController:
 
 
 class ToAny:
-    """Every item to whichever broker is there."""
+    """Every item to any broker."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -108,7 +108,7 @@ class ToAny:
 
 
 class ToNodes:
-    """Each item to the node that `node_of` names; None: to whichever broker is there."""
+    """Each item to the node that `node_of` names. None: to any broker."""
 
     def __init__(self, client: Client, node_of: Callable[[Any], int | None]) -> None:
         self._client = client
@@ -145,9 +145,9 @@ class ToNodes:
 
 
 class ToCoordinators:
-    """Each item, a group or a transactional id by `key_of`, to its coordinator; unknown ones are looked up together.
+    """Each item to the coordinator of its `key_of`, a group or a transactional id. Lookups share a request.
 
-    `apart` is for requests that can only be about one item.
+    `apart`: each item gets a request of its own.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ToCoordinators:
         return list(by_broker.items()), without_broker
 
     def again(self, error: IngestdError, attempt: int) -> bool:
-        """See `Target`. NOT_COORDINATOR and its like, and what passes on the same coordinator."""
+        """See `Target`. NOT_COORDINATOR and the like, and errors that pass on the same coordinator."""
         return _lost(error) or (_passes(error, attempt) and is_retriable(error))
 
     async def moved(self, keys: Collection[Key], deadline: Deadline) -> None:
@@ -186,9 +186,9 @@ class ToCoordinators:
 
 
 class ToLeaders:
-    """Each item, of the partition that `partition_of` names, to the partition's leader.
+    """Each item to the leader of the partition that `partition_of` names.
 
-    Two items of one partition go in two requests: brokers refuse one that names a partition twice.
+    Two items of one partition go in two requests. Brokers refuse a request that names a partition twice.
     """
 
     def __init__(self, client: Client, partition_of: Callable[[Any], tuple[str, int]] = tuple) -> None:
@@ -225,7 +225,7 @@ class ToLeaders:
 
 
 def _passes(error: IngestdError, attempt: int, *, once: bool = False) -> bool:
-    """Whether waiting may help. An unknown topic is one, but for a leader that learns of it late: `once` more."""
+    """Whether waiting may help. For an unknown topic it does not, but `once`: a leader may learn of it late."""
     if isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition:
         return once and attempt == 0
     return True

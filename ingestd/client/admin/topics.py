@@ -1,4 +1,4 @@
-"""Administration of topics: create, delete, grow, list, describe."""
+"""Topics: create, delete, add partitions, list, describe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["CreatedTopic", "NewPartitions", "NewTopic", "TopicAdmin", "TopicOutc
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """What became of one topic in a request; `error` is None where it succeeded."""
+    """The outcome of one topic in a request. `error` is None if it succeeded."""
 
     topic: str
     error: IngestdError | None = None
@@ -33,7 +33,7 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What became of one topic to create. Ids and counts are None and -1 where the broker does not give them."""
+    """The outcome of one topic to create. Ids and counts are None and -1 if the broker does not give them."""
 
     topic: str
     topic_id: UUID | None = None
@@ -43,15 +43,15 @@ class CreatedTopic:
 
 
 class TopicAdmin(Administration):
-    """Topics. Changes go to the controller; questions to any broker."""
+    """Topics. Changes go to the controller, all else to any broker."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float = 30.0
     ) -> list[CreatedTopic]:
-        """Create topics. Brokers learn of them one after the other: the first use may still have to wait.
+        """Create topics. Brokers learn of them one after the other, so the first use may have to wait.
 
-        Where an attempt ended without an answer and the next one finds a topic there, of the partitions and replicas
-        that were asked for, it is taken as this call's own; another one is TOPIC_ALREADY_EXISTS.
+        If an attempt had no answer, and the next one finds a topic with the partitions and replicas that were asked
+        for, it counts as created by this call. Any other topic is TOPIC_ALREADY_EXISTS.
         """
         deadline = Deadline.after(timeout)
         wanted = {topic.name: topic for topic in require_all_of(NewTopic, "topics", topics)}
@@ -80,10 +80,10 @@ class TopicAdmin(Administration):
         return [created[name] for name in wanted]
 
     async def delete_topics(self, topics: Iterable[str], *, timeout: float = 30.0) -> list[TopicOutcome]:
-        """Delete topics by name. One that is gone after an attempt without an answer counts as deleted.
+        """Delete topics by name. If an attempt had no answer, and a topic is gone after it, it counts as deleted.
 
-        Where the cluster has topic ids, it is told to delete the topic that has the name now: an attempt that is stuck
-        somewhere, and comes through late, harms no other topic that was made with that name meanwhile.
+        If the cluster has topic ids, topics are deleted by id. So an attempt that arrives late does not delete a new
+        topic of the same name.
         """
         deadline = Deadline.after(timeout)
         names = list(dict.fromkeys(require_several("topics", topics)))
@@ -95,7 +95,7 @@ class TopicAdmin(Administration):
             if topic.topic_id is not None and topic.error is ErrorCode.none
         }
         errors = await self._deleted(names, ids, deadline)
-        # Who was asked for the id may not have heard yet that the name is another topic's.
+        # The broker that gave the id may not know yet that the name belongs to another topic.
         renamed = [name for name, error in errors.items() if _is(error, ErrorCode.unknown_topic_id)]
         errors |= await self._deleted(renamed, {}, deadline)
         return [TopicOutcome(name, error) for name, error in errors.items()]
@@ -125,9 +125,9 @@ class TopicAdmin(Administration):
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float = 30.0
     ) -> list[TopicOutcome]:
-        """Raise topics' number of partitions to the given total.
+        """Add partitions to topics, up to the given total.
 
-        A topic that has that many after an attempt without an answer counts as grown.
+        If an attempt had no answer, and a topic has that many after it, it succeeded.
         """
         deadline = Deadline.after(timeout)
         wanted = {topic.topic: topic for topic in require_all_of(NewPartitions, "topics", topics)}
@@ -156,21 +156,21 @@ class TopicAdmin(Administration):
         return [TopicOutcome(name, error) for name, error in errors.items()]
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float = 30.0) -> dict[str, TopicMetadata]:
-        """Every topic of the cluster, by name; does not change what the client keeps refreshed."""
+        """All topics of the cluster, by name. The client does not keep their metadata."""
         topics = await self._topics(None, timeout)
         return {name: topics[name] for name in sorted(topics) if include_internal or not topics[name].internal}
 
     async def describe_topics(self, topics: Collection[str], *, timeout: float = 30.0) -> dict[str, TopicMetadata]:
-        """The topics asked for, by name; what is wrong with one is in its `error`."""
+        """The topics asked for, by name. If something is wrong with one, its `error` says so."""
         return dict(await self._topics(tuple(require_several("topics", topics)), timeout))
 
     async def _looked_at(
         self, topics: Mapping[str, int], deadline: Deadline
     ) -> Mapping[str, TopicMetadata | IngestdError]:
-        """What became of topics that an attempt without an answer may have changed, or why nobody says.
+        """The state of topics that an attempt without an answer may have changed, or the error.
 
-        Brokers hear of what the controller did a moment later: while a topic has fewer partitions than `topics` says,
-        it is looked at again, a few times.
+        Brokers learn of changes a moment later than the controller. So while a topic has fewer partitions than `topics`
+        says, it is asked for again, a few times.
         """
         settings = self._client.settings
         looked: Mapping[str, TopicMetadata] = {}

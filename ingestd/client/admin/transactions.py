@@ -1,4 +1,4 @@
-"""Administration of transactions and producers, from outside of them (KIP-664): find one that hangs, and end it."""
+"""Transactions and producers, seen from outside (KIP-664): find a hanging transaction, and end it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """One transaction, or why it is not described. Times in milliseconds; -1 where nothing is going on."""
+    """One transaction, or the error. Times are in milliseconds, -1 if none is open."""
 
     transactional_id: str
     state: str = ""
@@ -58,7 +58,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProducers:
-    """The producers that a partition remembers, or why they are not known."""
+    """The producers that a partition remembers, or the error."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ class TransactionAdmin(Administration):
         pattern: str | None = None,
         timeout: float = 30.0,
     ) -> Listing[TransactionListing]:
-        """Every transaction; of these states and producer ids, running for longer than so many milliseconds only.
+        """All transactions. With arguments: only of these states and producer ids, and older than so many milliseconds.
 
         By duration needs Kafka 3.8, by a pattern (a regular expression) of the transactional id 4.1.
         """
@@ -113,7 +113,7 @@ class TransactionAdmin(Administration):
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float = 30.0
     ) -> list[TransactionDescription]:
-        """Describe transactions; TRANSACTIONAL_ID_NOT_FOUND where nobody has used the id."""
+        """Describe transactions. TRANSACTIONAL_ID_NOT_FOUND: nobody has used the id."""
         outcomes = await self._items(
             require_several("transactional_ids", transactional_ids),
             ToCoordinators(self._client, CoordinatorKind.transaction),
@@ -129,7 +129,7 @@ class TransactionAdmin(Administration):
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]], *, timeout: float = 30.0
     ) -> list[PartitionProducers]:
-        """The producers that partitions remember, each from its leader."""
+        """The producers that partitions remember. Each leader answers."""
         outcomes = await self._items(
             [TopicPartition(*partition) for partition in partitions],
             ToLeaders(self._client),
