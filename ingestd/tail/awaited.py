@@ -34,6 +34,9 @@ class Awaited:
     def __contains__(self, file: object) -> bool:
         return file in self._held
 
+    def __iter__(self) -> Iterator[FileId]:
+        return iter(self._held)
+
     def hold(self, log: Log, place: Place, now: float) -> bool:
         """Await what is written to a file. `now`: seconds, of a steady clock. False: it is not as it was seen."""
         self._held[place.file] = log, place
@@ -57,24 +60,22 @@ class Awaited:
                 found.append((log, file))
         return found
 
-    def where(self, file: Hashable) -> tuple[Log, str]:
-        """The log that awaits a file, and the file's path."""
-        log, place = self._held[cast("FileId", file)]
+    def expect(self, file: Hashable) -> tuple[Log, str]:
+        """The log that awaits a file, and where the file should be: to be looked at, and `missed` to be asked then."""
+        log, path = self._where(cast("FileId", file))
+        self._expected.setdefault(path, set()).add(cast("FileId", file))
+        return log, path
+
+    def _where(self, file: FileId) -> tuple[Log, str]:
+        log, place = self._held[file]
         owned = self._files.find(place.file)
         return log, place.path if owned is None else owned.generation.known.path
-
-    def expect(self) -> Iterator[tuple[Log, str]]:
-        """Where all of them should be: to be looked at, and `missed` to be asked then."""
-        for file in self._held:
-            log, path = self.where(file)
-            self._expected.setdefault(path, set()).add(file)
-            yield log, path
 
     def missed(self, path: str, found: FileId | None) -> Log | None:
         """A look found this at a path. Returns the log of a file that should be there and is not."""
         for file in self._expected.pop(path, ()):
             if file != found and file in self._held:
-                log, where = self.where(file)
+                log, where = self._where(file)
                 if where == path:
                     return log
         return None

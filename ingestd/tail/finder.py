@@ -65,7 +65,7 @@ from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
@@ -318,8 +318,8 @@ class TailFinder:
         for log, file in self._awaited.still(time.monotonic()):
             if not self._waits_for_its_original(log, file):
                 self.apply(log, Alone(file))
-        for log, path in self._awaited.expect():
-            self._look(path, log.path)
+        for file in self._awaited:
+            self._look_at_awaited(file)
         self._look_at_troubles()
         self._watch_what_was_away(self._ways.away())
         for source, log in self._recent.items():
@@ -443,9 +443,7 @@ class TailFinder:
             elif isinstance(key, str):
                 names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
-                log, path = self._awaited.where(key)
-                self._names.judge(path, judged=False)
-                self._look(path, log.path)
+                self._names.judge(self._look_at_awaited(key), judged=False)
         if self._missed:
             self._miss()
         self._take(self._names.heard(names))
@@ -796,8 +794,6 @@ class TailFinder:
         before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
-            if sighting.place is None:
-                self._look(sighting.path, None)  # a file made there since the look was none of its log's until now
             if before and (log := self._logs.get(sighting.path)) is not None:
                 log.leads_elsewhere(before[-1])
                 # What came and went where it leads now, before that was known, is found by a search.
@@ -822,8 +818,7 @@ class TailFinder:
         for path in through:
             self._kin.name(path, log)
             self._watch_beside(path)
-        if self._due.watches:
-            self._look(log, None)  # again, for what happened before there is a watch
+        self._look(log, None)  # again, for what happened there before it was known whose that is
 
     def apply(self, log: Log, fact: Fact) -> None:
         """Let a log of this tail decide, and do what it says. Another tail may have seen the fact."""
@@ -945,7 +940,12 @@ class TailFinder:
     def _await(self, log: Log, place: Place) -> None:
         self._names.judge(place.path, judged=True)
         if not self._awaited.hold(log, place, time.monotonic()):
-            self._look(place.path, log.path)
+            self._look_at_awaited(place.file)
+
+    def _look_at_awaited(self, file: Hashable) -> str:
+        log, path = self._awaited.expect(file)
+        self._look(path, log.path)
+        return path
 
     def _trouble(self, path: str, reason: str) -> None:
         if self._told.get(path) != reason:

@@ -21,6 +21,6 @@ def test_of_two_files_that_should_be_at_one_path_the_missing_one_is_told() -> No
     gone, here = (Place(PATH, FileId(1, inode, inode, f"{inode:x}", "1"), 0, 100) for inode in (7, 8))
     awaited.hold(log, gone, 0.0)
     awaited.hold(other, here, 0.0)
-    assert list(awaited.expect()) == [(log, PATH), (other, PATH)]
+    assert [awaited.expect(file) for file in awaited] == [(log, PATH), (other, PATH)]
     assert awaited.missed(PATH, here.file) is log
     assert awaited.missed(PATH, None) is None, "it was asked already"

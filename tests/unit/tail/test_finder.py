@@ -489,6 +489,27 @@ async def test_a_link_that_leads_nowhere_is_followed_once_it_leads_somewhere(fol
     await follower.reads("one")
 
 
+async def test_what_is_made_where_a_link_leads_before_that_is_known_is_read(follow: Any, tmp_path: Path) -> None:
+    """A link leads to 1.log. It is looked at; then 1.log is rotated and made anew, in a directory that is watched."""
+    link, target = tmp_path / "a.log", tmp_path / "1.txt"
+
+    class Rotating(Looks):
+        def look(self, path: str) -> Sighting:
+            sighting = super().look(path)
+            if path == str(link) and target.exists() and target.read_text() == "one\n":
+                target.rename(f"{target}.1")
+                append(target, "two")
+            return sighting
+
+    link.symlink_to(tmp_path / "0.txt")
+    follower = follow(looks=Rotating())
+    await follower.settle()
+    append(target, "one")
+    (tmp_path / "new").symlink_to(target)
+    (tmp_path / "new").rename(link)
+    await follower.reads("one", "two")
+
+
 async def test_a_link_into_a_directory_that_is_missing_is_followed_at_a_later_look(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to(tmp_path / "away" / "target")
     follower = follow(rescan_interval=0.05)
