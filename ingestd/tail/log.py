@@ -473,6 +473,8 @@ class Log:
         elif found.at is not None:
             yield from self._meet_again(generation, found.at)
         elif generation.copy_of == NOTHING and not found.unavailable:
+            if self.stands(generation.known.file):
+                self._here = None
             yield from self._drop(generation)
         reading = generation.phase is Phase.READING  # nothing else has the rest of it then, but may begin alike
         new = (*found.between, found.rest) if reading and found.rest is not None else found.between
@@ -609,8 +611,14 @@ class Log:
 
     def _deleted(self, source: str) -> Iterator[Command]:
         generation = self.named(source)
-        if generation is not None and generation.phase is Phase.DONE and generation.links <= 1:
-            yield from self._bury(generation) if generation.links else self._drop(generation)
+        if generation is None or generation.phase is not Phase.DONE or generation.links > 1:
+            return
+        if generation.copy_of == NOTHING:
+            yield from self._seek_unseen()  # it was written to and renamed, perhaps
+        elif generation.links:
+            yield from self._bury(generation)
+        else:
+            yield from self._drop(generation)
 
     def _bury(self, generation: Generation) -> Iterator[Command]:
         generation.phase, generation.links = Phase.DONE, 0

@@ -739,7 +739,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
     "seed",
     [
         36183, 59741, 88937, 96841, 97391, 100194, 133696, 136088, 183712, 194538, 190165, 219638, 255292, 259015,
-        334601, 488987, 608680, 652253,
+        334601, 488987, 608680, 618871, 652253, 673056,
     ],
 )  # fmt: skip
 def test_a_history_that_once_failed(seed: int) -> None:

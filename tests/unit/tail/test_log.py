@@ -8,6 +8,7 @@ from ingestd.tail.facts import (
     NOTHING,
     TRUNCATED,
     Copy,
+    Deleted,
     Empty,
     Ended,
     Examine,
@@ -87,6 +88,28 @@ def test_content_that_came_and_went_in_an_empty_file_is_sought() -> None:
     assert [each.generation.known.file.inode for each in commands if isinstance(each, Seek)] == [7]
     assert log.unseen_since == 100
     assert not [each for each in log.step(Seen(place(7, 0, modified=200), here=True)) if isinstance(each, Seek)]
+
+
+def test_an_empty_file_whose_name_is_gone_is_sought() -> None:
+    """It is rotated by link and unlink. Its link is renamed before it is looked at, and is taken for another file."""
+    log = Log(PATH)
+    log.step(Examined(place(7, 0), Empty()))
+    (source,) = (each.source for each in log.generations)
+    commands = log.step(Deleted(source))
+    assert [each.generation.source for each in commands if isinstance(each, Seek)] == [source]
+    assert [each.generation.source for each in log.step(Sought(source)) if isinstance(each, Forget)] == [source]
+
+
+def test_a_rotated_file_is_followed_while_nothing_stands_at_the_path() -> None:
+    """An empty file stood at the path and is gone. What is found rotated came after it, and is written to still."""
+    log = Log(PATH)
+    log.step(Seen(place(7, 0), here=True))
+    log.step(Examined(place(7, 0), Empty()))
+    log.step(Missed())
+    (seek,) = (each for each in log.step(Listed()) if isinstance(each, Seek))
+    log.step(Sought(seek.generation.source, between=(place(8, 3, f"{PATH}.1"),)))
+    (read,) = (each for each in log.step(Examined(place(8, 3, f"{PATH}.1"), plain(3))) if isinstance(each, Read))
+    assert not read.generation.last
 
 
 def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
