@@ -51,14 +51,16 @@ class Awaited:
         if self._held.pop(file, None) is not None:
             self._watches.drop(file)
 
-    def still(self, now: float) -> list[tuple[Log, FileId]]:
+    def still(self, now: float) -> list[tuple[Log, Place]]:
         """Those that were not written to for so long that they are no copies in the making."""
-        found = []
-        for file, (log, place) in self._held.items():
-            size, since = self._lengths.get(file, (-1, 0.0))
-            if size == place.size and now - since > COPY_PATIENCE:
-                found.append((log, file))
-        return found
+        return [held for file, held in self._held.items() if self.is_still(file, now)]
+
+    def is_still(self, file: FileId, now: float) -> bool:
+        """Whether a file is one of these."""
+        if file not in self._held:
+            return False
+        size, since = self._lengths.get(file, (-1, 0.0))
+        return size == self._held[file][1].size and now - since > COPY_PATIENCE
 
     def expect(self, file: Hashable) -> tuple[Log, str]:
         """The log that awaits a file, and where the file should be: to be looked at, and `missed` to be asked then."""

@@ -315,9 +315,10 @@ class TailFinder:
                 self._look(path, None)
 
     async def _look_at_what_waits(self) -> None:
-        for log, file in self._awaited.still(time.monotonic()):
-            if not self._waits_for_its_original(log, file):
-                self.apply(log, Alone(file))
+        for log, place in self._awaited.still(time.monotonic()):
+            copy = log.of(place.file)
+            if copy is not None and copy.copy_of:
+                self._want_examination(log, place)  # its original may have been truncated since
         for file in self._awaited:
             self._look_at_awaited(file)
         self._look_at_troubles()
@@ -327,12 +328,6 @@ class TailFinder:
             if generation is not None:
                 self._look(generation.known.path, None)  # another file there is none of this log's
         await self._in_turns(list(self._logs.values()), self._look_at_log)
-
-    def _waits_for_its_original(self, log: Log, file: FileId) -> bool:
-        """Whether a copy seems to have what its original had before that was truncated, whose end is yet to be told."""
-        copy = log.of(file)
-        original = self._log_of.get(copy.copy_of) if copy is not None and copy.copy_of else None
-        return original is not None and original.may_be_copy(file)
 
     def _look_at_log(self, log: Log) -> None:
         self._seek_missing(log)
@@ -694,6 +689,9 @@ class TailFinder:
             original = self._log_of.get(examined.verdict.of)
             if original is None:  # its end was told meanwhile
                 self._look(examined.place.path, log.path)
+                return
+            if examined.verdict.sure and self._awaited.is_still(examined.place.file, time.monotonic()):
+                finder.apply(log, Alone(examined.place.file))
                 return
             self._names.judge(examined.place.path, judged=True)  # what is lost with it is told of its original
             examined, finder, log = replace(examined, asked=log.path), self, original

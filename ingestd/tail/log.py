@@ -385,7 +385,7 @@ class Log:
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
             yield from self._replace(original, place, DELETED)
-        elif not copy.sure or original.phase is Phase.SOUGHT:
+        elif not copy.sure or self._unresolved(original):
             self._copies[place.file] = place, asked
             if original.phase is Phase.STORED and not self._unresolved(original):
                 original.phase = Phase.SOUGHT  # it was over in the last run already: else nobody looks where it is

@@ -5,6 +5,7 @@ Renames, links, copies, compression, moves to other file systems, deletion, trun
 
 from __future__ import annotations
 
+import asyncio
 import bz2
 import gzip
 import lzma
@@ -22,10 +23,15 @@ import structlog
 import zstandard
 
 from ingestd.daemon.source import StoredPosition
+from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
+from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ingestd.tail.facts import Examined
+    from ingestd.tail.looks import Examination
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -830,6 +836,31 @@ async def test_who_dies_within_a_copy_is_followed_by_one_that_reads_it_to_its_en
     assert set(follower.texts) == {line.encode() for line in [*lines, "two"]}
     assert len(follower.texts) == len(lines) + 1 + len(follower.repeatable)
     assert not follower.losses
+
+
+async def test_a_copy_is_not_sent_though_its_original_is_not_said_to_be_truncated_for_long(
+    follow: Any, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker hangs for longer than a copy in the making is waited for."""
+    examinations = []
+
+    class Counting(Looks):
+        def examine(self, wanted: Sequence[Examination]) -> list[Examined | None]:
+            examinations.append(wanted)
+            return super().examine(wanted)
+
+    follower = follow("a.log*", looks=Counting(), rescan_interval=0.05)
+    append(log, "1")
+    await follower.settle()
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    await follower.until(lambda: any(each.detail.get("copy_of") for each in follower.stored.values()))
+    os.truncate(log, 0)
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.0)
+    examinations.clear()
+    async with asyncio.timeout(20):
+        while len(examinations) < 2 and len(follower.found) == 1:
+            await asyncio.sleep(0.01)
+    await follower.reads("1")
 
 
 async def test_a_copy_that_goes_on_by_itself_is_a_file_of_its_own(follow: Any, log: Any) -> None:

@@ -17,6 +17,7 @@ from ingestd.tail.facts import (
     Gone,
     Keep,
     Listed,
+    Look,
     Missed,
     Phase,
     Place,
@@ -110,6 +111,16 @@ def test_a_rotated_file_is_followed_while_nothing_stands_at_the_path() -> None:
     log.step(Sought(seek.generation.source, between=(place(8, 3, f"{PATH}.1"),)))
     (read,) = (each for each in log.step(Examined(place(8, 3, f"{PATH}.1"), plain(3))) if isinstance(each, Read))
     assert not read.generation.last
+
+
+def test_a_copy_waits_until_its_original_is_found() -> None:
+    """The daemon stopped while a file was empty. It has lines now. It is copied, and truncated before it is read."""
+    log, copied = Log(PATH), place(9, 8, f"{PATH}.1")
+    log.restore("0", 0, known(7, 0)._replace(witness=None))
+    log.step(Seen(place(7, 8, modified=200), here=True))
+    assert log.step(Examined(copied, Copy("0", 8, plain(8).witness))) == []
+    log.step(Listed())
+    assert Look(copied.path, PATH) in log.step(Sought("0", place(7, 0), intact=True))
 
 
 def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
