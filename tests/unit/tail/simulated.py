@@ -32,6 +32,7 @@ from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
 from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.looks import Looks
+from ingestd.tail.rotation import is_rotated_from
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
 if TYPE_CHECKING:
@@ -1222,9 +1223,15 @@ class Machine:
             token.repeatable = False
 
     def _is_of(self, token: Token, known: Known) -> bool:
-        """Whether a line is not told to be of another log; in a directory that was moved away, nobody knows better."""
+        """Whether a line is not told to be of another log; in a directory that was moved away, nobody knows better.
+
+        Nor of a compressed file that is called like a rotation of both logs, and whose own log has no file that is
+        known: app-1.log.1.gz of app-1.log, which app.log searches for too (seed 1068296).
+        """
         moved_away = "." in posixpath.dirname(known.path)
-        return moved_away or token.log == known.log or all(each.log != known.log for each in self.tokens.values())
+        nameless = bool(known.codec) and is_rotated_from(token.log, known.log)
+        known_as = moved_away or nameless or token.log == known.log
+        return known_as or all(each.log != known.log for each in self.tokens.values())
 
     # Steps.
 
