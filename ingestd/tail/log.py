@@ -351,6 +351,9 @@ class Log:
         size = 0 if place.codec else place.size  # of its text
         known = Known(self.path, place.path, place.file, witness, size, place.modified, place.codec)
         generation = Generation(name_source(place.file), known, position, phase, place.links, size=place.size)
+        newest = self.generations[-1] if self.generations else None
+        if newest is not None and newest.phase is Phase.STORED and self._unresolved(newest):
+            self._missed = True  # what came after that one is found with this one then
         self.generations.append(generation)
         self.since = 0
         return generation

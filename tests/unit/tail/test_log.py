@@ -113,6 +113,15 @@ def test_a_rotated_file_is_followed_while_nothing_stands_at_the_path() -> None:
     assert not read.generation.last
 
 
+def test_what_came_after_the_last_run_is_sought_with_a_file_that_was_truncated_since() -> None:
+    """It is begun anew before the newest generation of the last run is sought."""
+    log = log_with(known(7, 5, f"{PATH}.1"), known(9, 5, f"{PATH}.2"))
+    log.step(Seen(place(7, 2, f"{PATH}.1"), here=False))
+    log.step(Sought("0", place(7, 2, f"{PATH}.1")))
+    (_, anew) = log.generations
+    assert anew.source in {each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)}
+
+
 def test_a_copy_waits_until_its_original_is_found() -> None:
     """The daemon stopped while a file was empty. It has lines now. It is copied, and truncated before it is read."""
     log, copied = Log(PATH), place(9, 8, f"{PATH}.1")
