@@ -192,9 +192,9 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Events are missing: files may have come and gone unseen; so did `place`, which was seen, before it was read."""
+    """Files may have come and gone unseen; `since`: they were modified later than this (ns); 0: than what is known."""
 
-    place: Place | None = None
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

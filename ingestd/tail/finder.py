@@ -60,6 +60,7 @@ from ingestd.tail.looks import Examination, Looks, Search, Unreadable, links_of
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, rotated_from
 from ingestd.tail.thread import LookThread
+from ingestd.tail.vanished import VanishedFiles
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, OVERFLOW, WRITTEN
 from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from ingestd.tail.looks import Sighting, Walk
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
+    from ingestd.tail.vanished import Vanished
     from ingestd.tail.watches import Round
 
 __all__ = ["TailFinder"]
@@ -94,6 +96,9 @@ _TURN: Final = 0.01
 
 _REST_FOR_WORK: Final = 20
 """In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
+
+_GRAIN: Final = 10_000_000
+"""Nanoseconds: a modification time may be so much earlier than the clock at the modification."""
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
@@ -125,14 +130,12 @@ class _Due:
     """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
     logs: dict[str, Log] = field(default_factory=dict)
     """The log of each search, by source."""
-    vanished: dict[str, bool] = field(default_factory=dict)
-    """Paths at which files came and went unseen, and whether what they were compressed to is searched for."""
     untold: list[tuple[str, int]] = field(default_factory=list)
     """Files that are gone since the run before this one, and how far they were read: to be said."""
 
     def __bool__(self) -> bool:
         files = self.looks or self.examinations or self.seeks or self.watches or self.deleted
-        return bool(files or self.vanished or self.untold)
+        return bool(files or self.untold)
 
 
 class TailFinder:
@@ -168,6 +171,7 @@ class TailFinder:
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
         self._names = Names(self._log_at, self._is_read)
+        self._vanished = VanishedFiles()
         self._due = _Due()
         self._refused: dict[FileId, tuple[int, str]] = {}
         self._doubts: dict[FileId, int] = {}
@@ -183,6 +187,8 @@ class TailFinder:
         self._relist = True
         self._missed = False
         """Whether events are missing since the last pass."""
+        self._heard_at = self._all_known = 0
+        """When (ns) events were last taken; and when last all of which events told was known. 0: not in this run."""
         self._news = asyncio.Event()
         self._watches = Watches(route, self._news.set)
         self._awaited = Awaited(self._watches, self._files)
@@ -393,7 +399,7 @@ class TailFinder:
 
     def _miss(self) -> None:
         for log in self._logs.values():
-            self.apply(log, Missed())
+            self.apply(log, Missed(self._all_known))
 
     def _certain(self, path: str, inode: int) -> bool:
         return self._names.holds(path, inode) and self._watches.sees(path)
@@ -426,6 +432,7 @@ class TailFinder:
 
     def _hear(self) -> None:
         """Take all that happened until now."""
+        self._heard_at = time.time_ns() - _GRAIN
         events = self._watches.take()
         if not events:
             return
@@ -450,8 +457,8 @@ class TailFinder:
         """What events say of files."""
         for path, of in changes.looks.items():
             self._look(path, of)
-        for of, path in changes.vanished:
-            self._vanished(of, path)
+        for vanished in changes.vanished:
+            self._vanish(vanished)
         for file, path in changes.moved:
             owned = self._files.find(file)
             if owned is not None:
@@ -505,18 +512,23 @@ class TailFinder:
             self._due.watches.add(directory)
             self._look(log, None)
 
-    def _vanished(self, log: str, path: str) -> None:
-        if log in self._logs:
-            self._look(log, None)
-        known = [self._logs[each] for each in (log, *rotated_from(path)) if each in self._logs]
-        known = [each for each in known if each.generations]
-        self._due.vanished[path] = bool(known)
-        if known and not known[0].restless:  # what it was compressed to before it could be opened is there perhaps
-            self._search_unseen(known[0])
+    def _vanish(self, vanished: Vanished | None) -> None:
+        if vanished is None:
+            return
+        if vanished.log in self._logs:
+            self._look(vanished.log, None)
+        paths = dict.fromkeys((vanished.log, *rotated_from(vanished.path)))
+        logs = [self._logs[path] for path in paths if path in self._logs and self._logs[path].generations]
+        self._vanished.note(vanished, logs, time.monotonic() + PATIENCE)
+        for log in logs:  # what it was compressed to before it could be opened is there perhaps
+            busy = log.restless
+            self.apply(log, Missed(self._all_known))
+            if not busy:
+                self.apply(log, Listed())
 
-    def _search_unseen(self, log: Log, gone: Place | None = None) -> None:
-        """Files of a log may have come and gone unseen: search for them now."""
-        self.apply(log, Missed(gone))
+    def _search_unseen(self, log: Log, since: int = 0) -> None:
+        """Files of a log may have come and gone unseen: search for them now. `since`: as of `Missed`."""
+        self.apply(log, Missed(since))
         self.apply(log, Listed())
 
     def _log_at(self, path: str) -> str | None:
@@ -561,16 +573,18 @@ class TailFinder:
                 self._due.deleted += due.deleted
             else:
                 self._forget_deleted(due.deleted)
-            if due.vanished:
-                await self._tell_vanished(due.vanished)
             if due.untold:
                 self._warn_untold(due.untold)
+            self._search_again()
+        for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
+            self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
+        if not self._due and not self._vanished:
+            self._all_known = self._heard_at
 
-    async def _tell_vanished(self, vanished: dict[str, bool]) -> None:
-        compressed = await self._ask(lambda: self._looks.compressed(vanished))
-        for path, searched in vanished.items():
-            if not (searched and path in compressed):  # else it is found, if it has what nothing else has
-                self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
+    def _search_again(self) -> None:
+        """Files vanished while something else was searched for."""
+        for log in self._vanished.take_unsought():
+            self.apply(log, Listed())
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """In one line: all pods of a node may be gone at once."""
@@ -679,7 +693,7 @@ class TailFinder:
             self._found_at(log, examined.place)
         if examined is None:
             if log.generations:  # events say where it went, or else a search
-                finder._search_unseen(log, wanted.place)  # noqa: SLF001 - one of its kind
+                finder._search_unseen(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
             self._doubts[examined.place.file] = doubts + 1
@@ -707,9 +721,7 @@ class TailFinder:
 
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
-        vanished = self._names.looked(place.path, log.path, place.file)
-        if vanished is not None:
-            self._vanished(vanished, place.path)
+        self._vanish(self._names.looked(place.path, log.path, place.file))
 
     def _examination(self, place: Place) -> Examination:
         route = self.route
@@ -736,6 +748,8 @@ class TailFinder:
 
         def take(sought: Sought) -> None:
             log = due.logs[sought.source]
+            new = (place for place in (*sought.between, sought.rest) if place is not None)
+            self._vanished.found(log, [place.file for place in new if self._is_unheard_of(place)])
             self.apply(log, sought)
             for place in (sought.at, sought.rest):
                 if place is not None and self._files.find(place.file) is not None:
@@ -743,6 +757,10 @@ class TailFinder:
 
         self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
+
+    def _is_unheard_of(self, place: Place) -> bool:
+        told = not place.codec and self._names.expects(place.path)
+        return self._files.find(place.file) is None and not told
 
     # Facts.
 
@@ -757,17 +775,13 @@ class TailFinder:
                 of = None  # a link that was renamed is a name of a log, and no rotation of another one
         if place is None:
             self._miss_awaited(path, None)
-            vanished = self._names.looked(path, of or path, None)
-            if vanished is not None:
-                self._vanished(vanished, path)
+            self._vanish(self._names.looked(path, of or path, None))
             return
         self._miss_awaited(path, place.file)
         for name in {path, place.path} if of or own else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
-            vanished = self._names.looked(name, of or path, place.file)
-            if vanished is not None:
-                self._vanished(vanished, name)
+            self._vanish(self._names.looked(name, of or path, place.file))
         owned = self._files.find(place.file)
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
@@ -897,6 +911,7 @@ class TailFinder:
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
+        self._vanished.met(generation.known.file)
         owned = self._files.find(generation.known.file)
         if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
             owned.finder.apply(owned.log, Taken(generation.known.file))

@@ -144,12 +144,12 @@ class Log:
                 return [*self._listed()]
             case Alone(file):
                 return [*self._alone(file)]
-            case Missed(gone):
+            case Missed(since):
                 self._missed = bool(self.generations)
                 if not self.generations:
                     self.new_since = self.new_since or self.since
-                if gone is not None and self._missed:
-                    self._look_back(gone.modified - 1)
+                if since and self._missed:
+                    self._look_back(since)
                 return []
             case Sought():
                 return [*self._sought(fact)]
@@ -193,6 +193,11 @@ class Log:
     def waiting(self) -> tuple[str, ...]:
         """Paths of files that are not read until what is older is found."""
         return tuple(place.path for place in (*self._waiting.values(), *(met for met, _ in self._copies.values())))
+
+    @property
+    def missed(self) -> bool:
+        """Whether files came and went unseen, perhaps, and no search for them is under way."""
+        return self._missed and not self.asked
 
     @property
     def restless(self) -> bool:

@@ -23,7 +23,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Known, Witness, birth_of, witness_before
-from ingestd.tail.rotation import CODECS, beginnings_of, codec_of, is_rotation_of, rotated_from
+from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, rotated_from
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
@@ -207,11 +207,6 @@ class Looks:
             except OSError:
                 return True
         return False
-
-    def compressed(self, paths: Iterable[str]) -> set[str]:
-        """Those of these paths beside which stands a file that has the same name and the ending of a compressed one."""
-        endings = [f".{codec}" for codec in CODECS if codec]
-        return {path for path in paths if any(os.path.lexists(path + ending) for ending in endings)}
 
     # What a file is.
 

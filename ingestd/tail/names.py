@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.rotation import codec_of, possible_originals
+from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class _Name:
     shown: FileId | None = None
     """What a look showed just before it was renamed: most likely this file, but not certainly."""
 
+    def vanished(self, path: str) -> Vanished:
+        """It came and went at this path."""
+        return Vanished(self.log, path, self.file or self.shown)
+
 
 _LINK: Final = _Name("", judged=True)
 """What was made beside a log: perhaps a link to what the log's name is deleted of next, which is a rotation then."""
@@ -44,8 +49,8 @@ class Changes:
     """What a batch of events asks for: looks (path, and the log that the file is of), and what it says of files."""
 
     looks: dict[str, str | None] = field(default_factory=dict)
-    vanished: list[tuple[str, str]] = field(default_factory=list)
-    """(log, path) of files that came and went without being seen."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Files that came and went without being seen."""
     deleted: list[tuple[FileId, str]] = field(default_factory=list)
     """Known files of which a name is gone."""
     moved: list[tuple[FileId, str]] = field(default_factory=list)
@@ -80,8 +85,13 @@ class Names:
             return False
         return name.file.inode == inode and self._known(name.file)
 
-    def looked(self, path: str, log: str, file: FileId | None) -> str | None:
-        """A look showed this. Returns the log of a file that vanished unseen before it, if one did."""
+    def expects(self, path: str) -> bool:
+        """Whether events tell of a file at a path that is not known yet."""
+        name = self._names.get(path)
+        return name is not None and self._unseen(name)
+
+    def looked(self, path: str, log: str, file: FileId | None) -> Vanished | None:
+        """A look showed this. Returns the file that vanished unseen before it, if one did."""
         before = self._doubtful.pop(path, None)
         if file is None:
             # What was to be seen there went meanwhile: events that are to come say how.
@@ -91,7 +101,7 @@ class Names:
         else:
             self._names[path] = _Name(log, file)
             self._fresh.add(path)
-        return None if before is None or before.file == file or not self._unseen(before) else before.log
+        return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
 
     def judge(self, path: str, *, judged: bool) -> None:
         """Nothing is lost if the file at a path goes; or something is, since it was written to."""
@@ -139,7 +149,7 @@ class Names:
                 self._deleted(path, changes)
         for path, left in (each for froms in late.values() for each in froms):
             if left is not None and self._certainly_unseen(left):
-                changes.vanished.append((left.log, path))  # renamed to where nobody watches
+                changes.vanished.append(left.vanished(path))  # renamed to where nobody watches
         for path in fresh - self._fresh:
             if path in self._names and path not in changes.looks:
                 self._names[path].fresh = False
@@ -182,7 +192,7 @@ class Names:
     def _replaced(self, path: str, changes: Changes) -> None:
         before = self._names.get(path)
         if before is not None and self._certainly_unseen(before):
-            changes.vanished.append((before.log, path))
+            changes.vanished.append(before.vanished(path))
 
     def _renamed(self, name: _Name, new: str, changes: Changes) -> None:
         self._replaced(new, changes)
@@ -231,7 +241,7 @@ class Names:
             self._doubtful[path] = name
             changes.looks[path] = None
         else:
-            changes.vanished.append((name.log, path))
+            changes.vanished.append(name.vanished(path))
 
 
 def _taken(moving: dict[int, list[tuple[str, _Name | None]]], cookie: int, path: str) -> _Name | None:

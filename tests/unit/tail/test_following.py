@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import bz2
 import gzip
+import itertools
 import lzma
 import os
 import shutil
@@ -30,8 +31,8 @@ from ingestd.tail.looks import Looks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ingestd.tail.facts import Examined
-    from ingestd.tail.looks import Examination
+    from ingestd.tail.facts import Examined, Sought
+    from ingestd.tail.looks import Examination, Search, Sighting
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -175,6 +176,53 @@ async def test_generations_too_short_to_be_seen_are_found_where_they_went(follow
         if number % 7 == 0:
             await follower.until(lambda: len(follower.found) > 1)
     await follower.reads(*map(str, range(40)))
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("how", ["renamed", "linked", "copied"])
+async def test_generations_that_are_compressed_before_they_are_seen_are_read_and_none_is_said_to_be_lost(
+    follow: Any, log: Any, how: str, glob: str
+) -> None:
+    """Whenever something is looked at or searched for, three more come and go; the names of the others shift."""
+    numbers = iter(range(1, 16))
+    written = ["0"]
+
+    def rotate() -> None:
+        for number in itertools.islice(numbers, 3):
+            for older in range(number - 1, 0, -1):
+                log.with_name(f"a.log.{older}.gz").rename(log.with_name(f"a.log.{older + 1}.gz"))
+            rotated = log.with_name("a.log.1")
+            if how == "renamed":
+                log.rename(rotated)
+            elif how == "linked":
+                rotated.hardlink_to(log)
+                log.unlink()
+            else:
+                copytruncate(log, rotated)
+            append(log, str(number))
+            written.append(str(number))
+            compress(rotated)
+
+    class Rotating(Looks):
+        def look(self, path: str) -> Sighting:
+            sighting = super().look(path)
+            if path == str(log) and len(written) > 1:
+                rotate()
+            return sighting
+
+        def search(self, searches: Sequence[Search]) -> list[Sought]:
+            found = super().search(searches)
+            if len(written) > 1:
+                rotate()
+            return found
+
+    append(log, *written)
+    follower = follow(glob, looks=Rotating())
+    await follower.settle()
+    rotate()
+    await follower.settle()
+    assert sorted(follower.texts) == sorted(line.encode() for line in written)
     assert not follower.losses
 
 

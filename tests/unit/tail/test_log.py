@@ -157,7 +157,7 @@ def test_a_search_is_repeated_for_what_is_the_newest_then_and_looks_as_far_back(
 
 def test_a_file_that_was_seen_and_is_gone_is_sought_whatever_is_newer() -> None:
     log = log_with(known(7, 5))
-    log.step(Missed(place(8, 3, modified=50)))
+    log.step(Missed(since=49))
     assert log.unseen_since == 49
 
 

@@ -26,7 +26,7 @@ def test_a_file_that_was_made_in_the_place_of_one_that_is_over_may_vanish() -> N
     names = Names(lambda path: path, known.__contains__)
     names.looked(PATH, PATH, FILE)
     names.over(PATH, FILE)
-    assert names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0), (PATH, DELETED, 0)]).vanished == [(PATH, PATH)]
+    assert names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0), (PATH, DELETED, 0)]).vanished == [(PATH, PATH, None)]
 
 
 def test_a_log_that_is_made_under_another_name_and_renamed_into_place_is_looked_at() -> None:
