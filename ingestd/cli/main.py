@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Importing makes some 100,000 objects that stay: looking through them again and again is a tenth of a verb's start.
     gc.set_threshold(100_000)
     imports.own_process = True
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] != ["run"]:
+        return _run_verb(given)
+    # Until the daemon listens to SIGTERM itself, there is nothing to drain.
+    code = FAILED if "--once" in given else 0
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+    try:
+        return _run_verb(given)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run_verb(arguments: list[str]) -> int:
     # A process that only imports this module does without the verbs and click.
     from click.exceptions import ClickException, Exit  # noqa: PLC0415
 
@@ -35,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         # As click's own `main` does it, but without its answers to Ctrl-C and to a reader that went away.
-        with ingestd.make_context("ingestd", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with ingestd.make_context("ingestd", arguments) as context:
             ingestd.invoke(context)
         code = 0
     except Exit as ending:

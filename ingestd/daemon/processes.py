@@ -106,6 +106,7 @@ def fork(work: Callable[[], object], descriptors: Sequence[int]) -> Process:
 def _become_a_child(descriptors: Sequence[int]) -> None:
     """Close what belongs to the parent. Its objects stay, in frames that are never returned to, and do nothing."""
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     kept = {1, 2, *descriptors}
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, not paths
         if descriptor not in kept:

@@ -188,6 +188,22 @@ def test_what_only_tools_use_is_a_good_configuration_and_none_to_run(config, cap
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--once"], 1)])
+def test_a_signal_before_the_daemon_has_started_is_a_stop(tmp_path: Path, options: list[str], code: int) -> None:
+    """SIGTERM comes while the configuration is read. `--once` has not taken what it was to take."""
+    script = (
+        "import os, signal, sys\n"
+        "from ingestd.cli import configured\n"
+        "from ingestd.cli.main import main\n"
+        "configured.load_configuration = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(main(['run', *sys.argv[1:]]))\n"
+    )
+    file = tmp_path / "ingestd.toml"
+    file.touch()
+    command = [sys.executable, "-c", script, *options, str(file)]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == code
+
+
 def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{tmp_path}/none.toml"]) == 2
     assert capsys.readouterr().err == f"ingestd: {tmp_path}/none.toml: no such file\n"

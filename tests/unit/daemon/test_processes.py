@@ -48,8 +48,9 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 def test_a_forked_child_has_what_it_was_given_and_nothing_else_of_its_parents():
     done = run(
         """if True:
-        import os, sys
+        import os, signal, sys
         from ingestd.daemon.processes import can_fork, fork
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         given, kept = os.pipe()
         open_file = open("/dev/null")
         sys.stderr = None
@@ -59,6 +60,7 @@ def test_a_forked_child_has_what_it_was_given_and_nothing_else_of_its_parents():
             print("descriptors", *(n for n in listed if os.path.exists(f"/proc/self/fd/{n}")), flush=True)
             print("input", os.readlink("/proc/self/fd/0"), flush=True)
             print("session", os.getsid(0) == os.getpid(), "error", sys.stderr is sys.__stderr__, flush=True)
+            print("signal", signal.getsignal(signal.SIGTERM).name, flush=True)
             os.write(kept, b"x")
         process = fork(work, [kept])
         print("code", process.wait(), "given", os.read(given, 1), "kept", kept)
@@ -69,6 +71,7 @@ def test_a_forked_child_has_what_it_was_given_and_nothing_else_of_its_parents():
         f"descriptors 0 1 2 {kept}",
         "input /dev/null",
         "session True error True",
+        "signal SIG_DFL",
         f"code 0 given b'x' kept {kept}",
     ]
     assert not done.stderr
