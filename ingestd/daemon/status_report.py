@@ -10,10 +10,10 @@ from ingestd.daemon.status import ClusterStatus, RouteStatus, SourceStatus, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ingestd.daemon.clusters import ClusterSession
     from ingestd.daemon.shards import Shards
     from ingestd.daemon.source import Route
     from ingestd.daemon.status import NotTaken
+    from ingestd.daemon.supervised_cluster import SupervisedCluster
     from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
 
@@ -71,8 +71,8 @@ def route_statuses(
     ]
 
 
-def cluster_status(name: str, session: ClusterSession) -> ClusterStatus:
+def cluster_status(name: str, cluster: SupervisedCluster) -> ClusterStatus:
     """A cluster's brokers, as its newest metadata has them."""
-    snapshot = session.metadata
+    snapshot = cluster.metadata
     nodes = [] if snapshot is None else [f"{node.host}:{node.port}" for node in snapshot.nodes.values()]
-    return ClusterStatus(name, session.settings.embedded, nodes, session.trouble)
+    return ClusterStatus(name, cluster.settings.embedded, nodes, cluster.trouble)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
 from ingestd.daemon.checkpoint import Checkpoint
-from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import prepare_state
 from ingestd.daemon.control import (
     Drained,
@@ -45,6 +44,7 @@ from ingestd.daemon.statistics import NOT_TAKEN, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
+from ingestd.daemon.supervised_cluster import SupervisedCluster
 from ingestd.daemon.totals import Totals
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
@@ -150,7 +150,7 @@ class Supervisor:
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
         self._checkpoint = Checkpoint(self._positions, lambda route: self.totals.error(route, POSITIONS))
-        self._clusters = self._sessions()
+        self._clusters = self._supervised()
         self._workers = Workers(
             configuration.daemon,
             configuration.routes,
@@ -172,7 +172,7 @@ class Supervisor:
             host=_host_id(state),
         )
 
-    def _sessions(self) -> dict[str, ClusterSession]:
+    def _supervised(self) -> dict[str, SupervisedCluster]:
         topics: dict[str, dict[str, list[str]]] = {name: {} for name in self._configuration.clusters}
         for route in self._configuration.routes:
             for topic in route.fixed_topics:
@@ -185,7 +185,7 @@ class Supervisor:
         }
         self.totals.reachable.update(dict.fromkeys(used, False))
         return {
-            name: ClusterSession(
+            name: SupervisedCluster(
                 settings,
                 topics[name],
                 self._configuration.daemon,
@@ -246,7 +246,7 @@ class Supervisor:
         self._tasks.start(self._watch_delivery(), "watch delivery")
 
     async def _start_workers(self) -> None:
-        await asyncio.gather(*(session.start() for session in self._clusters.values()))
+        await asyncio.gather(*(cluster.start() for cluster in self._clusters.values()))
         await self._workers.start()
         self._started = True
 
@@ -288,7 +288,7 @@ class Supervisor:
         while (left := self._moved_at + patience - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
         self._failures.append(f"gave up: nothing was acknowledged for {patience:g} s")
-        self._failures += [session.trouble for session in self._clusters.values() if session.trouble]
+        self._failures += [cluster.trouble for cluster in self._clusters.values() if cluster.trouble]
         self._stop.set()
 
     async def _drain(self) -> None:
@@ -318,8 +318,8 @@ class Supervisor:
         not_stored = await self._checkpoint.finish(self._drain_deadline or deadline)
         if not_stored is not None:
             self._failures.append(not_stored)
-        for session in self._clusters.values():
-            await session.close(Deadline.after(END_TIMEOUT))
+        for cluster in self._clusters.values():
+            await cluster.close(Deadline.after(END_TIMEOUT))
         if self._http is not None:
             await self._http.close()
         self._positions.close()
@@ -380,14 +380,14 @@ class Supervisor:
 
     def _note_blocked(self) -> None:
         for name, route in self._routes.items():
-            session = self._clusters[route.cluster]
-            self.totals.note_blocked(name, blocked=not all(session.has(topic) for topic in route.fixed_topics))
+            cluster = self._clusters[route.cluster]
+            self.totals.note_blocked(name, blocked=not all(cluster.has(topic) for topic in route.fixed_topics))
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
         """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""
         for name, seconds in waiting.items():
             if name in self.totals.blocked:
-                continue  # `ClusterSession` logs what is missing
+                continue  # `SupervisedCluster` logs what is missing
             cluster = self._routes[name].cluster
             late = seconds > DELIVERY_PATIENCE
             if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
@@ -424,8 +424,8 @@ class Supervisor:
             self.totals.worker_restarted(slot)
         else:
             self.totals.worker_started(slot)
-        for name, session in self._clusters.items():
-            snapshot = session.metadata
+        for name, cluster in self._clusters.items():
+            snapshot = cluster.metadata
             if snapshot is not None and snapshot.version:
                 self._workers.tell(slot, MetadataPushed(name, snapshot))
         self._handover.worker_started(slot)
@@ -530,13 +530,13 @@ class Supervisor:
             reasons.append(self._checkpoint.failing)
         if unfinished := self._finding.unfinished:
             reasons.append(f"sources are being found: {', '.join(unfinished)}")
-        waiting = [session.trouble or name for name, session in self._clusters.items() if not session.ready]
+        waiting = [cluster.trouble or name for name, cluster in self._clusters.items() if not cluster.ready]
         if waiting:
             reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
         reasons += [
-            f"{session.trouble} (it has not answered for {session.silent_seconds:.0f} s)"
-            for session in self._clusters.values()
-            if session.ready and session.silent_seconds > DELIVERY_PATIENCE
+            f"{cluster.trouble} (it has not answered for {cluster.silent_seconds:.0f} s)"
+            for cluster in self._clusters.values()
+            if cluster.ready and cluster.silent_seconds > DELIVERY_PATIENCE
         ]
         return "; ".join(reasons) or None
 
@@ -551,7 +551,7 @@ class Supervisor:
             routes=route_statuses(
                 self._routes, self.totals, self._shards, self._finding.not_taken, self._route_failures
             ),
-            clusters=[cluster_status(name, session) for name, session in self._clusters.items()],
+            clusters=[cluster_status(name, cluster) for name, cluster in self._clusters.items()],
         )
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from ingestd.daemon import clusters
-from ingestd.daemon.clusters import EmbeddedBroker
+from ingestd.daemon import embedded_broker
+from ingestd.daemon.embedded_broker import EmbeddedBroker
 from ingestd.errors import DeadlineExceeded, IngestdError
 
 
@@ -43,8 +43,8 @@ class Child:
 @pytest.fixture
 def broker(tmp_path, monkeypatch):
     Child.plan, Child.made = [], []
-    monkeypatch.setattr(clusters, "spawn", lambda module, arguments, descriptors: descriptors)
-    monkeypatch.setattr(clusters, "ChildProcess", Child)
+    monkeypatch.setattr(embedded_broker, "spawn", lambda module, arguments, descriptors: descriptors)
+    monkeypatch.setattr(embedded_broker, "ChildProcess", Child)
     settings = SimpleNamespace(
         name="local",
         listen="127.0.0.1:0",
@@ -75,7 +75,7 @@ async def test_a_broker_that_dies_while_it_is_restarted_is_restarted_by_one_alon
     assert len(Child.made) == 10
     assert [child.alive for child in Child.made] == [False] * 9 + [True]
     assert len(broker.restarts) == 1
-    await broker.close(clusters.Deadline.after(1))
+    await broker.close(embedded_broker.Deadline.after(1))
     assert not Child.made[-1].alive
 
 
@@ -84,10 +84,10 @@ async def test_a_broker_that_is_not_ready_in_time_is_ended_before_the_next_is_st
         """However the machine stalls, one that listens is ready in time."""
 
         def __init__(self, *arguments):
-            monkeypatch.setattr(clusters, "READY_TIMEOUT", 0.02 if self.plan else 60.0)
+            monkeypatch.setattr(embedded_broker, "READY_TIMEOUT", 0.02 if self.plan else 60.0)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(clusters, "ChildProcess", Awaited)
+    monkeypatch.setattr(embedded_broker, "ChildProcess", Awaited)
     Child.plan = ["hang"]
     with pytest.raises(DeadlineExceeded):
         await broker.start()
@@ -97,7 +97,7 @@ async def test_a_broker_that_is_not_ready_in_time_is_ended_before_the_next_is_st
     Child.made[1].die()
     await until(lambda: broker.restarts)
     assert [child.alive for child in Child.made] == [False] * 4 + [True]
-    await broker.close(clusters.Deadline.after(1))
+    await broker.close(embedded_broker.Deadline.after(1))
 
 
 async def test_a_start_that_is_given_up_leaves_no_process(broker):
@@ -127,7 +127,7 @@ async def test_a_process_that_can_not_be_made_now_is_tried_again(broker, monkeyp
             raise error
         return Child(*arguments)
 
-    monkeypatch.setattr(clusters, "ChildProcess", make)
+    monkeypatch.setattr(embedded_broker, "ChildProcess", make)
     Child.made[0].die()
     await until(lambda: broker.restarts)
-    await broker.close(clusters.Deadline.after(1))
+    await broker.close(embedded_broker.Deadline.after(1))

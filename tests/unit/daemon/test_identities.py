@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ingestd.daemon import clusters
-from ingestd.daemon.clusters import ClusterSession
+from ingestd.daemon import supervised_cluster
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
 from ingestd.daemon.control import IdentityWanted
+from ingestd.daemon.supervised_cluster import SupervisedCluster
 from ingestd.daemon.worker import Worker
 from ingestd.errors import ConnectionLost, ErrorCode, KafkaError, UnsupportedVersion, is_retriable
 
@@ -31,8 +31,8 @@ async def test_a_refusal_is_asked_again_only_where_that_can_help(monkeypatch, re
         async def acquire(self, previous):
             raise refusal
 
-    monkeypatch.setattr(clusters, "FetchedIdentities", Refusing)
-    session = ClusterSession(ClusterSettings("c", bootstrap=("h:1",)), {}, DaemonSettings(), lambda _: None, bool)
+    monkeypatch.setattr(supervised_cluster, "FetchedIdentities", Refusing)
+    session = SupervisedCluster(ClusterSettings("c", bootstrap=("h:1",)), {}, DaemonSettings(), lambda _: None, bool)
     session.client = SimpleNamespace()
     said = []
     await session._identify(IdentityWanted(1, "c"), said.append)

@@ -126,7 +126,7 @@ class FakeSession:
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "Workers", FakeWorkers)
-    monkeypatch.setattr(supervisor, "ClusterSession", FakeSession)
+    monkeypatch.setattr(supervisor, "SupervisedCluster", FakeSession)
     monkeypatch.setattr(FakeSession, "starts", True)
     monkeypatch.setattr(FakeSession, "ended", False)
 

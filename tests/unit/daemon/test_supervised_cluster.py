@@ -1,4 +1,4 @@
-"""Cluster session: what it makes of answers and of their absence, and what it tells the workers."""
+"""Supervised cluster: what it makes of answers and of their absence, and what it tells the workers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from ingestd.daemon.clusters import ClusterSession
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
+from ingestd.daemon.supervised_cluster import SupervisedCluster
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
 
 REFUSED = ConnectionLost("no broker answered: kafka-1:9092: Connection refused")
@@ -51,7 +51,7 @@ def heard():
 def session(metadata, heard):
     settings = ClusterSettings("main", bootstrap=("kafka-1:9092",))
     with structlog.testing.capture_logs() as heard.events:
-        made = ClusterSession(
+        made = SupervisedCluster(
             settings, {"t": ["a", "b"]}, DaemonSettings(), heard.pushed.append, heard.reachable.append
         )
         made.client = SimpleNamespace(metadata=metadata)
