@@ -1,7 +1,8 @@
 """Kinds of values that settings take, each with words for what is expected. A field names its kind: `topic: Topic`.
 
-They hold where a configuration file is read (`tables.py`), and stand on the page of all keys. A worker imports this
-module, and so it imports no pydantic: `Rule` only has the two methods that pydantic looks for.
+They hold where a configuration file is read (`tables.py`), and stand on the page of all keys. Settings that a program
+makes itself are not held to them. A worker imports this module, so it imports no pydantic: `Rule` has the two methods
+that pydantic looks for.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "Rule",
     "Seconds",
     "Topic",
+    "is_address",
     "parse_address",
 ]
 
@@ -43,7 +45,7 @@ class RestOfFile:
 class Rule:
     """A rule for the values of a field, beyond their type. It stands in the field's type: `Annotated[int, Rule(…)]`.
 
-    problem: says what is wrong with a value, given what surrounds it; None: nothing.
+    problem: says what is wrong with a value, given the rest of the file; None: nothing.
     expected: the rule in words, for the page of all keys; empty: the field's docstring says it.
     """
 
@@ -66,7 +68,7 @@ class Rule:
 
 
 class Expected(Rule):
-    """The rule that a value is what the words say, whatever surrounds it."""
+    """The rule that a value is what the words say, whatever the rest of the file says."""
 
     def __init__(self, words: str, holds: Callable[[Any], object]) -> None:
         super().__init__(lambda value, _: None if holds(value) else f"expected {words}", words)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Key = tuple[str | int, ...]
     Wrong = dict[str, Any]
 
-__all__ = ["Document", "Fault", "FaultyConfiguration", "dotted"]
+__all__ = ["Document", "Fault", "FaultyConfiguration"]
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|private|sasl|auth", re.IGNORECASE)
