@@ -21,6 +21,7 @@ from ingestd.daemon.configuration import (
     PipelineSource,
 )
 from ingestd.daemon.security import SaslSettings
+from ingestd.mirror.route import MirrorRoute
 from ingestd.tail.route import TailRoute
 from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings
@@ -37,6 +38,7 @@ GOOD = {
     "clusters.who": {"bootstrap": "['k:1']", "tls": "{}"},
     "tails.a": {"paths": "['/a/*.log']", "cluster": "'near'", "topic": "'a'"},
     "tails.b": {"paths": "['/b/*.log']", "cluster": "'near'", "topic": "'b'"},
+    "mirrors.m": {"source": "'far'", "target": "'near'", "topics": "['a']"},
     "pipelines.p": {"source": "{cluster = 'near', topics = ['a']}", "sink": "{path = '/p'}"},
 }
 
@@ -79,6 +81,16 @@ FAULTS = {
         "binary": "7",
     },
     "tails.b": {"topic": "7", "key_pattern": "'('", "poll_interval": "0", "max_line_bytes": "1"},
+    "mirrors.m": {
+        "source": "'nowhere'",
+        "target": "7",
+        "topics": "['a(']",
+        "naming": "'copy'",
+        "start": "'now'",
+        "group": "''",
+        "delivery": "'exactly-once'",
+        "replication_factr": "3",
+    },
     "pipelines.p": {"source": "{cluster = 'x', topics = []}", "master": "1", "sink": "{path = 1, mode = 'x'}"},
 }
 
@@ -126,6 +138,7 @@ def test_all_faults_of_a_file_are_said_as_each_is_by_itself(check: Check) -> Non
         ("clusters.far", "sasl", SaslSettings),
         ("clusters.far", "tls.key_password", Secret),
         ("tails.a", "", TailRoute),
+        ("mirrors.m", "", MirrorRoute),
         ("pipelines.p", "", PipelineSettings),
         ("pipelines.p", "source", PipelineSource),
         ("pipelines.p", "sink", PipelineSink),

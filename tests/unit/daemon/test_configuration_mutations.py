@@ -56,6 +56,11 @@ paths = ["/c"]
 cluster = "far"
 topic = "u"
 linger = 0.1
+[mirrors.m]
+source = "far"
+target = "near"
+topics = ["a", "b-.*"]
+start = "2026-01-31T08:00:00Z"
 [pipelines.p]
 source = {{ cluster = "near", topics = ["t"] }}
 sink = {{ path = "/o" }}
