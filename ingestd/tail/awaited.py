@@ -1,4 +1,4 @@
-"""Awaited: files that are known and not read, since they are empty or repeat another one. They may be written to."""
+"""Awaited: files that are known and not read yet. They are empty, or repeat another file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Awaited:
         self._files = files
         self._held: dict[FileId, tuple[Log, Place]] = {}
         self._expected: dict[str, set[FileId]] = {}
-        """Where files should be, by paths that are being looked at."""
+        """By path that is being looked at: the files that should be there."""
         self._lengths: dict[FileId, tuple[int, float]] = {}
-        """The size of each, and since when it is that."""
+        """The size of each file, and since when (seconds) it has that size."""
 
     def __contains__(self, file: object) -> bool:
         return file in self._held
@@ -38,21 +38,21 @@ class Awaited:
         return iter(self._held)
 
     def hold(self, log: Log, place: Place, now: float) -> bool:
-        """Await what is written to a file. `now`: seconds, of a steady clock. False: it is not as it was seen."""
+        """Wait for a write to a file. `now`: seconds of a steady clock. False: it has changed since it was seen."""
         self._held[place.file] = log, place
         if self._lengths.get(place.file, (-1, 0.0))[0] != place.size:
             self._lengths[place.file] = place.size, now
         return self._watches.file(place.path, place.file, place.size)
 
     def release(self, file: FileId, *, read: bool = True) -> None:
-        """It is over, or a generation again; how long it has its size is remembered if it is not `read`."""
+        """Stop waiting for a file. Unless it is `read`, its size and since when it has it are remembered."""
         if read:
             self._lengths.pop(file, None)
         if self._held.pop(file, None) is not None:
             self._watches.drop(file)
 
     def still(self, now: float) -> list[tuple[Log, Place]]:
-        """Those that were not written to for so long that they are no copies in the making."""
+        """The files that are no copies in the making: nobody wrote to them for `COPY_PATIENCE`."""
         return [held for file, held in self._held.items() if self.is_still(file, now)]
 
     def is_still(self, file: FileId, now: float) -> bool:

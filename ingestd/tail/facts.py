@@ -1,4 +1,4 @@
-"""Facts and commands: what a `Log` is told and what it asks for; and its generations, of which both speak."""
+"""Facts that a `Log` is told, commands that it gives, and its generations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DELETED: Final = "deleted"
 TRUNCATED: Final = "truncated"
 GONE: Final = "gone"
 DAMAGED: Final = "damaged"
-"""Kinds of `End`: at `until`; nothing more was expected; no link left; its content is gone; not found; not readable."""
+"""Kinds of `End`: at `until`; nothing more expected; no link left; content gone; file not found; file not readable."""
 
 VANISHED: Final = "vanished"
 """A file came and went before it could be opened."""
@@ -84,7 +84,7 @@ class Place(NamedTuple):
     codec: str = ""
 
 
-# What an examination says of a file that nobody knew.
+# Results of the examination of an unknown file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a generation's content, up to `length`. Not `sure`: the original has changed since."""
+    """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since."""
 
     of: str
     length: int
@@ -119,7 +119,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """Begins as a generation does, and may be a copy of what its reader has read and not told yet."""
+    """Begins like a generation. Its reader may have read more than it told, so this may be a copy."""
 
 
 Verdict: TypeAlias = Plain | Empty | Refused | Copy | Doubtful
@@ -145,7 +145,7 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a file is that nobody knew. A `Copy` is told to the log of its original; `asked`: the log that met it."""
+    """The result for an unknown file. A `Copy` is told to the log of its original. `asked`: the log that met it."""
 
     place: Place
     verdict: Verdict
@@ -154,7 +154,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A file that nobody knew, or that was empty, repeats a generation, perhaps one of another log."""
+    """A file that was unknown or empty is a copy of a generation. That may be one of another log."""
 
     place: Place
     copy: Copy
@@ -162,7 +162,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A generation's content is gone from its file: what repeats it is its copy, and no file that only begins alike.
+    """A generation's content is gone from its file. So a file that repeats it is its copy, not one that begins alike.
 
     `after`: the source that goes on with the content, in another copy; or none.
     """
@@ -173,19 +173,19 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Another log goes on in this file: it has the rest of a generation there."""
+    """Another log reads this file: the rest of one of its generations is there."""
 
     file: FileId
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All directories were listed: what is stored and was not seen is not where it was."""
+    """All directories were listed. A stored generation that was not seen is not where it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A file that repeats another one was not written to for long, and the other one was not truncated."""
+    """A file that repeats another one was not written to for long. The other one was not truncated."""
 
     file: FileId
 
@@ -225,7 +225,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The last name of a finished generation's file is gone; or, of one that is buried, it was so for long."""
+    """The last name of a finished generation's file is gone. Of a buried generation: it is to be forgotten."""
 
     source: str
 
@@ -248,10 +248,10 @@ class Phase(Enum):
     STORED = "stored"
     """Known from an earlier run, not seen in this one."""
     SOUGHT = "sought"
-    """Not where it was, or its content is not: looked for."""
+    """Looked for: the file is not where it was, or has other content."""
     READING = "reading"
     DONE = "done"
-    """Read as far as it goes; known, so that it is not sent again."""
+    """Read to its end. It stays known, so that it is not sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -269,11 +269,11 @@ class Generation:
     copy_of: str | None = None
     """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
     untold: bool = False
-    """Known from an earlier run, and nothing was read of it in this one: what came after it, nobody saw."""
+    """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
     size: int = 0
-    """Bytes in the file when it was last looked at, of whatever content they are then; of that, `known.size` says."""
+    """Bytes in the file at the last look, whatever its content was then. `known.size` counts this content only."""
     sought_again: bool = False
-    """Its content was sought a second time, since a file seemed to have it that the search did not find."""
+    """Its content was sought a second time: a file seemed to have it, and the search did not find that file."""
 
 
 # Commands.
@@ -311,7 +311,7 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Store it, then read it; behind `after`, where that is being read."""
+    """Store it, then read it. If `after` is being read, that one comes first."""
 
     generation: Generation
     after: str | None
@@ -363,7 +363,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Say that its content is gone, all that was seen of it was read, and more may have come that nobody saw."""
+    """Say that its content is gone. All that was seen of it was read. Nobody knows whether more was written."""
 
     generation: Generation
 

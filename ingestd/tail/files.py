@@ -1,4 +1,4 @@
-"""Files: what all tails of one daemon know of files: which is whose, and which tail takes a path."""
+"""Files: shared by all tails of a daemon. Which log a file is of, and which tail takes a path."""
 
 from __future__ import annotations
 

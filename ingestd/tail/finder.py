@@ -95,7 +95,7 @@ _TURN: Final = 0.01
 """Seconds that facts are taken in one go; then others get their turn."""
 
 _REST_FOR_WORK: Final = 20
-"""In directories where names come and go all the time, passes take no more than 1 in so many parts of a core."""
+"""Where names come and go all the time, passes take at most one part in so many of a core."""
 
 _GRAIN: Final = 10_000_000
 """Nanoseconds: a modification time may be so much earlier than the clock at the modification."""
@@ -257,7 +257,7 @@ class TailFinder:
                 self._look(each.known.path, None)
 
     def _search_since(self, until: int, log: Log) -> None:
-        """It is new, but was perhaps rotated already since the run before this one, which saw all `until` then (ns)."""
+        """The log is new, but may have been rotated since the last run. That run saw all files until `until` (ns)."""
         if log.generations:
             log.new_since = until
             self._search_unseen(log)
@@ -587,7 +587,7 @@ class TailFinder:
             self.apply(log, Listed())
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
-        """In one line: all pods of a node may be gone at once."""
+        """All in one line, since all pods of a node may be gone at once."""
         _log.warning(
             "files are gone or were cut off since the last run: what was written to them after it is unknown",
             route=self.route.name,
@@ -623,7 +623,7 @@ class TailFinder:
         self._register(watched)
 
     async def _look_at(self, due: _Due) -> None:
-        """Look, hear what happened meanwhile, and look at that: so the oldest of several new files is read first."""
+        """Look, take the events since, look at their paths too. So the oldest of several new files is read first."""
         wanted = due.looks
         found: list[tuple[Sighting, str | None]] = []
         for _ in range(_LOOKS_BEFORE_READING):

@@ -1,6 +1,6 @@
 """Kin: by their names, the generations that a new file is compared with, and where a missing file is searched for.
 
-A name restricts what is looked at. It never decides what a file is: content does.
+A name restricts which files are looked at. Content decides what a file is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Kin"]
 
 _ALIKE_MOST: Final = 64
-"""A family of names that more logs have than this says nothing of where a file came from."""
+"""A family with more logs than this says nothing about the origin of a file."""
 
 _STRANGERS_MOST: Final = 8
 """Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""

@@ -2,8 +2,9 @@
 
 Pure: no I/O, no clock. `Log.step` takes a fact and gives commands; the finder gathers the facts and carries them out.
 
-A generation is a file with one content: renamed, copied, compressed or deleted it stays the same generation; truncated
-and written anew it is the next one. Each is a source of its own, so an acknowledgement never meets another content.
+A generation is one content of a file. Renamed, copied, compressed or deleted, it stays the same generation. If the file
+is truncated and written again, it holds the next one. Each is a source of its own. So an acknowledgement never counts
+for another content.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Log:
 
     path: str
     careful: bool = False
-    """In a run with an end nobody hears what a reader finds: a known file's content is checked before it is read."""
+    """For a run with an end, in which nobody hears what a reader finds. Known content is checked before it is read."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""
@@ -93,7 +94,7 @@ class Log:
     _copies: dict[FileId, tuple[Place, str]] = field(default_factory=dict)
     """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
-    """Whether files may have come and gone unseen since the newest generation was last sought, and they with it."""
+    """Whether files may have come and gone unseen since the newest generation was last sought."""
     asked: str = ""
     """The source that was the newest when it was sought, until there is an answer."""
     written_at: list[str] = field(default_factory=list)
@@ -101,9 +102,9 @@ class Log:
     since: int = 0
     """When the newest generation was modified last (ns), if it is over."""
     unseen_since: int = 0
-    """What was modified later than this (ns) may be unknown, whatever the newest generation says; 0: it says all."""
+    """Files modified later than this (ns) may be unknown. 0: only those later than the newest generation."""
     new_since: int = 0
-    """Of a log met only now: when (ns) all that was there was known. What was made since may be its own. 0: unset."""
+    """For a log that is new in this run: files made later than this (ns) may be its own. 0: unset."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -283,7 +284,7 @@ class Log:
         return Examine(place)
 
     def _supersede(self) -> Iterator[Command]:
-        """What is not at the path any more gets nothing new, but from a writer that has it open."""
+        """Conclude files that left the path. Only a writer that has one open can still write to it."""
         for generation in self.generations:
             if generation.phase is Phase.READING and not generation.last and self._left(generation.known.file):
                 generation.last = True

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 __all__ = ["Examination", "Looks", "Original", "Search", "Sighting", "Unreadable", "Walk"]
 
 COMPARED_BYTES: Final = 4096
-"""A copy is known by so many of its last bytes, and its first ones."""
+"""So many of the last bytes of a copy are compared with its original, and its first ones."""
 
 _WHOLE_BYTES: Final = 4 << 20
 """Compressed files of at most this size are decoded to see whether they are complete."""
 
 _WHOLE_TEXT_BYTES: Final = 64 << 20
-"""The same, of their text: zeros are a thousand times as long as what they are compressed to."""
+"""The same for their text. Zeros are a thousand times as long as their compressed form."""
 
 _LINKS_MOST: Final = 40
 _TRIES: Final = 10
@@ -114,7 +114,7 @@ class Examination:
 
 
 class Unreadable(Refused):
-    """It can not be opened, now."""
+    """It can not be opened now. That may change without a modification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.steps = 0
-        """Grows with every look: who waits sees whether there is progress."""
+        """Counts all looks. A caller that waits sees from it whether there is progress."""
         self._listings: dict[str, _Listing] = {}
         self._listed: dict[str, tuple[int, int, int]] = {}
         self._rotated: dict[int, _Moved] = {}

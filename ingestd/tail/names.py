@@ -1,7 +1,7 @@
-"""Names: what stands at which path of the watched directories, followed from event to event. Pure: no I/O, no clock.
+"""Names: which file stands at which path of the watched directories, by events. Pure: no I/O, no clock.
 
-A file that is renamed before anybody looked at it belongs to the log that it was written under. A look tells what is
-at a path then. Events of before the look may come after it, so what it showed is certain one batch of events later.
+A file that is renamed before anybody looked at it belongs to the log that it was written under. Events from before a
+look may arrive after it. So the result of a look is certain one batch of events later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Name:
     fresh: bool = True
     """Looked at after the last batch of events."""
     shown: FileId | None = None
-    """What a look showed just before it was renamed: most likely this file, but not certainly."""
+    """The file that a look showed just before the rename. Most likely it is this one."""
 
     def vanished(self, path: str) -> Vanished:
         """It came and went at this path."""
@@ -41,12 +41,12 @@ class _Name:
 
 
 _LINK: Final = _Name("", judged=True)
-"""What was made beside a log: perhaps a link to what the log's name is deleted of next, which is a rotation then."""
+"""A name made beside a log, perhaps a link to its file. If the log's name is deleted next, that is a rotation."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """What a batch of events asks for: looks (path, and the log that the file is of), and what it says of files."""
+    """The result of a batch of events. `looks`: paths to look at, each with the log of the file there."""
 
     looks: dict[str, str | None] = field(default_factory=dict)
     vanished: list[Vanished] = field(default_factory=list)
@@ -104,26 +104,26 @@ class Names:
         return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
 
     def judge(self, path: str, *, judged: bool) -> None:
-        """Nothing is lost if the file at a path goes; or something is, since it was written to."""
+        """`judged`: no data is lost if the file at a path goes. It is False again once the file is written to."""
         name = self._names.get(path)
         if name is not None:
             name.judged = judged
 
     def over(self, path: str, file: FileId) -> None:
-        """The file at a path, if it is this one, was read and is gone: nothing is lost once events say so."""
+        """The file at a path was read and is gone, if it is this one. Events that say so later tell of no loss."""
         name = self._names.get(path)
         if name is not None and name.file == file:
             name.judged = True
 
     def forget(self, present: Iterable[str]) -> None:
-        """Keep only what is at these paths, and what was renamed there by events."""
+        """Drop all names but these paths, and those that a rename brought about."""
         kept = set(present)
         for path in [path for path in self._names if path not in kept and self._log_at(path) == path]:
             del self._names[path]
             self._fresh.discard(path)
 
     def heard(self, events: Iterable[tuple[str, int, int]]) -> Changes:
-        """Take a batch of events: path, mask, cookie. All that happened before the batch was read is in it."""
+        """Take a batch of events (path, mask, cookie). It has all events from before it was read."""
         changes = Changes()
         late, fresh = self._moving, self._fresh
         self._moving, self._fresh = {}, set()
