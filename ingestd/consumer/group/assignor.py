@@ -1,4 +1,4 @@
-"""Assignor: decides, on the group's leader, who reads which partition. What every assignor is, ours or the user's.
+"""Assignor: decides which member gets which partition. It runs on the group's leader. Users may write their own.
 
 The bytes that members exchange (Kafka's ConsumerProtocol) are made of these values by `assignors/consumer_protocol.py`.
 """
@@ -26,7 +26,7 @@ class RebalanceProtocol(IntEnum):
     eager = 0
     """Every partition is given up before joining."""
     cooperative = 1
-    """Partitions are kept; those that another member shall have are given up afterwards, and the group joins again."""
+    """Partitions are kept. Those that another member gets are given up later, and the group joins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Subscription:
 
     topics: Collection[str]
     owned: Collection[TopicPartition] = ()
-    """Partitions it holds while it joins; none with the eager protocol."""
+    """The partitions that it has while it joins. None with the eager protocol."""
     generation: int = -1
-    """The last generation it was a member of, so that a late member's claims do not count; -1: none."""
+    """Its last generation, so that the claims of an old member do not count; -1: none."""
     rack: str | None = None
     user_data: bytes | None = None
     group_instance_id: str | None = None
-    """Of a static member (KIP-345). Not in the bytes: the coordinator's answer has it beside them."""
+    """The name of a static member (KIP-345). Not in the bytes: the coordinator's answer has it separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +53,31 @@ class Assignment:
 
 
 class Assignor(Protocol):
-    """One way to share partitions. An object belongs to one member, and may keep state between its calls."""
+    """One way to assign partitions. An object belongs to one member, and may keep state between calls."""
 
     @property
     def name(self) -> str:
-        """As members agree on it: "range", "roundrobin", "sticky", "cooperative-sticky", or the user's own."""
+        """The name by which members agree on it: "range", "roundrobin", "sticky", "cooperative-sticky", or another."""
         ...
 
     @property
     def rebalance_protocols(self) -> frozenset[RebalanceProtocol]:
-        """Which ways of rebalancing its assignments are fit for. With `eager` alone nothing is kept over a join."""
+        """The rebalance protocols that its assignments fit. With `eager` alone a join keeps no partition."""
         ...
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
-        """What goes with the subscription to `topics`, for the leader's assignor; called before each join."""
+        """User data of the subscription to `topics`, for the leader's assignor. Called before each join."""
         ...
 
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """Share the partitions of all topics among the members that subscribed to them; on the leader only.
+        """Assign the partitions of all topics to the members that subscribed to them. Called on the leader only.
 
-        `cluster` knows every topic of `members` that exists (replicas and nodes' racks with it). The answer names
-        every member. With the cooperative protocol the member takes out of it what another member still
-        owns: an assignor need not. Raises nothing that is expected.
+        `cluster` knows every topic of `members` that exists, with its replicas and the racks of nodes. The result must
+        name every member. With the cooperative protocol an assignor need not care who owns a partition now: what
+        another member still owns is taken out of the result. It should not raise.
         """
         ...
 
     def on_assignment(self, assignment: Assignment, member_id: str, generation: int) -> None:
-        """This member's own part of a finished rebalance; before anybody is told of it."""
+        """This member's own part of a finished rebalance. Called before the owner is told."""
         ...

@@ -1,4 +1,4 @@
-"""What a consumer group's member can be told: one frozen value with its units and defaults."""
+"""Group settings: one frozen value, with units and defaults."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class GroupProtocol(Enum):
 class NoOffset(Enum):
     """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`.
 
-    The same where the committed offset is not in the log any more. With `earliest` and `latest` reading also goes on
-    where a log was cut or a topic made again, from where it became another; with `error` that is as
-    `GroupSettings.consumer` has it.
+    It also applies if the committed offset is not in the log any more. With `earliest` and `latest` reading also goes
+    on after a log was cut, or a topic was created again: from the first offset that differs. With `error`,
+    `GroupSettings.consumer` decides that.
     """
 
     earliest = "earliest"
@@ -47,35 +47,35 @@ class GroupSettings:
     protocol: GroupProtocol | Literal["classic", "consumer"] = GroupProtocol.classic
     """How members agree with their coordinator: "consumer" is KIP-848's, of Kafka 4.0 and later."""
     assignors: Sequence[str | Assignor] = ("range", "cooperative-sticky")
-    """The member's assignors, best first; those of a group need one in common. As Java: one that supports the eager
-    protocol only makes the member use that. KIP-848: `remote_assignor` is used in their stead."""
+    """The member's assignors, best first. All members of a group need one in common. As in Java, one that supports only
+    the eager protocol makes the member use that. With KIP-848 `remote_assignor` is used instead."""
     remote_assignor: str | None = None
-    """KIP-848: the coordinator's assignor ("uniform", "range"); None: its default."""
+    """With KIP-848: the coordinator's assignor ("uniform", "range"). None: its default."""
     session_timeout: float = 45.0
-    """The coordinator takes a member for dead that it has not heard of for so long. KIP-848: the broker decides; for so
-    long a static member that joins waits for a predecessor of its name to be dead."""
+    """After so long without a heartbeat the coordinator takes a member for dead. With KIP-848 the broker decides that.
+    Then it is how long a new static member waits for a dead predecessor of its name."""
     heartbeat_interval: float = 3.0
     """KIP-848: the broker decides."""
     rebalance_timeout: float = 60.0
     """For members to end their claims and to join again when the group rebalances."""
     max_poll_interval: float = 300.0
-    """A claim whose handler takes longer over one record or batch makes the member leave the group."""
+    """If a handler takes longer for one record or batch, the member leaves the group."""
     group_instance_id: str | None = None
-    """The name of a static member (KIP-345): it may be away for the session timeout without a rebalance."""
+    """The name of a static member (KIP-345). It may be away for the session timeout without a rebalance."""
     rack: str | None = None
-    """Where this member is: rack-aware assignors prefer partitions with a replica there."""
+    """This member's rack. Rack-aware assignors prefer partitions with a replica in it."""
     auto_commit_interval: float | None = 5.0
-    """Marked offsets are committed so often, when partitions are revoked, and on close; None: never by themselves."""
+    """Marked offsets are committed so often, when partitions are revoked, and on close. None: only by `commit`."""
     no_offset: NoOffset | Literal["earliest", "latest", "error"] = NoOffset.latest
     """Where a partition without a committed offset is read from; Kafka's `auto.offset.reset`."""
     pattern_interval: float = 60.0
-    """How often all topics are looked at for new ones that a pattern matches."""
+    """How often to look for new topics that a pattern matches."""
     request_timeout: float = 10.0
-    """For one request to the coordinator to be answered (joining waits for the other members as well)."""
+    """For the answer to one request to the coordinator. A join waits for the other members as well."""
     commit_timeout: float = 30.0
-    """For a commit, and for finding committed offsets, tried again meanwhile."""
+    """For a commit, and for fetching committed offsets, retries included."""
     consumer: ConsumerSettings = field(default_factory=ConsumerSettings)
-    """How the claims' partitions are fetched."""
+    """How partitions are fetched."""
 
     def __post_init__(self) -> None:
         if isinstance(self.assignors, str):

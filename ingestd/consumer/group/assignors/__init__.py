@@ -1,4 +1,4 @@
-"""Assignors: Kafka's four, as Java's clients know them, and whichever the user brings (`assignor.Assignor`)."""
+"""Assignors: Kafka's four, as in Java's clients, and the user's own (`assignor.Assignor`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_assignors(chosen: Sequence[str | Assignor]) -> tuple[Assignor, ...]:
 def agreed_rebalance_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
     """The highest that all of a member's assignors support, as Java chooses it (KIP-429).
 
-    Raises `ConfigurationError` where they have none in common.
+    Raises `ConfigurationError` if they have none in common.
     """
     common = frozenset(RebalanceProtocol).intersection(*(assignor.rebalance_protocols for assignor in assignors))
     if not common:

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments as members send them to each other, to bytes and back."""
+"""Consumer protocol: subscriptions and assignments, as members send them to each other, to bytes and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["decode_assignment", "decode_subscription", "encode_assignment", "enc
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """The bytes of a subscription; an older `version` leaves out what it has no field for.
+    """The bytes of a subscription. An older `version` leaves out fields that it does not have.
 
     0: topics, user data; 1: owned partitions; 2: generation; 3: rack.
     """
@@ -61,7 +61,7 @@ def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) ->
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """What the leader assigned; no bytes at all, which a coordinator may send, are no partitions.
+    """The assignment of the leader. A coordinator may send no bytes: then there are no partitions.
 
     Raises `ProtocolError`.
     """

@@ -1,7 +1,7 @@
-"""Cooperative sticky: the sticky shares, reached without anybody stopping what it keeps (KIP-429).
+"""Cooperative sticky: the assignment of sticky, while members go on with the partitions that they keep (KIP-429).
 
-A partition that shall move is first left out of everybody's part: its owner gives it up and joins again, and that
-rebalance assigns it. So no partition ever has two owners.
+A partition that moves is first assigned to nobody. Its owner gives it up and joins again, and that rebalance assigns
+it. So no partition ever has two owners.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CooperativeStickyAssignor:
         return _INT32.pack(self._generation)
 
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """Share the partitions; what another member claims is left out until that has given it up."""
+        """Assign the partitions. One that another member claims is left out until that member has given it up."""
         claims = {
             member: Claim(subscription.owned, _generation(subscription)) for member, subscription in members.items()
         }
@@ -50,9 +50,9 @@ class CooperativeStickyAssignor:
 
 
 def without_claimed(assignments: Mapping[str, Assignment], claims: Mapping[str, Claim]) -> dict[str, Assignment]:
-    """The assignments without what its new owner has to wait for: all that another member claims.
+    """The assignments without the partitions that the new owner must wait for: those that another member claims.
 
-    Whoever owns a partition (`owners`) keeps it whatever others claim: those see that they have lost it.
+    The owner of a partition (in `owners`) keeps it, whatever others claim. They will see that they have lost it.
     """
     owner = owners(claims)
     claimed = {partition for claim in claims.values() for partition in claim.partitions}

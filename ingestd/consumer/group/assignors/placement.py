@@ -19,7 +19,7 @@ __all__ = ["Shares", "SubscribedTopic", "ordered_members", "partition_racks", "p
 
 
 class Shares(dict[str, list[TopicPartition]]):
-    """Who gets what, by member id: first nothing for anybody."""
+    """The partitions of each member, by member id. At first nobody has any."""
 
     def __init__(self, members: Iterable[str]) -> None:
         super().__init__({member: [] for member in members})
@@ -31,13 +31,13 @@ class Shares(dict[str, list[TopicPartition]]):
 
 @dataclass(frozen=True, slots=True)
 class SubscribedTopic:
-    """A topic that somebody subscribed to and that has partitions."""
+    """A topic that has subscribers and partitions."""
 
     name: str
     subscribers: tuple[str, ...]
     """Member ids, in `ordered_members`' order."""
     racks: tuple[frozenset[str], ...]
-    """For each partition the racks of its replicas; empty where no node says in which rack it is."""
+    """For each partition the racks of its replicas. Empty if no node has a rack."""
 
     @property
     def all_racks(self) -> frozenset[str]:
@@ -53,8 +53,8 @@ class SubscribedTopic:
 def ordered_members(members: Mapping[str, Subscription]) -> list[str]:
     """Member ids as Java's assignors order them: static members by their instance's name, then the others by id.
 
-    Java compares strings by their UTF-16 units. Any order that all leaders share would do for a rebalance by itself;
-    with Java's own nothing moves when the leader becomes one of Java's.
+    Java compares strings by their UTF-16 units. Any order would do if all leaders had the same. With Java's order
+    nothing moves when a Java client becomes the leader.
     """
 
     def order(member: str) -> tuple[bool, bytes, bytes]:
@@ -75,7 +75,7 @@ def subscribed_topics(
 
     Topics with the same subscribers have the same tuple of them.
     """
-    # Members mostly subscribe to the same topics: what is alike is looked at once.
+    # Members mostly subscribe to the same topics, so equal ones are computed once.
     alike: dict[frozenset[str], list[int]] = {}
     for position, member in enumerate(order):
         alike.setdefault(frozenset(members[member].topics), []).append(position)
@@ -101,7 +101,7 @@ def subscribed_topics(
 def partition_racks(
     topic: TopicMetadata, nodes: Mapping[int, Node], known: dict[tuple[int, ...], frozenset[str]]
 ) -> tuple[frozenset[str], ...]:
-    """For each partition the racks of its replicas. `known`, for one set of nodes: what was found out before."""
+    """For each partition the racks of its replicas. `known` is a cache, by sets of nodes."""
     # There are far fewer sets of replicas than partitions.
     found = []
     for partition in topic.partitions:
@@ -118,7 +118,7 @@ def partition_racks(
 def prefers_racks(topic: SubscribedTopic, racks: Collection[str | None]) -> bool:
     """Whether it matters in which rack a subscriber is (KIP-881).
 
-    Not where no subscriber's rack holds a replica, and not where every rack holds one of every partition.
+    It does not if no subscriber's rack has a replica, or if every rack has one of every partition.
     """
     held = topic.all_racks
     if held.isdisjoint(rack for rack in racks if rack is not None):

@@ -1,8 +1,8 @@
-"""Range: each topic's partitions in runs, one for each subscriber; the same run of every topic for the same member.
+"""Range: each subscriber gets a run of each topic's partitions, and the same run of every topic.
 
-The same assignment as Java's RangeAssignor: with racks (KIP-881), members first get partitions that have a replica in
-their rack, as many as their run has; topics with the same subscribers and the same number of partitions are handed
-out together, so that partitions of the same number stay together (for joins of co-partitioned topics).
+The same assignment as Java's RangeAssignor. With racks (KIP-881) members first get partitions with a replica in their
+rack, as many as their run has. Topics with the same subscribers and the same number of partitions are assigned
+together. So partitions of the same number stay together (for joins of co-partitioned topics).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ __all__ = ["Claim", "owners", "retain"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says it owns, as of a generation (-1: not known)."""
+    """What a member says it owns, and the generation of that (-1: not known)."""
 
     partitions: Collection[TopicPartition]
     generation: int = -1
@@ -30,7 +30,7 @@ class Claim:
 def owners(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
     """Who owns each partition that is claimed: the claim of the highest generation counts (KIP-54).
 
-    A partition that two members claim as of the same generation is nobody's: one of them is wrong, nobody knows who.
+    If two members claim a partition with the same generation, nobody owns it: it is not known which of them is wrong.
     """
     found: dict[TopicPartition, tuple[int, str | None]] = {}
     for member, claim in claims.items():
@@ -47,7 +47,7 @@ def owners(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
 def retain(
     cluster: ClusterMetadata, members: Mapping[str, Subscription], claims: Mapping[str, Claim]
 ) -> dict[str, Assignment]:
-    """Share the partitions evenly, near, and so that members keep what they own as far as that allows."""
+    """Assign the partitions evenly, then near, and let members keep what they own as far as possible."""
     order = ordered_members(members)
     place = {member: position for position, member in enumerate(order)}
     groups = _groups(subscribed_topics(cluster, members, order), members, place)
@@ -115,7 +115,7 @@ def _owned(
 def _named(
     order: Sequence[str], groups: Sequence[_Group], owned: Sequence[Mapping[int, Sequence[int]]], balance: Balance
 ) -> Shares:
-    """Which partitions make up the counts: first each member's own, then what is left of the kind."""
+    """Choose partitions for the counts: first each member's own, then others of the kind."""
     shares = Shares(order)
     kept: list[set[int]] = [set() for _ in groups]
     short: list[list[tuple[int, int]]] = [[] for _ in groups]

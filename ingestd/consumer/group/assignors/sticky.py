@@ -1,7 +1,7 @@
 """Sticky: as even as subscriptions allow, then near (racks), then as little moved as can be (KIP-54, KIP-881).
 
-Eager: every member gives everything up before it joins, and says in its user data what it had, and in which
-generation; the user data is that of Java's StickyAssignor, versions 0 and 1.
+Eager: every member gives everything up before it joins. Its user data says what it had, and in which generation. The
+user data is that of Java's StickyAssignor, versions 0 and 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class StickyAssignor:
-    """Kafka's "sticky". Remembers what this member was assigned last, for the leader of the next rebalance."""
+    """Kafka's "sticky". Remembers the last assignment of this member, for the leader of the next rebalance."""
 
     name = "sticky"
     rebalance_protocols = frozenset({RebalanceProtocol.eager})
@@ -41,7 +41,7 @@ class StickyAssignor:
         self._last: Claim | None = None
 
     def user_data(self, topics: Collection[str]) -> bytes | None:  # noqa: ARG002 - part of what an assignor is
-        """What this member had, in which generation; nothing before its first assignment."""
+        """What this member had, and in which generation. Empty before its first assignment."""
         return None if self._last is None else encode_claim(self._last)
 
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
