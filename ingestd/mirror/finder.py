@@ -141,7 +141,7 @@ class MirrorFinder:
     def _tell_failure(self, error: IngestdError) -> None:
         if str(error) != self._failing:
             self._failing = str(error)
-            self._log.warning("topics can not be looked at", error=str(error), then="tried again")
+            self._log.warning("mirror can not look for its partitions now", error=str(error), then="tried again")
 
     async def _look(self, sources: Sources) -> None:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
@@ -156,7 +156,9 @@ class MirrorFinder:
             for one in wanted[name].partitions
         }
         await self._begin_made(prepared.made, source)
-        self._join(target, prepared.partitions)
+        # What is copied already is not given up because a broker has trouble with its topic now.
+        troubled = {to.topic for to, one in self._taken.items() if one.topic in problems}
+        self._join(target, prepared.partitions.keys() | troubled)
         await self._see_partitions(target, prepared.partitions)
         if self._joined:
             await self._take()
