@@ -1,22 +1,16 @@
-"""Topic producer: one per topic. Chooses a partition for each record. Holds records until the topic is known."""
+"""Topic producer: one per topic. Chooses a partition for each record, as soon as the topic's partitions are known."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.errors import ErrorCode, IngestdError, KafkaError
 from ingestd.producer.batch import Batch
-from ingestd.producer.breaker import CircuitBreaker
-from ingestd.producer.delivery import Delivery, deliver, untold
-from ingestd.producer.missing import why_unknown
 from ingestd.producer.open_batch import OpenBatch
 from ingestd.producer.partition_producer import PartitionProducer
 from ingestd.producer.partitioners import Hashed, Keyed, Sticky, murmur2_partition
-from ingestd.records.loops import RecordBuffer, TopicIntake
+from ingestd.producer.waiting_records import WaitingRecords
+from ingestd.records.loops import TopicIntake
 from ingestd.records.refusals import require_bytes
 
 if TYPE_CHECKING:
@@ -29,29 +23,9 @@ if TYPE_CHECKING:
     from ingestd.producer.identity import IdentityDesk
     from ingestd.producer.ledger import Ledger
     from ingestd.producer.settings import ProducerSettings
+    from ingestd.producer.waiting_records import Waiting
 
-__all__ = ["OutgoingRecord", "TopicProducer"]
-
-UNKNOWN_PARTITION = -1
-"""What a delivery says of a record that failed before it had a partition."""
-
-_HOLDING_BYTES = 256
-"""Bytes of the objects of one waiting record, beside its key and value."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
-    """A record that waits alone for its topic's metadata, because its key or another field decides its partition."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-    timestamp_ms: int
-    done: Delivered | None
-    reserved: int
-    generation: int
-    records: int = 1
-
+__all__ = ["TopicProducer"]
 
 _PARTITIONS: Final = 1 << 31
 """The protocol has no number for more."""
@@ -62,8 +36,6 @@ class TopicProducer:
 
     Invariants
         Records that wait for metadata get their partitions in the order in which they came, before any later one.
-        With a sticky partitioner they wait in batches, and each batch gets one partition.
-        They wait no longer than the metadata timeout. While the breaker is open nothing waits.
         Every record accepted ends in exactly one call of `done`.
     """
 
@@ -91,17 +63,12 @@ class TopicProducer:
             self.intake.index = partitioner.index
         self.used = False
         """Whether a batch was made since this was set to False. An idle topic's metadata may be forgotten."""
-        self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_pause)
         self._producers: dict[int, PartitionProducer] = {}
         self._open: dict[int, OpenBatch] = {}
         self._known: TopicMetadata | None = None
         self._partitions: tuple[int, ...] = ()
         self._writable: tuple[int, ...] = ()
-        self._waiting: deque[OutgoingRecord | Batch] = deque()
-        self._undecided: OpenBatch | None = None
-        self._waiting_since = 0.0
-        self._backoff = settings.backoff()
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting = WaitingRecords(topic, settings, dispatcher, ledger, events, self.intake, sticky=self._sticky)
         self._ended: IngestdError | None = None
         self._look(dispatcher.metadata.snapshot.topics.get(topic))
 
@@ -122,7 +89,7 @@ class TopicProducer:
         require_bytes("key", key)
         if partition is None:
             if not self._partitions or self._waiting:
-                self._hold(key, value, headers, timestamp_ms, done)
+                self._waiting.hold(key, value, headers, timestamp_ms, done)
             else:
                 self._place(key, value, headers, timestamp_ms, done)
             return
@@ -145,14 +112,13 @@ class TopicProducer:
         """Send all open batches now, without waiting for the linger."""
         for open_batch in self._open.values():
             open_batch.close()
-        if self._undecided is not None:
-            self._undecided.close()
+        self._waiting.close_batch()
 
     @property
     def trouble(self) -> str | None:
         """What its records wait for, for people. None if none waits."""
-        if self._waiting or self._undecided is not None:
-            return f"{self._topic}: {self._missing()}"
+        if (waiting := self._waiting.trouble) is not None:
+            return waiting
         return next((trouble for producer in self._producers.values() if (trouble := producer.trouble)), None)
 
     def metadata_changed(self, known: TopicMetadata | None) -> None:
@@ -162,12 +128,12 @@ class TopicProducer:
         self._look(known)
         for producer in self._producers.values():
             producer.metadata_changed()
-        if self._partitions and self._timer is not None:
+        if self._partitions and self._waiting.asking:
             self._release()
 
     def give_up(self, error: IngestdError) -> None:
         """The transaction is aborted: fail with `error` what is not in flight."""
-        self._fail_waiting(error)
+        self._waiting.fail_all(error)
         for producer in self._producers.values():
             producer.doom(error)
         self.close_batches()
@@ -175,7 +141,7 @@ class TopicProducer:
     def end(self, error: IngestdError) -> None:
         """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
         self._ended = error
-        self._fail_waiting(error)
+        self._waiting.fail_all(error)
         self.close_batches()
         for producer in self._producers.values():
             producer.end(error)
@@ -258,89 +224,10 @@ class TopicProducer:
             self.intake.partitions[partition] = opened.builder
         return opened
 
-    def _hold(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp_ms: int,
-        done: Delivered | None,
-    ) -> None:
-        if self._breaker.open:
-            raise self._missing()
-        if key is None and self._sticky and not (self._waiting and isinstance(self._waiting[-1], OutgoingRecord)):
-            self._collect(value, headers, timestamp_ms, done)
-        else:
-            RecordBuffer(1).append(key, value, headers, timestamp_ms)  # what is wrong with it is said now
-            self._close_undecided()
-            size = len(key or b"") + len(value or b"") + _HOLDING_BYTES
-            self._ledger.reserve(size)
-            self._waiting.append(OutgoingRecord(key, value, headers, timestamp_ms, done, size, self._ledger.enter()))
-        if self._timer is None:
-            self._waiting_since = time.monotonic()
-            self._backoff.reset()
-            self._await_metadata()
-
-    def _collect(
-        self,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp_ms: int,
-        done: Delivered | None,
-    ) -> None:
-        """Put a record into a batch whose partition is chosen later, when the partitions are known."""
-        if self._undecided is None:
-            self._undecided = OpenBatch(self._settings, self._ledger, self._waits)
-        undecided = self._undecided
-        if not undecided.append(None, value, headers, timestamp_ms, done):
-            undecided.append(None, value, headers, timestamp_ms, done)
-        self.intake.sticky = undecided.builder if undecided.builder.records else None
-
-    def _waits(self, batch: Batch) -> None:
-        self.intake.sticky = None
-        self._waiting.append(batch)
-
-    def _close_undecided(self) -> None:
-        if self._undecided is not None:
-            self._undecided.close()
-            self._undecided = None
-
-    def _missing(self) -> IngestdError:
-        """Why the topic's partitions are not known."""
-        return why_unknown(self._dispatcher.metadata, self._topic, self._settings)
-
-    def _await_metadata(self) -> None:
-        """Ask again and again until the partitions are known, the time is over, or an answer is final."""
-        error = self._missing()
-        limit = min(self._settings.metadata_timeout, self._settings.delivery_timeout)
-        left = self._waiting_since + limit - time.monotonic()
-        # The first snapshot may be old. Only a newer one can be final.
-        final = self._backoff.attempts > 0 and not is_retriable(error)
-        if left <= 0 or final:
-            self._breaker.failed()
-            if not final and not isinstance(error, KafkaError):
-                error = DeadlineExceeded(f"{self._topic}: its partitions were not known within {limit:g} s; {error}")
-            self._fail_waiting(error)
-            return
-        self._timer = asyncio.get_running_loop().call_later(min(left, self._backoff.next_delay()), self._await_metadata)
-        reason = f"records wait for the partitions of {self._topic}"
-        self._dispatcher.metadata.wanted((self._topic,), reason, create=self._settings.create_topics)
-
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _take_waiting(self) -> deque[OutgoingRecord | Batch]:
-        self._stop_waiting()
-        self._close_undecided()
-        waiting, self._waiting = self._waiting, deque()
-        return waiting
-
     def _release(self) -> None:
-        self._breaker.succeeded()
-        refused: list[tuple[OutgoingRecord | Batch, IngestdError]] = []
-        for item in self._take_waiting():
+        """Give everything that waited for the partitions its own."""
+        refused: list[tuple[Waiting, IngestdError]] = []
+        for item in self._waiting.take():
             try:
                 if isinstance(item, Batch):
                     partition = self._choose(None, None)
@@ -358,18 +245,4 @@ class TopicProducer:
         self.close_batches()
         # Last, because a callback may send more. The waiting records go first.
         for item, reason in refused:
-            self._fail(item, reason)
-
-    def _fail_waiting(self, error: IngestdError) -> None:
-        for item in self._take_waiting():
-            self._fail(item, error)
-
-    def _fail(self, item: OutgoingRecord | Batch, error: IngestdError) -> None:
-        if self._events is not None:
-            self._events.failed(self._topic, UNKNOWN_PARTITION, item.records, error)
-        if self._dispatcher.transaction is None:
-            self._ledger.failures.note(self._topic, untold(item.done, item.records), error)
-        if item.done is not None:
-            deliver(item.done, Delivery(self._topic, UNKNOWN_PARTITION, item.records, error=error))
-        self._ledger.release(item.reserved)
-        self._ledger.leave(item.generation)
+            self._waiting.fail(item, reason)
