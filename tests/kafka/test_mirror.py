@@ -1,6 +1,5 @@
 """A mirror between two real clusters: every record once, in order, as it was; whatever stops and starts meanwhile."""
 
-import itertools
 import json
 import os
 import re
@@ -11,78 +10,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions
-from harness.cluster import KafkaCluster
-from harness.daemon import ConfiguredDaemon
-
-NUMBERS = itertools.count()
-"""Of mirrors: each has a group of its own."""
-
-BEGAN = int(time.time() * 1000)
-"""Times of records, in ms: brokers delete what is older than a week."""
-
-
-@pytest.fixture(scope="module")
-def west(tmp_path_factory):
-    """The target: a second cluster."""
-    with KafkaCluster(tmp_path_factory.mktemp("west") / "cluster") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def mirror(kafka, west, tmp_path):
-    """`mirror(topics=[…])`: a daemon with one mirror `ew` from `kafka` to `west`, not started."""
-    made = []
-
-    def make(name=None, daemon=None, **keys):
-        name = name or f"m{next(NUMBERS)}"
-        tables = {
-            "clusters.east": {"bootstrap": kafka.bootstrap},
-            "clusters.west": {"bootstrap": west.bootstrap},
-            f"mirrors.{name}": {"source": "east", "target": "west", "refresh_interval": 0.5, **keys},
-        }
-        made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 2, **(daemon or {})}))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.kill()
-
-
-def produce(servers, topic, values, *, partitions=1, **settings):
-    """Records with keys, headers and times of their own."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, **settings})
-    for number, value in enumerate(values):
-        producer.produce(
-            topic, value, f"k{number}".encode(), partition=number % partitions,
-            timestamp=BEGAN + number, headers=[("h", str(number).encode())],
-        )  # fmt: skip
-    assert producer.flush(30) == 0
-
-
-def records(servers, topic, partition=0, *, isolation="read_committed"):
-    """Everything of a partition: key, value, headers, timestamp type and time, read by librdkafka."""
-    settings = {
-        "bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False,
-        "isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "earliest",
-    }  # fmt: skip
-    consumer = Consumer(settings)
-    found = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            for message in consumer.consume(1000, 1.0):
-                if message.error() is not None:
-                    return found
-                found.append((message.key(), message.value(), message.headers(), message.timestamp()))
-        raise TimeoutError(f"{topic}-{partition}: no end within 30 s, {len(found)} records")
-    finally:
-        consumer.close()
-
-
-def runs_once(daemon, status=0):
-    daemon.start("--once")
-    assert daemon.wait(60) == status, daemon.log.read_text()
+from harness.mirrors import copied_to_the_end, positions, produce, records, runs_once
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -121,14 +49,6 @@ def test_only_committed_records_are_copied_and_the_position_passes_the_markers(k
     assert values == [b"%d.%d" % (number, part) for number in range(1, 20, 2) for part in range(5)]
     (position,) = positions(west, "ingestd-mirror-committed", f"east.{name}")
     assert (position.offset, json.loads(position.metadata)["offset"]) == (50, 120)
-
-
-def positions(cluster, group, topic, partitions=1):
-    consumer = Consumer({"bootstrap.servers": cluster.servers, "group.id": group})
-    try:
-        return consumer.committed([TopicPartition(topic, number) for number in range(partitions)], 10)
-    finally:
-        consumer.close()
 
 
 def test_gaps_of_compaction_are_kept_record_for_record(kafka, west, mirror, topic):
@@ -210,20 +130,12 @@ def test_after_kills_of_workers_and_supervisor_nothing_is_missing_and_order_is_k
                 daemon.wait(30)
                 daemon.start_ready()
     assert producer.flush(30) == 0
-    daemon.until(
-        lambda: all(source["lag"] == 0 for source in daemon.status()["routes"][0]["sources"]) and lag_is_known(daemon),
-        "all is copied", 60,
-    )  # fmt: skip
+    copied_to_the_end(daemon, 3)
     assert daemon.stop() == 0
     for partition in range(3):
         values = [int(value) for _, value, _, _ in records(west.servers, f"east.{name}", partition)]
         first = list(dict.fromkeys(values))
         assert first == list(range(partition, total, 3)), "each record, in order of its first occurrence"
-
-
-def lag_is_known(daemon):
-    """Whether every partition's owner has said how far behind it is."""
-    return len([1 for line in daemon.metrics().splitlines() if line.startswith("ingestd_source_lag_records{")]) == 3
 
 
 def test_two_mirrors_of_one_group_are_told_apart(kafka, west, mirror, topic):

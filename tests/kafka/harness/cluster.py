@@ -377,6 +377,12 @@ class KafkaCluster:
         running = [node for node in self.nodes.values() if node.running]
         self._until(lambda: all(topic not in self._metadata_of(node).topics for node in running), f"{topic} is gone")
 
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Have the logs of these partitions begin at these offsets, as retention does."""
+        wanted = [TopicPartition(topic, number, offset) for number, offset in before.items()]
+        for deleted in self.admin.delete_records(wanted, operation_timeout=10).values():
+            deleted.result(timeout=ADMIN_SECONDS)
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node id of a partition's leader; waits until there is one that runs (or is frozen)."""
         found = -1
