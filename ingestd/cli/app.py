@@ -13,6 +13,7 @@ from click.exceptions import Exit
 
 from ingestd import __version__
 from ingestd.cli.group_verbs import groups
+from ingestd.cli.mirror_verbs import mirror
 from ingestd.cli.options import configuration_file, of_cluster, show, shown_as
 from ingestd.cli.topic_verbs import topics
 
@@ -33,6 +34,7 @@ def ingestd() -> None:
 
 ingestd.add_command(topics)
 ingestd.add_command(groups)
+ingestd.add_command(mirror)
 
 _FORMAT = (
     r"As in '%p %o %k: %s\n'. %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value, %h headers, "

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.source import Route
 
-__all__ = ["FIRST_ANSWER_TIMEOUT", "ClusterAccess", "cluster_access", "load_configuration", "route_kinds"]
+__all__ = [
+    "FIRST_ANSWER_TIMEOUT",
+    "ClusterAccess",
+    "cluster_access",
+    "configured_access",
+    "load_configuration",
+    "route_kinds",
+]
 
 FIRST_ANSWER_TIMEOUT: Final = 30.0
 """Seconds that a tool waits for a first answer unless it is told otherwise."""
@@ -101,9 +108,19 @@ def cluster_access(
             known = ", ".join(loaded.clusters) or "none"
             raise ConfigurationError(f"{configuration}: expected --cluster NAME, one of its clusters: {known}")
         (cluster,) = loaded.clusters
+    return configured_access(loaded, cluster, timeout, properties)
+
+
+def configured_access(
+    loaded: Configuration,
+    cluster: str,
+    timeout: float = FIRST_ANSWER_TIMEOUT,
+    properties: Properties | None = None,
+) -> ClusterAccess:
+    """One of a configuration's clusters. Raises `ConfigurationError`, also for an embedded one that does not run."""
     loaded.check_security(cluster)
     connection = loaded.cluster(cluster).connection("ingestd")
-    return ClusterAccess(loaded.bootstrap(cluster), connection, timeout, properties)
+    return ClusterAccess(loaded.bootstrap(cluster), connection, timeout, properties or Properties())
 
 
 def _addresses(brokers: Sequence[str]) -> tuple[str, ...]:

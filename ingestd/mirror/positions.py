@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import StoredPosition
     from ingestd.retry import Deadline
 
-__all__ = ["GroupPositions", "MirrorPosition", "PositionsNotUnderstood"]
+__all__ = ["GroupPositions", "MirrorPosition", "PositionsNotUnderstood", "read_positions"]
 
 COMMIT_INTERVAL: Final = 0.5
 """Seconds between two commits. What was copied since the last one is copied again after a crash of the host."""
@@ -99,24 +99,10 @@ class GroupPositions:
         committed = await self._membership.committed(partitions, timeout)
         self._learn_first_run(committed.values())
         return {
-            partition: self._understood(partition, found) for partition, found in committed.items() if found is not None
+            partition: _understood(self._group, self._source, partition, found)
+            for partition, found in committed.items()
+            if found is not None
         }
-
-    def _understood(self, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
-        try:
-            said = orjson.loads(found.metadata)
-            cluster, offset, epoch = said["cluster"], said["offset"], said["epoch"]
-            whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0
-        except (ValueError, TypeError, KeyError):
-            whole, cluster = False, None
-        if not whole or cluster != self._source:
-            raise PositionsNotUnderstood(
-                f"group {self._group}, {partition}: offset {found.offset} has the metadata {found.metadata!r}, not "
-                f'{{"cluster": "{self._source}", "offset": …, "epoch": …}}, as this mirror writes it. Another program '
-                "has set it, or another mirror has the same group. Give this one another `group`, or delete the "
-                "group's offset: the partition is then read from its start, and its records are copied again"
-            )
-        return MirrorPosition(offset, epoch, found.offset)
 
     async def first_run(self, target: Client, timeout: float) -> int | None:
         """When the mirror ran first, on any host, in ms since 1970 UTC; None if this is the first run.
@@ -222,3 +208,35 @@ def _since(found: OffsetAndMetadata) -> int | None:
     except (ValueError, TypeError, KeyError):
         return None
     return since if isinstance(since, int) else None
+
+
+async def read_positions(
+    target: ClusterAdmin, group: str, source: str, timeout: float
+) -> dict[TopicPartition, MirrorPosition]:
+    """Every position that a mirror's group has, by the partition on the target. `source` is the source cluster's name.
+
+    Raises `PositionsNotUnderstood`, and `IngestdError` if the target does not tell within `timeout` seconds.
+    """
+    (listed,) = await target.list_group_offsets({group: None}, require_stable=True, timeout=timeout)
+    if listed.error is not None:
+        raise listed.error
+    for error in listed.errors.values():
+        raise error
+    return {partition: _understood(group, source, partition, found) for partition, found in listed.offsets.items()}
+
+
+def _understood(group: str, source: str, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
+    try:
+        said = orjson.loads(found.metadata)
+        cluster, offset, epoch = said["cluster"], said["offset"], said["epoch"]
+        whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0
+    except (ValueError, TypeError, KeyError):
+        whole, cluster = False, None
+    if not whole or cluster != source:
+        raise PositionsNotUnderstood(
+            f"group {group}, {partition}: offset {found.offset} has the metadata {found.metadata!r}, not "
+            f'{{"cluster": "{source}", "offset": …, "epoch": …}}, as this mirror writes it. Another program '
+            "has set it, or another mirror has the same group. Give this one another `group`, or delete the "
+            "group's offset: the partition is then read from its start, and its records are copied again"
+        )
+    return MirrorPosition(offset, epoch, found.offset)

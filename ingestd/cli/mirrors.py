@@ -1,0 +1,66 @@
+"""`ingestd mirror`: whether a configured mirror's target has what its source has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.cli.configured import configured_access
+from ingestd.errors import ConfigurationError
+from ingestd.mirror.route import MirrorRoute
+from ingestd.mirror.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ingestd.daemon.configuration import Configuration
+    from ingestd.mirror.verify import PartitionVerdict, Verification
+
+__all__ = ["HEADER", "remarks", "rows", "verify_mirrors"]
+
+HEADER = ("MIRROR", "TOPIC", "PARTITION", "TO", "SOURCE", "TARGET", "DUPLICATES", "VERDICT")
+
+
+async def verify_mirrors(
+    configuration: Configuration, name: str | None, *, to_end: bool = False
+) -> Sequence[Verification]:
+    """Verify one mirror of a configuration, or all of them, one after the other. See `ingestd.mirror.verify.verify`.
+
+    Raises `ConfigurationError` where there is no such mirror, and what `verify` raises.
+    """
+    mirrors = {route.name: route for route in configuration.routes if isinstance(route, MirrorRoute)}
+    if not mirrors:
+        raise ConfigurationError(f"{configuration.file}: no mirrors; expected a [mirrors.NAME]")
+    if name is not None and name not in mirrors:
+        raise ConfigurationError(f"{configuration.file}: no such [mirrors.NAME]: {name} ({', '.join(mirrors)})")
+    verified = []
+    for route in mirrors.values() if name is None else [mirrors[name]]:
+        source, target = (configured_access(configuration, cluster) for cluster in (route.source, route.target))
+        async with source.client() as from_client, target.client() as to_client:
+            verified.append(await verify(route, from_client, to_client, to_end=to_end))
+    return verified
+
+
+def rows(verified: Sequence[Verification], *, strict: bool = False) -> Iterator[Sequence[object]]:
+    """For people: a row for each partition, under `HEADER`."""
+    for mirror in verified:
+        for one in mirror.partitions:
+            counts = one.source_records, one.target_records, one.duplicates
+            verdict = "same" if one.same(strict=strict) else _fault(one)
+            yield mirror.mirror, one.topic, one.partition, one.compared_to, *counts, verdict
+
+
+def remarks(verified: Sequence[Verification]) -> Iterator[str]:
+    """For people: what was not compared, and why."""
+    for mirror in verified:
+        for one in mirror.partitions:
+            for note in one.notes:
+                yield f"{mirror.mirror}, {one.topic}-{one.partition}: {note}"
+
+
+def _fault(one: PartitionVerdict) -> str:
+    if one.problem is not None:
+        return f"not compared: {one.problem}"
+    difference = one.difference
+    if difference is None:
+        return "duplicates"
+    return f"{difference.what}: source offset {difference.source_offset}, target offset {difference.target_offset}"

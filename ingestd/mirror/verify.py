@@ -1,0 +1,186 @@
+"""Verification: whether what a mirror has copied is on the target as it is at the source, partition by partition."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from ingestd.client.admin import ClusterAdmin, ConfigResource, ResourceType
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.settings import ConsumerSettings
+from ingestd.errors import ErrorCode, IngestdError
+from ingestd.mirror.comparison import Comparison
+from ingestd.mirror.positions import read_positions
+from ingestd.mirror.target_topics import REQUEST_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+
+    from ingestd.client.client import Client
+    from ingestd.consumer.fetched import FetchedBatch
+    from ingestd.mirror.comparison import Difference
+    from ingestd.mirror.route import MirrorRoute
+
+__all__ = ["PartitionVerdict", "Verification", "verify"]
+
+AT_ONCE: Final = 4
+"""Partitions that are compared at the same time."""
+
+PREFETCH_BYTES: Final = 8 * 1024 * 1024
+"""Fetched and not yet compared bytes of one partition on one side."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerdict:
+    """One partition. What is before `compared_to`, an offset at the source, must be on the target.
+
+    source_records, target_records: how many were compared. duplicates: how many on the target came again.
+    notes: what was not compared, and why. problem: why the comparison could not be finished.
+    """
+
+    topic: str
+    target_topic: str
+    partition: int
+    compared_to: int
+    source_records: int = 0
+    target_records: int = 0
+    duplicates: int = 0
+    notes: Sequence[str] = ()
+    difference: Difference | None = None
+    problem: str | None = None
+
+    def same(self, *, strict: bool = False) -> bool:
+        """Whether the target has what it must have; with `strict` nothing twice."""
+        return self.difference is None and self.problem is None and not (strict and self.duplicates)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One mirror: its partitions in order of topic and number."""
+
+    mirror: str
+    partitions: Sequence[PartitionVerdict]
+
+    def same(self, *, strict: bool = False) -> bool:
+        """Whether all partitions are the same."""
+        return all(one.same(strict=strict) for one in self.partitions)
+
+
+async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: bool = False) -> Verification:
+    """Compare what a mirror has copied up to its positions, or with `to_end` up to the present end at the source.
+
+    Only committed records are read. The mirror may run meanwhile; what it copies behind its positions is compared too.
+    Raises `PositionsNotUnderstood`, and `IngestdError` if a cluster does not answer or nothing was copied yet.
+    """
+    admins = ClusterAdmin(source), ClusterAdmin(target)
+    positions = await read_positions(admins[1], route.positions_group, route.source, REQUEST_TIMEOUT)
+    pairs = await _pairs(route, admins[0])
+    if to_end:
+        limits = await _offsets(source, pairs, "latest")
+    else:
+        limits = {one: positions[to].offset for one, to in pairs.items() if to in positions}
+    if not limits:
+        raise IngestdError(
+            f"mirror {route.name}: nothing to compare: of {len(pairs)} partitions that it takes from {route.source}, "
+            f"none has a position in group {route.positions_group} on {route.target}"
+        )
+    copied = await _there(admins[1], [pairs[one] for one in limits])
+    target_spans = await _spans(target, copied)
+    source_spans = await _spans(source, limits)  # behind the target's ends: all that was copied by then is before these
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def verdict(one: TopicPartition) -> PartitionVerdict:
+        to, limit = pairs[one], limits[one]
+        logs = _ClusterLog(source, one, *source_spans[one]), _ClusterLog(target, to, *target_spans.get(to, (0, 0)))
+        comparison = Comparison(*logs, limit=limit, begun_later=route.start != "earliest")
+        difference = problem = None
+        async with turns:
+            try:
+                difference = await comparison.run()
+                if difference is not None and await _compacted(admins, one, to):
+                    comparison.notes.append("compacted: each side removes records by itself")
+            except IngestdError as error:
+                problem = str(error)
+        return PartitionVerdict(
+            one.topic,
+            to.topic,
+            one.partition,
+            limit,
+            comparison.source_records,
+            comparison.target_records,
+            comparison.duplicates,
+            tuple(comparison.notes),
+            difference,
+            problem,
+        )
+
+    async with asyncio.TaskGroup() as comparing:
+        verdicts = [comparing.create_task(verdict(one)) for one in sorted(limits)]
+    return Verification(route.name, tuple(task.result() for task in verdicts))
+
+
+class _ClusterLog:
+    """See `PartitionLog`. Each reading has a consumer of its own, which bounds its memory."""
+
+    def __init__(self, client: Client, key: TopicPartition, first: int, end: int) -> None:
+        self._client = client
+        self.key = key
+        self.first = first
+        self.end = end
+
+    async def batches(self, start: int) -> AsyncGenerator[FetchedBatch, None]:
+        """See `PartitionLog`."""
+        if start >= self.end:
+            return
+        settings = ConsumerSettings(isolation="read_committed", prefetch_bytes=PREFETCH_BYTES)
+        async with Consumer(self._client, settings) as consumer:
+            reading = await consumer.consume_partition(*self.key, start, self.end)
+            async for batch in reading.batches():
+                yield batch
+
+
+async def _pairs(route: MirrorRoute, source: ClusterAdmin) -> dict[TopicPartition, TopicPartition]:
+    """The source's partitions that the mirror takes, with those that they are copied to."""
+    pairs: dict[TopicPartition, TopicPartition] = {}
+    for topic, known in (await source.list_topics(timeout=REQUEST_TIMEOUT)).items():
+        if not route.selection.takes(topic):
+            continue
+        try:
+            name = route.selection.renamed(topic)
+        except ValueError:  # the mirror says so, and does not take it
+            continue
+        pairs |= {TopicPartition(topic, one.partition): TopicPartition(name, one.partition) for one in known.partitions}
+    return pairs
+
+
+async def _there(target: ClusterAdmin, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
+    """Those that the target has."""
+    topics = await target.describe_topics(list({one.topic for one in wanted}), timeout=REQUEST_TIMEOUT)
+    counts = {name: len(topic.partitions) for name, topic in topics.items() if topic.error is ErrorCode.none}
+    return [one for one in wanted if one.partition < counts.get(one.topic, 0)]
+
+
+async def _offsets(
+    client: Client, partitions: Iterable[TopicPartition], start: Literal["earliest", "latest"]
+) -> dict[TopicPartition, int]:
+    async with Consumer(client, ConsumerSettings(isolation="read_committed")) as consumer:
+        return await consumer.offsets(dict.fromkeys(partitions, start))
+
+
+async def _spans(client: Client, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """The first offset of each, and its end."""
+    ends = await _offsets(client, partitions, "latest")
+    firsts = await _offsets(client, partitions, "earliest")
+    return {one: (firsts[one], max(firsts[one], ends[one])) for one in partitions}
+
+
+async def _compacted(admins: tuple[ClusterAdmin, ClusterAdmin], source: TopicPartition, target: TopicPartition) -> bool:
+    """Whether either side compacts the topic. Raises `IngestdError` if a cluster does not tell."""
+    for admin, one in zip(admins, (source, target), strict=True):
+        asked = [ConfigResource(ResourceType.topic, one.topic)]
+        for described in await admin.describe_configs(asked, timeout=REQUEST_TIMEOUT):
+            if described.error is None and "compact" in (described.entries["cleanup.policy"].value or ""):
+                return True
+    return False

@@ -1,0 +1,172 @@
+"""`ingestd mirror verify` between two real clusters. A judge that reads both through librdkafka must agree."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from confluent_kafka import Producer
+from harness.mirrors import BEGAN, copied_to_the_end, produce, records, runs_once
+from harness.programs import ingestd
+
+
+def verify(daemon, *options):
+    """The exit status of the verb, and what it writes for programs."""
+    command = [*ingestd(), "mirror", "verify", *options, str(daemon.file)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode in (0, 1), done.stderr.decode()
+    return done.returncode, json.loads(done.stdout)[0]["partitions"]
+
+
+def judged(kafka, west, topic, partition=0, *, strict=False, limit=None):
+    """Whether librdkafka finds each record of the source on the target, in order of the first times."""
+    theirs = [shown(one) for one in records(kafka.servers, topic, partition)][:limit]
+    ours = [shown(one) for one in records(west.servers, f"east.{topic}", partition)]
+    return (ours if strict else list(dict.fromkeys(ours))) == theirs
+
+
+def shown(found):
+    key, value, headers, (_, timestamp) = found
+    return key, value, tuple(headers or ()), timestamp
+
+
+def append(west, topic, **fields):
+    producer = Producer({"bootstrap.servers": west.servers})
+    producer.produce(f"east.{topic}", **fields)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_good_mirror_is_the_same(kafka, west, mirror, topic, codec):
+    name = topic(partitions=3)
+    produce(kafka.servers, name, [b"%d" % n for n in range(3000)], partitions=3, **{"compression.type": codec})
+    daemon = mirror(topics=[name])
+    runs_once(daemon)
+    status, found = verify(daemon, "--to-end", "--strict")
+    assert status == 0
+    assert [(one["partition"], one["source_records"], one["target_records"]) for one in found] == [
+        (number, 1000, 1000) for number in range(3)
+    ]
+    assert all(judged(kafka, west, name, number, strict=True) for number in range(3))
+
+
+def test_transactions_and_what_is_not_committed_by_the_mirror_yet(kafka, west, mirror, topic):
+    name = topic()
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"tx-{name}"})
+    producer.init_transactions(30)
+    for number in range(20):
+        producer.begin_transaction()
+        producer.produce(name, b"%d" % number)
+        assert producer.flush(30) == 0
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(30)
+    kafka.wait_for_end_offsets(name, {0: 40})
+    daemon = mirror(topics=[name])
+    runs_once(daemon)
+    produce(kafka.servers, name, [b"later"])
+    status, (found,) = verify(daemon)
+    assert (status, found["source_records"], found["difference"]) == (0, 10, None)
+    status, (found,) = verify(daemon, "--to-end")
+    assert (status, found["difference"]) == (1, {"what": "missing", "source_offset": 40, "target_offset": 10})
+    assert judged(kafka, west, name, limit=10)
+    assert not judged(kafka, west, name)
+
+
+def test_what_came_twice_after_kills_is_counted_and_a_fault_only_with_strict(kafka, west, mirror, topic):
+    name = topic(partitions=2)
+    daemon = mirror(topics=[name], daemon={"restart_backoff": 0.05})
+    daemon.start_ready()
+    producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5})
+    for number in range(12000):
+        producer.produce(name, b"%d" % number, partition=number % 2, timestamp=BEGAN + number)
+        if number % 2000 == 1999:
+            producer.flush(10)
+            os.kill(daemon.pid, signal.SIGKILL)
+            daemon.wait(30)
+            daemon.start_ready()
+    assert producer.flush(30) == 0
+    copied_to_the_end(daemon, 2)
+    assert daemon.stop() == 0
+    twice = [len(records(west.servers, f"east.{name}", number)) - 6000 for number in range(2)]
+    assert sum(twice) > 0, "no kill came between a copy and its commit"
+    status, found = verify(daemon, "--to-end")
+    assert (status, [one["duplicates"] for one in found]) == (0, twice)
+    assert verify(daemon, "--strict")[0] == 1
+    assert all(judged(kafka, west, name, number) for number in range(2))
+
+
+def halves(kafka, west, mirror, topic, between):
+    """A mirror that copied 100 records, to whose target something was done, and that copied 100 more then."""
+    name = topic()
+    daemon = mirror(topics=[name])
+    values = [b"%d" % number for number in range(200)]
+    produce(kafka.servers, name, values[:100])
+    runs_once(daemon)
+    between(name)
+    produce(kafka.servers, name, values[100:])
+    runs_once(daemon)
+    return name, daemon
+
+
+def test_a_record_that_somebody_wrote_in_the_midst_is_extra(kafka, west, mirror, topic):
+    name, daemon = halves(kafka, west, mirror, topic, lambda name: append(west, name, value=b"by hand"))
+    status, (found,) = verify(daemon)
+    assert (status, found["difference"]) == (1, {"what": "extra", "source_offset": 100, "target_offset": 100})
+    assert (found["source_records"], found["target_records"]) == (200, 201)
+    assert not judged(kafka, west, name)
+
+
+def test_a_record_of_other_headers_is_named(kafka, west, mirror, topic):
+    name = topic()
+    produce(kafka.servers, name, [b"0", b"1"])
+    west.create_topic(f"east.{name}")
+    daemon = mirror(topics=[name])
+    runs_once(daemon)
+    # As a mirror would write it, but for a header.
+    append(west, name, value=b"2", key=b"k2", timestamp=BEGAN + 2, headers=[("h", b"other")])
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(name, b"2", b"k2", timestamp=BEGAN + 2, headers=[("h", b"2")])
+    assert producer.flush(30) == 0
+    status, (found,) = verify(daemon, "--to-end")
+    assert (status, found["difference"]) == (1, {"what": "headers", "source_offset": 2, "target_offset": 2})
+    assert not judged(kafka, west, name)
+
+
+def test_where_retention_removed_the_beginning_it_is_said(kafka, west, mirror, topic):
+    name = topic()
+    produce(kafka.servers, name, [b"%d" % number for number in range(100)])
+    daemon = mirror(topics=[name])
+    runs_once(daemon)
+    kafka.delete_records(name, {0: 40})
+    status, (found,) = verify(daemon, "--to-end")
+    assert (status, found["source_records"]) == (0, 60)
+    assert found["notes"] == ["the source's log begins at 40; 40 older records on the target were not compared"]
+    west.delete_records(f"east.{name}", {0: 70})
+    status, (found,) = verify(daemon, "--to-end")
+    assert (status, found["source_records"]) == (0, 30)
+    assert found["notes"] == ["the target's log begins at 70; compared from offset 70 of the source on"]
+
+
+def test_a_person_sees_a_table(kafka, west, mirror, topic):
+    name = topic()
+    produce(kafka.servers, name, [b"0"])
+    daemon = mirror("shown", topics=[name])
+    runs_once(daemon)
+    command = [*ingestd(), "mirror", "verify", "--output", "table", str(daemon.file), "shown"]
+    header, row = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert header.split() == ["MIRROR", "TOPIC", "PARTITION", "TO", "SOURCE", "TARGET", "DUPLICATES", "VERDICT"]
+    assert row.split() == ["shown", name, "0", "1", "1", "1", "0", "same"]
+
+
+def test_a_mirror_that_never_ran_has_nothing_to_compare(kafka, west, mirror, topic):
+    name = topic()
+    produce(kafka.servers, name, [b"0"])
+    daemon = mirror("never", topics=[name])
+    command = [*ingestd(), "mirror", "verify", str(daemon.file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert (
+        "mirror never: nothing to compare: of 1 partitions that it takes from east, none has a position" in done.stderr
+    )
+    status, (found,) = verify(daemon, "--to-end")
+    assert (status, found["difference"]) == (1, {"what": "missing", "source_offset": 0, "target_offset": 0})
