@@ -117,10 +117,12 @@ class Finding:
     async def _show_progress(self) -> None:
         began = time.monotonic()
         while not await self.finished_within(PROGRESS_INTERVAL):
-            self._log.info("finding sources", found=self._count(), routes=self.unfinished)
-        self._log.info("sources found", sources=self._count(), seconds=round(time.monotonic() - began, 3))
+            self._log.info("finding sources", found=self.count, routes=self.unfinished)
+        self._log.info("sources found", sources=self.count, seconds=round(time.monotonic() - began, 3))
 
-    def _count(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many sources were found so far."""
         return sum(intake.taken for intake in self._intakes.values())
 
     @property

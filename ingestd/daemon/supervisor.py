@@ -255,7 +255,7 @@ class Supervisor:
         if not self._once:
             await self._stop.wait()
             return
-        await self._until_stop(self._finding.finish())
+        await self._until_stop(self._find_all())
         if len(self._shards) and not self._stop.is_set():
             self._tasks.start(self._give_up_when_nothing_moves(), "patience of a run with an end")
             await self._until_stop(self._all_ended.wait())
@@ -281,15 +281,29 @@ class Supervisor:
         if not working.cancelled():
             working.result()
 
+    async def _find_all(self) -> None:
+        """Wait until all that is there is found. Give up if for long nothing is found and nothing moves."""
+        patience = self._configuration.daemon.once_patience
+        found = -1
+        while not await self._finding.finished_within(patience):
+            if self._finding.count == found and time.monotonic() - self._moved_at >= patience:
+                unfinished = ", ".join(self._finding.unfinished)
+                self._give_up(f"nothing was found for {patience:g} s of what is to be read by {unfinished}")
+                return
+            found = self._finding.count
+
+    def _give_up(self, why: str) -> None:
+        self._failures.append(f"gave up: {why}")
+        self._failures += [cluster.trouble for cluster in self._clusters.values() if cluster.trouble]
+        self._stop.set()
+
     async def _give_up_when_nothing_moves(self) -> None:
         patience = self._configuration.daemon.once_patience
         self._moved_at = time.monotonic()
         # Positions move ten times a second. No need to wake for each.
         while (left := self._moved_at + patience - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
-        self._failures.append(f"gave up: nothing was acknowledged for {patience:g} s")
-        self._failures += [cluster.trouble for cluster in self._clusters.values() if cluster.trouble]
-        self._stop.set()
+        self._give_up(f"nothing was acknowledged for {patience:g} s")
 
     async def _drain(self) -> None:
         deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)

@@ -14,7 +14,7 @@ from ingestd.consumer.group.settings import GroupSettings
 from ingestd.daemon.source import Found
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.logs import get_logger
-from ingestd.mirror.positions import GroupPositions, MirrorPosition
+from ingestd.mirror.positions import GroupPositions, MirrorPosition, PositionsNotUnderstood
 from ingestd.mirror.target_topics import REQUEST_TIMEOUT, TargetTopics
 from ingestd.retry import Backoff, Deadline
 
@@ -71,6 +71,8 @@ class MirrorFinder:
         self._troubles: dict[str, str] = {}
         """By topic of the source, why it is not taken, as it was said."""
         self._failing = ""
+        self._hopeless = False
+        """Whether the last look failed with what trying again does not mend."""
 
     async def scan(self, sources: Sources) -> None:
         """See `Finder`. Tried again until both clusters have answered; then waits for this host's first share."""
@@ -78,6 +80,8 @@ class MirrorFinder:
         backoff = Backoff(FIRST_PAUSE, self._route.refresh_interval)
         while True:
             if not await self._try(sources):
+                if self._surroundings.once and self._hopeless:
+                    return
                 await asyncio.sleep(backoff.next_delay())
             elif self._membership is None or await self._has_its_share():
                 return
@@ -134,6 +138,7 @@ class MirrorFinder:
             await self._look(sources)
         except IngestdError as error:
             self._tell_failure(error)
+            self._hopeless = isinstance(error, PositionsNotUnderstood)
             return False
         self._failing = ""
         return True
@@ -142,6 +147,8 @@ class MirrorFinder:
         if str(error) != self._failing:
             self._failing = str(error)
             self._log.warning("mirror can not look for its partitions now", error=str(error), then="tried again")
+            if self._surroundings.once and self._sources is not None:
+                self._sources.trouble(self._route.name, str(error))  # a reason why the run is no success
 
     async def _look(self, sources: Sources) -> None:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))

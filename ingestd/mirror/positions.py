@@ -201,10 +201,15 @@ class GroupPositions:
         return True
 
 
+def _said(found: OffsetAndMetadata) -> Any:
+    """What stands beside an offset. Tools on librdkafka, with which somebody set it back, add a NUL to the text."""
+    return orjson.loads(found.metadata.rstrip("\0"))
+
+
 def _since(found: OffsetAndMetadata) -> int | None:
     """When the mirror that committed this ran first; None if it does not say."""
     try:
-        since = orjson.loads(found.metadata)["since"]
+        since = _said(found)["since"]
     except (ValueError, TypeError, KeyError):
         return None
     return since if isinstance(since, int) else None
@@ -227,7 +232,7 @@ async def read_positions(
 
 def _understood(group: str, source: str, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
     try:
-        said = orjson.loads(found.metadata)
+        said = _said(found)
         cluster, offset, epoch = said["cluster"], said["offset"], said["epoch"]
         whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0
     except (ValueError, TypeError, KeyError):
