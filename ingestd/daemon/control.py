@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.daemon.configuration import ClusterSettings
-    from ingestd.daemon.source import Assignment, End, Route
+    from ingestd.daemon.source import Assignment, End, Loss, Route
     from ingestd.daemon.statistics import WorkerStatistics
     from ingestd.errors import ErrorCode
 
@@ -39,6 +39,7 @@ __all__ = [
     "Revoke",
     "RouteFailed",
     "SourceEnded",
+    "SourceLost",
     "SourceTroubled",
     "StatisticsReported",
     "Unacknowledged",
@@ -181,6 +182,16 @@ class Withdrawn:
     """The sources of a `Revoke` are closed, and nothing of them is sent any more. Their positions were reported."""
 
     ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLost:
+    """Data of a source can no longer be read. The worker goes on behind it."""
+
+    route: str
+    source: str
+    generation: int
+    loss: Loss
 
 
 @dataclass(frozen=True, slots=True)

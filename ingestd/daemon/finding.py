@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.handover import Handover
     from ingestd.daemon.intake import IntakeNews
     from ingestd.daemon.positions import PositionStore
-    from ingestd.daemon.source import End, Finder, Found, Route
+    from ingestd.daemon.source import End, Finder, Found, Loss, Route
     from ingestd.daemon.status import NotTaken
     from ingestd.tasks import TaskOwner
 
@@ -147,6 +147,10 @@ class Finding:
     def not_taken(self, route: str) -> Sequence[NotTaken]:
         """The last files of a route that are not taken, oldest first."""
         return self._intakes[route].not_taken if route in self._intakes else ()
+
+    def lost(self, route: str, loss: Loss) -> None:
+        """A runner says that data of a source is lost."""
+        self._intakes[route].lost(loss)
 
     def ended(self, route: str, found: Found, end: End) -> None:
         """A source is finished. Its finder looks at what comes next."""

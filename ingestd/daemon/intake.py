@@ -164,9 +164,9 @@ class Intake:
         self._not_taken.pop(_printable(thing), None)
 
     def lost(self, loss: Loss) -> None:
-        """See `Sources`."""
+        """See `Sources`. Runners' losses come here too."""
         thing = _printable(loss.thing)
-        fields = {"file": thing, "reason": loss.reason, "start": loss.start, "bytes": loss.length}
+        fields = {self.route.words.source: thing, "reason": loss.reason, "start": loss.start, loss.unit: loss.length}
         self._log.error("data lost", **fields, at_least=not loss.exact)
         self._news.lost(self.route, replace(loss, thing=thing))
 

@@ -20,7 +20,7 @@ _SHOWN: Final = 20
 
 @dataclass(slots=True)
 class LossCount:
-    """How many losses, and how many bytes at least."""
+    """How many losses, and how many bytes at least, of those that are known in bytes."""
 
     events: int = 0
     bytes: int = 0
@@ -30,7 +30,8 @@ class LossCount:
 class LossStatus:
     """One loss, with the fields of the log event `data lost`: when it was noticed (ISO 8601), which file, why.
 
-    Lost are `bytes` bytes from `start` on, or at least that many if `at_least`.
+    Lost are `bytes` bytes from `start` on, or at least that many if `at_least`. Of a mirror's partition, `offsets` were
+    lost, and `bytes` is 0.
     """
 
     time: str
@@ -39,6 +40,7 @@ class LossStatus:
     start: int
     bytes: int
     at_least: bool
+    offsets: int = 0
 
 
 class Losses:
@@ -57,9 +59,10 @@ class Losses:
         """Count a loss, and keep it as one of the last."""
         count = self._counts.setdefault((route, loss.reason), LossCount())
         count.events += 1
-        count.bytes += loss.length
+        size, offsets = (loss.length, 0) if loss.unit == "bytes" else (0, loss.length)
+        count.bytes += size
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        shown = LossStatus(now, loss.thing, loss.reason, loss.start, loss.length, not loss.exact)
+        shown = LossStatus(now, loss.thing, loss.reason, loss.start, size, not loss.exact, offsets)
         self._last.setdefault(route, deque(maxlen=_SHOWN)).append(shown)
 
     @property

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.arena import Arena
     from ingestd.daemon.control import Moved, Unacknowledged
     from ingestd.daemon.encode import EncodeStage
-    from ingestd.daemon.source import Assignment, End, Route
+    from ingestd.daemon.source import Assignment, End, Loss, Route
     from ingestd.daemon.statistics import RouteCounters, SourceGauges
     from ingestd.daemon.worker_cluster import WorkerCluster
 
@@ -27,6 +27,10 @@ class RunnerNews(Protocol):
 
     def troubled(self, assignment: Assignment, reason: str) -> None:
         """A source can not be opened or read now."""
+        ...
+
+    def lost(self, assignment: Assignment, loss: Loss) -> None:
+        """Data of a source can no longer be read. The runner goes on behind it."""
         ...
 
     def failed(self, route: Route, reason: str) -> None:

@@ -17,7 +17,7 @@ The way of the bytes, with who calls what:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ class End(NamedTuple):
 class Loss:
     """Data that can no longer be read: `length` bytes of `thing` from `start` on; at least that many if not `exact`.
 
-    reason: one of the route's `loss_reasons`.
+    reason: one of the route's `loss_reasons`. unit: what `start` and `length` count.
     """
 
     thing: str
@@ -125,6 +125,7 @@ class Loss:
     start: int
     length: int
     exact: bool
+    unit: Literal["bytes", "offsets"] = "bytes"
 
 
 class Assignment(NamedTuple):
@@ -445,7 +446,7 @@ class Route(Protocol):
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:
-        """Every `Loss.reason` that its finder may give; their counters are at zero from the start."""
+        """Every `Loss.reason` that its finder or its runners may give; their counters are at zero from the start."""
         ...
 
     def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:

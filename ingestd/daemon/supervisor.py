@@ -30,6 +30,7 @@ from ingestd.daemon.control import (
     Revoke,
     RouteFailed,
     SourceEnded,
+    SourceLost,
     SourceTroubled,
     StatisticsReported,
     Unacknowledged,
@@ -428,7 +429,7 @@ class Supervisor:
         self.totals.losses.count(route.name, loss)
         if self._once:
             least = "" if loss.exact else "at least "
-            what = f"{least}{loss.length} bytes from {loss.start} on"
+            what = f"{least}{loss.length} {loss.unit} from {loss.start} on"
             self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}, {what}")
 
     # What workers say.
@@ -466,6 +467,10 @@ class Supervisor:
                 self._source_ended(message)
             case SourceTroubled():
                 self._source_troubled(message)
+            case SourceLost(route, source, generation, loss):
+                shard = self._shards.get(route, source)
+                if shard is not None and shard.generation == generation:
+                    self._finding.lost(route, loss)
             case RouteFailed(route, reason):
                 self._route_failed(route, reason)
             case Withdrawn(ticket):

@@ -32,6 +32,7 @@ from ingestd.daemon.control import (
     Revoke,
     RouteFailed,
     SourceEnded,
+    SourceLost,
     SourceTroubled,
     StatisticsReported,
     Wire,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingestd.daemon.runner import Runner
-    from ingestd.daemon.source import Assignment, End, Route
+    from ingestd.daemon.source import Assignment, End, Loss, Route
 
 __all__ = ["Worker", "main"]
 
@@ -214,6 +215,10 @@ class Worker:
     def troubled(self, assignment: Assignment, reason: str) -> None:
         """See `RunnerNews`."""
         self.tell(SourceTroubled(assignment.route, assignment.found.source, assignment.generation, reason))
+
+    def lost(self, assignment: Assignment, loss: Loss) -> None:
+        """See `RunnerNews`."""
+        self.tell(SourceLost(assignment.route, assignment.found.source, assignment.generation, loss))
 
     def failed(self, route: Route, reason: str) -> None:
         """See `RunnerNews`."""

@@ -147,8 +147,8 @@ class MirrorRoute:
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:
-        """See `ingestd.daemon.source.Route.loss_reasons`."""
-        return ()
+        """See `ingestd.daemon.source.Route.loss_reasons`: the source removed records before they were copied."""
+        return ("retention",)
 
     def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:  # noqa: ARG002 - positions are at the target
         """See `ingestd.daemon.source.Route.finder`."""

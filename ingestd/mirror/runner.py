@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.consumer import Consumer
+from ingestd.consumer.events import NoEvents
 from ingestd.consumer.settings import ConsumerSettings
 from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.daemon.control import Moved, Unacknowledged
 from ingestd.daemon.in_flight import InFlight
 from ingestd.daemon.progress import Progress
-from ingestd.daemon.source import End
+from ingestd.daemon.source import End, Loss
 from ingestd.daemon.statistics import READ, SourceGauges
 from ingestd.errors import IngestdError, error_kind
 from ingestd.mirror.passing import made_anew, passes
@@ -30,7 +31,7 @@ from ingestd.retry import Backoff
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ingestd.consumer.fetched import Fetched, FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
@@ -65,6 +66,8 @@ class _Partition:
     """The time of the newest record that was acknowledged, in ms since 1970 UTC."""
     reading: asyncio.Task[None] | None = None
     consumer: PartitionConsumer | None = None
+    gap: tuple[int, int] | None = None
+    """The first offset that is no longer at the source, and the first behind it that is."""
     finished: End | None = None
     closed: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
@@ -84,6 +87,18 @@ class _Sent:
     left: int
     """Batches that are not acknowledged."""
     newest_ms: int
+
+
+class _Moves(NoEvents):
+    """Hears from the consumer where reading went on elsewhere than it was told."""
+
+    def __init__(self, told: Callable[[str, int, int], None]) -> None:
+        """`told` gets the source's name, the offset that was asked for, and where reading goes on."""
+        self._told = told
+
+    def moved(self, topic: str, partition: int, asked: int, offset: int) -> None:
+        """See `ConsumerEvents`."""
+        self._told(str(TopicPartition(topic, partition)), asked, offset)
 
 
 class MirrorRunner:
@@ -116,6 +131,7 @@ class MirrorRunner:
                 fetch_max_bytes=min(LARGEST_ANSWER, half),
                 metadata_timeout=60.0,
             ),
+            events=_Moves(self._skipped),
         )
         self._partitions: dict[str, _Partition] = {}
         self._given_up: set[_Partition] = set()
@@ -199,7 +215,29 @@ class MirrorRunner:
         while (fetched := await held.consumer.take()) is not None:
             held.backoff.reset()
             self._send_all(held, fetched)
+            self._pass_gap(held)
             await self._room.wait()
+
+    def _skipped(self, name: str, asked: int, offset: int) -> None:
+        """What was asked for is not in the log: reading goes on at `offset`."""
+        held = self._partitions.get(name)
+        if held is None or offset <= asked:  # shorter than it was: another log, not an older one
+            return
+        (reason,) = self.route.loss_reasons
+        loss = Loss(held.assignment.found.display_name, reason, asked, offset - asked, exact=True, unit="offsets")
+        self._news.lost(held.assignment, loss)
+        held.gap = (asked, offset)
+        self._pass_gap(held)
+
+    def _pass_gap(self, held: _Partition) -> None:
+        """Move over what is lost, once all that was fetched before it is sent."""
+        if held.gap is None or held.consumer is None or held.consumer.reached < held.gap[0]:
+            return
+        end = held.gap[1]
+        held.gap = None
+        if end > held.read_to:
+            held.read_to, held.epoch = end, -1
+            self._acknowledge(held, held.progress.read(end), -1, -1)
 
     def _finish(self, held: _Partition) -> None:
         """Everything up to the end that was asked for is read. What is left before it nobody is to see."""

@@ -94,6 +94,7 @@ async def test_status_is_json(get) -> None:
         "start": 100,
         "bytes": 50,
         "at_least": True,
+        "offsets": 0,
     }
     assert shown["workers"][0]["pid"] == 4711
 

@@ -20,6 +20,14 @@ def test_losses_count_by_route_and_reason():
     }
 
 
+def test_lost_offsets_are_shown_and_count_no_bytes():
+    losses = Losses()
+    losses.count("m", Loss("orders-0", "retention", 40, 60, exact=True, unit="offsets"))
+    assert losses.counts == {("m", "retention"): LossCount(1, 0)}
+    (last,) = losses.last("m")
+    assert (last.file, last.start, last.bytes, last.offsets) == ("orders-0", 40, 0, 60)
+
+
 def test_the_last_losses_of_a_route_are_kept_with_their_time():
     losses = Losses()
     for number in range(25):

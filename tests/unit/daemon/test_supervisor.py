@@ -22,6 +22,7 @@ from ingestd.daemon.control import (
     Moved,
     PositionsReported,
     SourceEnded,
+    SourceLost,
     SourceTroubled,
     StatisticsReported,
     Unacknowledged,
@@ -447,6 +448,16 @@ async def test_a_loss_is_counted_and_shown_and_no_success_of_a_run_with_an_end(m
         "r: /logs/b: data lost: truncated, at least 7 bytes from 0 on",
     )
     assert not summary.complete
+
+
+async def test_what_a_worker_lost_counts_unless_an_older_generation_says_so(make):
+    made, running = await started(make, FakeRoute((Found("1", 0, {}, 9),)), once=True)
+    loss = Loss("orders-0", "retention", 40, 60, exact=True, unit="offsets")
+    made._received(0, SourceLost("r", "1", 0, loss))
+    made._received(0, SourceLost("r", "1", 1, loss))
+    made._received(0, SourceEnded("r", "1", 1, TAKEN))
+    summary = await ends(running)
+    assert summary.failures == ("r: orders-0: data lost: retention, 60 offsets from 40 on",)
 
 
 async def test_a_loss_fails_no_daemon(make):
