@@ -60,6 +60,8 @@ class MirrorFinder:
         self._membership: Membership | None = None
         self._ready: dict[TopicPartition, TopicPartition] = {}
         """Partitions of the source whose topics can be written, by those of the target that they are copied to."""
+        self._ids: dict[str, str] = {}
+        """By topic of the source, its id; empty where the cluster has none."""
         self._taken: dict[TopicPartition, TopicPartition] = {}
         """Those of them that have appeared."""
         self._made: set[TopicPartition] = set()
@@ -162,6 +164,7 @@ class MirrorFinder:
             for name in prepared.partitions
             for one in wanted[name].partitions
         }
+        self._ids = {known.name: str(known.topic_id or "") for known in wanted.values()}
         await self._begin_made(prepared.made, source)
         # What is copied already is not given up because a broker has trouble with its topic now.
         troubled = {to.topic for to, one in self._taken.items() if one.topic in problems}
@@ -179,7 +182,7 @@ class MirrorFinder:
         self._made |= new.keys()
         if new and self._joined:
             earliest = await _offsets(source, new.values(), EARLIEST)
-            starts = {to: MirrorPosition(earliest[one], -1, 0) for to, one in new.items()}
+            starts = {to: MirrorPosition(earliest[one], -1, 0, self._ids[one.topic]) for to, one in new.items()}
             await self.keeper.commit(starts, REQUEST_TIMEOUT)
 
     async def _see_partitions(self, target: Client, partitions: Mapping[str, int]) -> None:
@@ -277,6 +280,7 @@ class MirrorFinder:
             "partition": one.partition,
             "target_topic": to.topic,
             "epoch": position.leader_epoch,
+            "topic_id": position.topic_id or self._ids[one.topic],
             "target_offset": position.target_offset,
         }
         return Found(str(one), position.offset, detail, until=until)
@@ -286,6 +290,7 @@ class MirrorFinder:
     ) -> dict[TopicPartition, MirrorPosition]:
         """Where these partitions of the source go on, by those of the target. Those without a position get a start."""
         positions = await self.keeper.read(ours, REQUEST_TIMEOUT)
+        await self._begin_anew(ours, positions, source)
         new = {to: one for to, one in ours.items() if to not in positions}
         if new:
             starts = await self._starts(new, source, target)
@@ -294,6 +299,30 @@ class MirrorFinder:
         elif self._surroundings.once:
             await self.keeper.commit(positions, REQUEST_TIMEOUT)  # refused if hosts run the mirror now
         return positions
+
+    async def _begin_anew(
+        self,
+        ours: Mapping[TopicPartition, TopicPartition],
+        positions: dict[TopicPartition, MirrorPosition],
+        source: Client,
+    ) -> None:
+        """Begin at the beginning of topics that were made again while nobody read them: old offsets say nothing."""
+        again = {
+            to: ours[to]
+            for to, at in positions.items()
+            if at.topic_id and self._ids[ours[to].topic] not in ("", at.topic_id)
+        }
+        if not again:
+            return
+        offsets = await _offsets(source, again.values(), EARLIEST)
+        starts = {
+            to: MirrorPosition(offsets[one], -1, positions[to].target_offset, self._ids[one.topic])
+            for to, one in again.items()
+        }
+        await self.keeper.commit(starts, REQUEST_TIMEOUT)
+        positions |= starts
+        for topic in sorted({one.topic for one in again.values()}):
+            self._log.warning("topic was made again", topic=topic, then="it is copied from its beginning")
 
     async def _starts(
         self, new: Mapping[TopicPartition, TopicPartition], source: Client, target: Client
@@ -313,7 +342,7 @@ class MirrorFinder:
             latest = await _offsets(source, ones, LATEST)  # for those with nothing since then
             offsets |= {one: offset if offset >= 0 else latest[one] for one, offset in since.items()}
         ends = await _offsets(target, new, LATEST)
-        return {to: MirrorPosition(offsets[one], -1, ends[to]) for to, one in new.items()}
+        return {to: MirrorPosition(offsets[one], -1, ends[to], self._ids[one.topic]) for to, one in new.items()}
 
 
 async def _offsets(client: Client, partitions: Iterable[TopicPartition], when: int) -> dict[TopicPartition, int]:

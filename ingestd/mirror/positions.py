@@ -4,7 +4,8 @@ Each source partition's position is a commit for the partition that it is copied
 
     offset       of the target partition: behind the last record that was copied. So tools that show the lag of groups,
                  which compare with the end of the target's log, do not show a difference between two clusters' offsets
-    metadata     JSON: the cluster and offset at the source to go on from, and the leader epoch of the record before it
+    metadata     JSON: the cluster, topic id and offset at the source to go on from, and the leader epoch of the record
+                 before it
 """
 
 from __future__ import annotations
@@ -49,12 +50,14 @@ class MirrorPosition:
     """Where a source partition is read on, and what that is on the target.
 
     offset: the next offset to read at the source. leader_epoch: of the record before it, -1 if not known.
-    target_offset: the offset behind the last record that was copied, on the target.
+    target_offset: the offset behind the last record that was copied, on the target. topic_id: of the topic at the
+    source, empty if it is not known.
     """
 
     offset: int
     leader_epoch: int
     target_offset: int
+    topic_id: str = ""
 
 
 class GroupPositions:
@@ -131,10 +134,11 @@ class GroupPositions:
         await self._membership.commit(offsets, timeout)
 
     def _committed(self, position: MirrorPosition) -> OffsetAndMetadata:
-        said = {
+        said: dict[str, Any] = {
             "cluster": self._source,
             "offset": position.offset,
             "epoch": position.leader_epoch,
+            "topic_id": position.topic_id,
             "since": self._first_run,
         }
         return OffsetAndMetadata(max(0, position.target_offset), -1, orjson.dumps(said).decode())
@@ -149,7 +153,7 @@ class GroupPositions:
     def remember(self, stored: StoredPosition) -> None:
         """See `PositionKeeper`."""
         detail: Mapping[str, Any] = stored.detail
-        position = MirrorPosition(stored.position, detail["epoch"], detail["target_offset"])
+        position = MirrorPosition(stored.position, detail["epoch"], detail["target_offset"], detail["topic_id"])
         self._changed[TopicPartition(detail["target_topic"], detail["partition"])] = self._committed(position)
         self._work.set()
 
@@ -233,9 +237,9 @@ async def read_positions(
 def _understood(group: str, source: str, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
     try:
         said = _said(found)
-        cluster, offset, epoch = said["cluster"], said["offset"], said["epoch"]
-        whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0
-    except (ValueError, TypeError, KeyError):
+        cluster, offset, epoch, topic_id = said["cluster"], said["offset"], said["epoch"], said.get("topic_id", "")
+        whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0 and isinstance(topic_id, str)
+    except (ValueError, TypeError, KeyError, AttributeError):
         whole, cluster = False, None
     if not whole or cluster != source:
         raise PositionsNotUnderstood(
@@ -244,4 +248,4 @@ def _understood(group: str, source: str, partition: TopicPartition, found: Offse
             "has set it, or another mirror has the same group. Give this one another `group`, or delete the "
             "group's offset: the partition is then read from its start, and its records are copied again"
         )
-    return MirrorPosition(offset, epoch, found.offset)
+    return MirrorPosition(offset, epoch, found.offset, topic_id)

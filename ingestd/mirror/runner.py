@@ -32,6 +32,7 @@ from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
 
     from ingestd.consumer.fetched import Fetched, FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
@@ -52,14 +53,16 @@ LEAST_MEMORY: Final = 1024 * 1024
 class _Partition:
     """A source partition that this worker copies.
 
-    progress: its marks are leader epochs. read_to, epoch: the next offset to read, and the leader epoch of the record
-    before it. target_offset: behind the last record that the target has acknowledged. bytes: sent and not acknowledged.
+    progress: its marks are leader epochs and topic ids. read_to, epoch: the next offset to read, and the leader epoch
+    of the record before it. topic_id: of the topic that is read, empty if its cluster has none. target_offset: behind
+    the last record that the target has acknowledged. bytes: sent and not acknowledged.
     """
 
     assignment: Assignment
     progress: Progress
     read_to: int
     epoch: int
+    topic_id: str
     target_offset: int
     bytes: int = 0
     newest_ms: int = -1
@@ -154,8 +157,10 @@ class MirrorRunner:
             return
         found = assignment.found
         self._give_up(found.source)
-        epoch, target_offset = found.detail["epoch"], found.detail["target_offset"]
-        held = _Partition(assignment, Progress(found.position, epoch), found.position, epoch, target_offset)
+        detail = found.detail
+        epoch, topic_id = detail["epoch"], detail["topic_id"]
+        progress = Progress(found.position, (epoch, topic_id))
+        held = _Partition(assignment, progress, found.position, epoch, topic_id, detail["target_offset"])
         self._partitions[found.source] = held
         self._touched.add(found.source)
         held.reading = self._tasks.start(self._copy(held), f"copy {found.source}")
@@ -214,6 +219,7 @@ class MirrorRunner:
         held.consumer = await self._consumer.consume_partition(topic, partition, start, found.until)
         while (fetched := await held.consumer.take()) is not None:
             held.backoff.reset()
+            held.topic_id = _shown(held.consumer.standing.topic_id)
             self._send_all(held, fetched)
             self._pass_gap(held)
             await self._room.wait()
@@ -237,7 +243,7 @@ class MirrorRunner:
         held.gap = None
         if end > held.read_to:
             held.read_to, held.epoch = end, -1
-            self._acknowledge(held, held.progress.read(end), -1, -1)
+            self._acknowledge(held, _span(held, end, -1), -1)
 
     def _finish(self, held: _Partition) -> None:
         """Everything up to the end that was asked for is read. What is left before it nobody is to see."""
@@ -245,7 +251,7 @@ class MirrorRunner:
         assert found.until is not None, "without an end reading goes on"
         held.finished = End("end", found.display_name, found.until, found.until)
         if held.progress.position < found.until:
-            self._acknowledge(held, held.progress.read(found.until), held.epoch, -1)
+            self._acknowledge(held, _span(held, found.until, held.epoch), -1)
         self._check_end(held)
 
     # Sending.
@@ -264,7 +270,7 @@ class MirrorRunner:
         check_crc(batch.data, header)
         counters = self._counters
         counters.bytes_read += len(batch.data)
-        sent = _Sent(held, held.progress.read(end), 0, header.max_timestamp)
+        sent = _Sent(held, _span(held, end, header.leader_epoch), 0, header.max_timestamp)
         detail = held.assignment.found.detail
         parts: Sequence[tuple[memoryview, int]]
         if passes(batch):
@@ -275,11 +281,11 @@ class MirrorRunner:
             parts = list(made_anew(batch, TopicPartition(detail["topic"], detail["partition"])))
         sent.left = len(parts)
         if not parts:
-            self._acknowledge(held, sent.span, header.leader_epoch, -1)
+            self._acknowledge(held, sent.span, -1)
         for data, records in parts:
-            self._send(sent, data, records, header.leader_epoch, now)
+            self._send(sent, data, records, now)
 
-    def _send(self, sent: _Sent, data: memoryview, records: int, epoch: int, began: float) -> None:
+    def _send(self, sent: _Sent, data: memoryview, records: int, began: float) -> None:
         held, size = sent.held, len(data)
         counters = self._counters
 
@@ -295,7 +301,7 @@ class MirrorRunner:
             if not sent.left:
                 held.newest_ms = max(held.newest_ms, sent.newest_ms)
                 behind = delivery.base_offset + records if delivery.base_offset >= 0 else -1
-                self._acknowledge(held, sent.span, epoch, behind)
+                self._acknowledge(held, sent.span, behind)
                 self._check_end(held)
 
         counters.records += records
@@ -324,8 +330,7 @@ class MirrorRunner:
         if self._bytes < self._most:
             self._room.set()
 
-    def _acknowledge(self, held: _Partition, span: Span, epoch: int, target_offset: int) -> None:
-        span.mark = epoch
+    def _acknowledge(self, held: _Partition, span: Span, target_offset: int) -> None:
         held.target_offset = max(held.target_offset, target_offset)
         if held.progress.acknowledge(span):
             if not self._moved:
@@ -407,9 +412,11 @@ class MirrorRunner:
         moves = []
         for held in self._moved:
             found = held.assignment.found
+            epoch, topic_id = held.progress.mark
             detail: dict[str, Any] = {
                 **found.detail,
-                "epoch": held.progress.mark,
+                "epoch": epoch,
+                "topic_id": topic_id,
                 "target_offset": held.target_offset,
             }
             moves.append(
@@ -434,3 +441,14 @@ class MirrorRunner:
         behind = time.time() - held.newest_ms / 1000 if lag and held.newest_ms >= 0 else 0.0
         label = held.assignment.found.display_name
         return SourceGauges(label, 0, held.progress.position, lag, max(0.0, behind))
+
+
+def _span(held: _Partition, end: int, epoch: int) -> Span:
+    """Note that the partition was read up to `end`, by a leader of this epoch."""
+    span = held.progress.read(end)
+    span.mark = epoch, held.topic_id
+    return span
+
+
+def _shown(topic_id: UUID | None) -> str:
+    return "" if topic_id is None else str(topic_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["copied_to_the_end", "positions", "produce", "records", "runs_once"]
+__all__ = ["copied_to_the_end", "positions", "produce", "records", "runs_once", "source_offset"]
 
 NUMBERS = itertools.count()
 """Of mirrors: each has a group of its own."""
@@ -120,3 +121,10 @@ def positions(cluster: KafkaCluster, group: str, topic: str, partitions: int = 1
         return committed
     finally:
         consumer.close()
+
+
+def source_offset(position: TopicPartition) -> int:
+    """The offset at the source in a position's metadata. confluent_kafka may put bytes behind what was committed."""
+    said, _ = json.JSONDecoder().raw_decode(position.metadata)
+    offset: int = said["offset"]
+    return offset
