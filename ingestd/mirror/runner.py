@@ -209,6 +209,7 @@ class MirrorRunner:
                 if held.consumer is not None:
                     held.consumer.abandon()
                     held.consumer = None
+                held.gap = None  # what was fetched before it is dropped, and fetched again
             await asyncio.sleep(held.backoff.next_delay())
 
     async def _read(self, held: _Partition) -> None:
