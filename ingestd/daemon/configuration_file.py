@@ -109,11 +109,13 @@ def _check_routes(document: Document, sections: Iterable[str], read: Any) -> Non
     owners: dict[tuple[str, str, Hashable], str] = {}
     for section in sections:
         for route in getattr(read, section).values():
+            for key, problem in route.unfit(read.clusters):
+                document.fault((section, route.name, key), problem)
             for claim in route.claims:
-                key = (section, route.name, claim.key)
+                place = (section, route.name, claim.key)
                 owner = owners.setdefault((section, claim.key, claim.thing), route.name)
-                if owner != route.name and key not in document.unclear:
-                    document.fault(key, f"[{section}.{owner}] takes {claim.name} too; expected one of its own")
+                if owner != route.name and place not in document.unclear:
+                    document.fault(place, f"[{section}.{owner}] takes {claim.name} too; expected one of its own")
         for name in _names(document, section):
             if names.setdefault(name, section) != section:
                 document.fault((section, name), f"[{names[name]}.{name}] has the same name", show=False)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
     from ingestd.client.client import Client
+    from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.retry import Deadline
 
@@ -403,6 +404,10 @@ class Route(Protocol):
 
     `LineRoute` is what a route of lines implements besides; its runner is a `LineRunner`.
     """
+
+    def unfit(self, clusters: Mapping[str, ClusterSettings]) -> Iterator[tuple[str, str]]:
+        """What of its table does not fit to the clusters of the file: a key, and what is wrong with it."""
+        ...
 
     @property
     def claims(self) -> Sequence[Claim]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +13,9 @@ from ingestd.consumer.group.classic import ClassicMembership
 from ingestd.consumer.group.manual import ManualAssignment
 from ingestd.consumer.group.settings import GroupSettings
 from ingestd.daemon.source import Found
-from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError
 from ingestd.logs import get_logger
-from ingestd.mirror.positions import GroupPositions, MirrorPosition, PositionsNotUnderstood
+from ingestd.mirror.positions import CanNotBegin, GroupPositions, MirrorPosition
 from ingestd.mirror.target_topics import REQUEST_TIMEOUT, TargetTopics
 from ingestd.retry import Backoff, Deadline
 
@@ -140,7 +141,7 @@ class MirrorFinder:
             await self._look(sources)
         except IngestdError as error:
             self._tell_failure(error)
-            self._hopeless = isinstance(error, PositionsNotUnderstood)
+            self._hopeless = isinstance(error, CanNotBegin)
             return False
         self._failing = ""
         return True
@@ -233,6 +234,10 @@ class MirrorFinder:
                 problems[topic] = f"it would be called {name} on the target, as {wanted[name].name} is"
             else:
                 wanted[name] = known
+        taken = [topic for topic in topics if self._selection.takes(topic)]
+        for pattern in self._route.topics:
+            if not any(re.fullmatch(pattern, topic) for topic in taken):
+                problems[pattern] = "matches no topic of the source yet"
         return wanted, problems
 
     def _say(self, sources: Sources, problems: Mapping[str, str]) -> None:
@@ -294,11 +299,24 @@ class MirrorFinder:
         new = {to: one for to, one in ours.items() if to not in positions}
         if new:
             starts = await self._starts(new, source, target)
-            await self.keeper.commit(starts, REQUEST_TIMEOUT)
+            if not self._surroundings.once:
+                await self.keeper.commit(starts, REQUEST_TIMEOUT)
             positions |= starts
-        elif self._surroundings.once:
-            await self.keeper.commit(positions, REQUEST_TIMEOUT)  # refused if hosts run the mirror now
+        if self._surroundings.once:
+            await self._require_alone(positions)
         return positions
+
+    async def _require_alone(self, positions: Mapping[TopicPartition, MirrorPosition]) -> None:
+        """Commit what is committed. That is refused while hosts run the mirror: the group has members."""
+        try:
+            await self.keeper.commit(positions, REQUEST_TIMEOUT)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_member_id:
+                raise
+            group = self._route.positions_group
+            raise CanNotBegin(
+                f"group {group} has members: hosts run this mirror now, and copy what there is"
+            ) from error
 
     async def _begin_anew(
         self,

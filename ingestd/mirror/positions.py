@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import StoredPosition
     from ingestd.retry import Deadline
 
-__all__ = ["GroupPositions", "MirrorPosition", "PositionsNotUnderstood", "read_positions"]
+__all__ = ["CanNotBegin", "GroupPositions", "MirrorPosition", "PositionsNotUnderstood", "read_positions"]
 
 COMMIT_INTERVAL: Final = 0.5
 """Seconds between two commits. What was copied since the last one is copied again after a crash of the host."""
@@ -41,7 +41,11 @@ COMMIT_TIMEOUT: Final = 10.0
 """Seconds that one commit may take."""
 
 
-class PositionsNotUnderstood(IngestdError):
+class CanNotBegin(IngestdError):
+    """The mirror can not begin, and trying again does not mend it."""
+
+
+class PositionsNotUnderstood(CanNotBegin):
     """The group on the target holds offsets that no mirror wrote. The message says what to do."""
 
 

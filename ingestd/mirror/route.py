@@ -12,8 +12,9 @@ from ingestd.daemon.source import Claim, Words
 from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Finder, StoredPosition, Surroundings
 
@@ -89,6 +90,15 @@ class MirrorRoute:
         expected = "another one than identity, since source and target are one cluster"
         checks.require("naming", expected, holds=not same, beside=["source", "target"])
         checks.finish()
+
+    def unfit(self, clusters: Mapping[str, ClusterSettings]) -> Iterator[tuple[str, str]]:
+        """See `ingestd.daemon.source.Route.unfit`."""
+        source, target = clusters.get(self.source), clusters.get(self.target)
+        if target is not None and target.embedded:
+            yield "target", "an embedded broker has no groups yet, and a mirror keeps its positions in one"
+        one = source is not None and target is not None and set(source.bootstrap) & set(target.bootstrap)
+        if one and self.template == NAMING["identity"]:
+            yield "naming", "expected another one than identity, since source and target have brokers in common"
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -20,8 +20,9 @@ from ingestd.tail.known import stored_path
 from ingestd.tail.partition import partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.fields import RestOfFile
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Encoder, Finder, Found, Opener, StoredPosition, Surroundings
@@ -169,6 +170,10 @@ class TailRoute:
             Compression.parse(self.compression, self.compression_level)
         except UnsupportedCodec as error:
             raise WrongSetting("compression_level", str(error).rpartition("expected ")[2]) from None
+
+    def unfit(self, clusters: Mapping[str, ClusterSettings]) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """See `ingestd.daemon.source.Route.unfit`: any cluster will do."""
+        yield from ()
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -366,7 +366,8 @@ class GroupRecords(ConsumerGroupHandler):
         Raises what ended consuming; `Closed`.
         """
         while (turn := self._first_in_line()) is None:
-            assert self._consuming is not None
+            if self._consuming is None:
+                raise IngestdError("records of a group are read in a block: async with group.subscribe(…) as records")
             if self._consuming.done():
                 error = self._consuming.exception()
                 if error is None:

@@ -38,7 +38,7 @@ GOOD = {
     "clusters.who": {"bootstrap": "['k:1']", "tls": "{}"},
     "tails.a": {"paths": "['/a/*.log']", "cluster": "'near'", "topic": "'a'"},
     "tails.b": {"paths": "['/b/*.log']", "cluster": "'near'", "topic": "'b'"},
-    "mirrors.m": {"source": "'far'", "target": "'near'", "topics": "['a']"},
+    "mirrors.m": {"source": "'near'", "target": "'far'", "topics": "['a']"},
     "pipelines.p": {"source": "{cluster = 'near', topics = ['a']}", "sink": "{path = '/p'}"},
 }
 

@@ -61,6 +61,9 @@ class ToyTail:
     naming: Literal["identity"] | Prefix | Template = "identity"
     rotation: Multiline = field(default_factory=lambda: Multiline("x"))
 
+    def unfit(self, clusters: Any) -> list[tuple[str, str]]:
+        return []
+
     @property
     def claims(self) -> list[Claim]:
         return [] if self.level is None else [Claim("level", self.level, f"level {self.level}")]

@@ -57,8 +57,8 @@ cluster = "far"
 topic = "u"
 linger = 0.1
 [mirrors.m]
-source = "far"
-target = "near"
+source = "near"
+target = "far"
 topics = ["a", "b-.*"]
 start = "2026-01-31T08:00:00Z"
 [pipelines.p]

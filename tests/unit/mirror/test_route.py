@@ -81,3 +81,21 @@ def test_its_own_cluster_is_named_once():
 def test_the_group_of_its_positions_has_its_name():
     assert route().positions_group == "ingestd-mirror-m"
     assert route(group="g").positions_group == "g"
+
+
+def cluster(**keys):
+    return ClusterSettings("c", **keys)
+
+
+@pytest.mark.parametrize(
+    ("naming", "east", "west", "key"),
+    [
+        ("prefix", {"bootstrap": ("a:1",)}, {"embedded": True}, "target"),
+        ("identity", {"bootstrap": ("a:1", "b:1")}, {"bootstrap": ("b:1",)}, "naming"),
+        ("prefix", {"bootstrap": ("a:1",)}, {"bootstrap": ("a:1",)}, None),
+        ("identity", {"embedded": True}, {"bootstrap": ("b:1",)}, None),
+    ],
+)
+def test_what_does_not_fit_to_its_clusters_is_named(naming, east, west, key):
+    found = dict(route(naming=naming).unfit({"east": cluster(**east), "west": cluster(**west)}))
+    assert set(found) == ({key} if key else set())
