@@ -17,23 +17,30 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "kafka"))
 
 from harness.cluster import KafkaCluster  # noqa: E402 - the harness lies with the tests
-from harness.daemon import Daemon  # noqa: E402
+from harness.daemon import ConfiguredDaemon, Daemon  # noqa: E402
+from harness.go_peers import build_go_peers as go_peers  # noqa: E402
+from harness.jars import kafka_jars  # noqa: E402
+from harness.node import java  # noqa: E402
 from harness.programs import ingestd, program  # noqa: E402
 from harness.reading import end_offsets  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "BROKER_CORE",
     "CLIENT_CORE",
     "RESULTS",
+    "ConfiguredDaemon",
     "Daemon",
     "KafkaCluster",
     "delivered",
+    "go_peers",
     "ingestd",
     "input_log",
     "into_page_cache",
+    "java",
+    "kafka_jars",
     "machine",
     "program",
     "real_kafka",
@@ -87,12 +94,14 @@ def into_page_cache(path: Path) -> None:
 
 
 @contextmanager
-def real_kafka(directory: Path, cores: str | None) -> Iterator[KafkaCluster]:
+def real_kafka(
+    directory: Path, cores: str | None, name: str = "kafka", settings: Mapping[str, str] | None = None
+) -> Iterator[KafkaCluster]:
     """One real Kafka node on `cores` (None: any), with Kafka's defaults for what costs time (no fsync)."""
-    settings = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
+    fast = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
     with KafkaCluster(
-        directory / "kafka",
-        settings=settings,
+        directory / name,
+        settings=fast | dict(settings or {}),
         java_options=JAVA_FOR_MEASURING,
         cores=cores,
     ) as cluster:

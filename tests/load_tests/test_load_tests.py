@@ -16,11 +16,16 @@ SECONDS = 150
 
 
 def run(name: str, results: Path, *options: str) -> dict[str, Any]:
+    written = run_without_plot(name, results, *options)
+    assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    return written
+
+
+def run_without_plot(name: str, results: Path, *options: str) -> dict[str, Any]:
     environment = os.environ | {"LOAD_TEST_RESULTS": str(results)}
     command = [sys.executable, str(LOAD_TESTS / f"{name}.py"), *options]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     written: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
     return written
 
@@ -79,3 +84,33 @@ def test_a_group_member_joins_commits_and_idles(tmp_path: Path) -> None:
     found = run("group", tmp_path / "results", *options)
     assert all(found["figures"][what] > 0 for what in found["figures"] if what != "verdicts")
     assert len(found["figures"]["verdicts"]) == 3
+
+
+@pytest.mark.peers
+def test_every_program_that_mirrors_copies_every_record_and_is_metered(tmp_path: Path) -> None:
+    found = run("mirror", tmp_path / "results", "--size", "1MB", "--parts", "copy", "--directory", str(tmp_path))
+    rows = found["figures"]["summary"]
+    everybody = {"ingestd", "franz-go", "kcat | kcat", "MirrorMaker 2"}
+    assert {row["program"] for row in rows if row["case"] == "large batches"} == everybody
+    assert {row["case"] for row in rows} == {"large batches", "batches of 1 kB", "times of the broker"}
+    assert all(row["cpu_seconds_per_gb"] > 0 and row["peak_memory_mb"] > 1 for row in rows)
+
+
+def test_a_mirror_that_stays_is_measured(tmp_path: Path) -> None:
+    options = ["--latency-seconds", "1", "--idle-seconds", "1", "--idle-partitions", "20", "--start-partitions", "40"]
+    options += [
+        "--settle-seconds",
+        "1",
+        "--programs",
+        "ingestd",
+        "--parts",
+        "latency",
+        "idle",
+        "start",
+        "--directory",
+        str(tmp_path),
+    ]
+    figures = run_without_plot("mirror", tmp_path / "results", *options)["figures"]
+    assert [one["records"] for one in figures["latency"]] == [1000, 1000]
+    assert [(one["program"], one["partitions"]) for one in figures["idle"]] == [("ingestd", 20)]
+    assert [one["partitions"] for one in figures["start"]] == [40, 40]

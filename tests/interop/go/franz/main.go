@@ -2,9 +2,10 @@
 //
 //	franz produce -brokers HOST:PORT -topic T [-partition N] [-codec lz4] [-acks all] [-transactional-id ID]
 //	franz consume -brokers HOST:PORT -topic T -count N [-isolation read_committed] [-group G]
+//	franz mirror -brokers HOST:PORT -topic T -target HOST:PORT -target-topic U -count N [-codec lz4]
 //	franz member -brokers HOST:PORT -topic T,U -group G -balancer range
 //
-// The first two print one JSON object per record, the last one (member.go) each assignment. Exit status 1 and a message when anything fails or the deadline passes.
+// The first two print one JSON object per record, mirror (mirror.go) prints nothing, member (member.go) prints each assignment. Exit status 1 and a message when anything fails or the deadline passes.
 package main
 
 import (
@@ -58,7 +59,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("produce, consume or member?")
+		return errors.New("produce, consume, mirror or member?")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "HOST:PORT,…")
@@ -71,6 +72,8 @@ func run(arguments []string) error {
 	isolation := flags.String("isolation", "read_uncommitted", "or read_committed")
 	group := flags.String("group", "", "read as a member of this group, commit at the end")
 	balancer := flags.String("balancer", "", "how the group shares partitions")
+	target := flags.String("target", "", "HOST:PORT,… of the cluster to copy to")
+	targetTopic := flags.String("target-topic", "", "the topic there")
 	timeout := flags.Duration("timeout", 30*time.Second, "for everything")
 	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
@@ -79,12 +82,13 @@ func run(arguments []string) error {
 	defer cancel()
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(*brokers, ",")...)}
 
+	compression, known := codecs[*codec]
+	if !known {
+		return fmt.Errorf("codec %q", *codec)
+	}
+
 	switch arguments[0] {
 	case "produce":
-		compression, known := codecs[*codec]
-		if !known {
-			return fmt.Errorf("codec %q", *codec)
-		}
 		options = append(options, kgo.DefaultProduceTopic(*topic), kgo.ProducerBatchCompression(compression))
 		if *partition >= 0 {
 			options = append(options, kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -105,10 +109,13 @@ func run(arguments []string) error {
 			options = append(options, kgo.ConsumerGroup(*group), kgo.DisableAutoCommit())
 		}
 		return consume(deadline, options, *count, *group != "")
+	case "mirror":
+		options = append(options, kgo.ConsumeTopics(*topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		return mirror(deadline, options, *target, *targetTopic, compression, *count)
 	case "member":
 		return member(options, *topic, *group, *balancer)
 	}
-	return fmt.Errorf("produce, consume or member, not %q", arguments[0])
+	return fmt.Errorf("produce, consume, mirror or member, not %q", arguments[0])
 }
 
 func produce(deadline context.Context, options []kgo.Opt, partition int32, transactional bool) error {
