@@ -126,7 +126,7 @@ def lateness(pair: Pair, directory: Path, seconds: float, *, broker_times: bool)
 
 def _send(servers: str, topic: str, count: int) -> list[float]:
     """Send records one by one; when each was acknowledged. Milliseconds since 1970, whole ones as brokers have them."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": LINGER_MS, "acks": "all"})
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": LINGER_MS, "acks": "all", "log_level": 2})
     acknowledged: list[float] = []
     began = time.monotonic()
 
@@ -147,7 +147,7 @@ def _send(servers: str, topic: str, count: int) -> list[float]:
 def _times(servers: str, topic: str) -> list[int]:
     """The times of the records of a topic's only partition, in order. Milliseconds since 1970."""
     settings = {"bootstrap.servers": servers, "group.id": "times", "enable.partition.eof": True}
-    reader = Consumer(settings | {"enable.auto.commit": False})
+    reader = Consumer(settings | {"enable.auto.commit": False, "log_level": 2})
     times: list[int] = []
     deadline = time.monotonic() + LIMIT_SECONDS
     try:
@@ -171,7 +171,7 @@ def _topics(cluster: KafkaCluster, name: str, partitions: int) -> list[str]:
     topics = [
         cluster.create_topic(f"{name}-{number}", partitions=min(TOPIC_PARTITIONS, partitions)) for number in numbers
     ]
-    producer = Producer({"bootstrap.servers": cluster.servers, "acks": "all"})
+    producer = Producer({"bootstrap.servers": cluster.servers, "acks": "all", "log_level": 2})
     for topic in topics:
         for number in range(min(TOPIC_PARTITIONS, partitions)):
             producer.produce(topic, b"one record", partition=number)
