@@ -95,7 +95,10 @@ class MirrorRoute:
         """See `ingestd.daemon.source.Route.unfit`."""
         source, target = clusters.get(self.source), clusters.get(self.target)
         if target is not None and target.embedded:
-            yield "target", "an embedded broker has no groups yet, and a mirror keeps its positions in one"
+            yield (
+                "target",
+                "expected a Kafka: an embedded broker has no groups yet, and a mirror keeps its positions in one",
+            )
         one = source is not None and target is not None and set(source.bootstrap) & set(target.bootstrap)
         if one and self.template == NAMING["identity"]:
             yield "naming", "expected another one than identity, since source and target have brokers in common"

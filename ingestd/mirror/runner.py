@@ -104,6 +104,23 @@ class _Moves(NoEvents):
         self._told(str(TopicPartition(topic, partition)), asked, offset)
 
 
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A batch that is with the producer, which calls it at its end. One object: there may be 100,000 small batches.
+
+    size: bytes. began: when it was sent, of the monotonic clock.
+    """
+
+    runner: MirrorRunner
+    sent: _Sent
+    size: int
+    records: int
+    began: float
+
+    def __call__(self, delivery: Delivery) -> None:
+        self.runner.delivered(self, delivery)
+
+
 class MirrorRunner:
     """See `ingestd.daemon.runner.Runner`.
 
@@ -290,25 +307,11 @@ class MirrorRunner:
         held, size = sent.held, len(data)
         counters = self._counters
 
-        def done(delivery: Delivery) -> None:
-            self._in_flight.end(done)
-            self._return(held, size)
-            if delivery.error is not None:
-                self._undeliverable(held, delivery, delivery.error)
-                return
-            self._in_flight.acknowledged(began, records)
-            counters.bytes_acknowledged += size
-            sent.left -= 1
-            if not sent.left:
-                held.newest_ms = max(held.newest_ms, sent.newest_ms)
-                behind = delivery.base_offset + records if delivery.base_offset >= 0 else -1
-                self._acknowledge(held, sent.span, behind)
-                self._check_end(held)
-
         counters.records += records
         counters.batches += 1
         counters.compressed_bytes += size
-        self._in_flight.begin(done, began)
+        part = _Part(self, sent, size, records, began)
+        self._in_flight.begin(part, began)
         self._bytes += size
         held.bytes += size
         if self._bytes >= self._most:
@@ -316,11 +319,28 @@ class MirrorRunner:
         detail = held.assignment.found.detail
         topic, partition = detail["target_topic"], detail["partition"]
         try:
-            self._target.producer.send_batch(topic, partition, data, records, done)
+            self._target.producer.send_batch(topic, partition, data, records, part)
         except IngestdError as error:  # the producer has ended, for all
-            self._in_flight.end(done)
+            self._in_flight.end(part)
             self._return(held, size)
             self._undeliverable(held, Delivery(topic, partition, records, error=error), error)
+
+    def delivered(self, part: _Part, delivery: Delivery) -> None:
+        """The producer is done with a batch."""
+        sent, held, size, records = part.sent, part.sent.held, part.size, part.records
+        self._in_flight.end(part)
+        self._return(held, size)
+        if delivery.error is not None:
+            self._undeliverable(held, delivery, delivery.error)
+            return
+        self._in_flight.acknowledged(part.began, records)
+        self._counters.bytes_acknowledged += size
+        sent.left -= 1
+        if not sent.left:
+            held.newest_ms = max(held.newest_ms, sent.newest_ms)
+            behind = delivery.base_offset + records if delivery.base_offset >= 0 else -1
+            self._acknowledge(held, sent.span, behind)
+            self._check_end(held)
 
     def _return(self, held: _Partition, size: int) -> None:
         held.bytes -= size

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.configuration_file import load
 from ingestd.daemon.tables import FaultyConfiguration
 from ingestd.mirror.route import MirrorRoute
