@@ -117,7 +117,7 @@ class MirrorMaker:
     """MirrorMaker 2 of Apache Kafka, as a dedicated cluster of one process; a task for each partition, at most four."""
 
     name: str = "MirrorMaker 2"
-    delivery: str = "at least once: acks=all, lz4, offsets in a topic on the target"
+    delivery: str = "at least once: acks=all, lz4, batches as large as the others', offsets in a topic on the target"
     ends_by_itself: bool = False
     creates_topics: bool = True
 
@@ -141,6 +141,8 @@ class MirrorMaker:
             "tasks.max": str(min(4, job.partitions)),
             f"{TARGET}.producer.compression.type": "lz4",
             f"{TARGET}.producer.acks": "all",
+            f"{TARGET}.producer.linger.ms": str(LINGER_MS),
+            f"{TARGET}.producer.batch.size": "1000000",
             **dict.fromkeys(factors, "1"),
         }
         configuration = job.directory / "mirror-maker.properties"
