@@ -63,6 +63,9 @@ class MirrorFinder:
         """Partitions of the source whose topics can be written, by those of the target that they are copied to."""
         self._ids: dict[str, str] = {}
         """By topic of the source, its id; empty where the cluster has none."""
+        self._ours: set[TopicPartition] = set()
+        """Partitions of the target that the group gave this host. One that is being given up is none of them any more,
+        although it is in `Membership.assignment` until that is done."""
         self._taken: dict[TopicPartition, TopicPartition] = {}
         """Those of them that have appeared."""
         self._made: set[TopicPartition] = set()
@@ -111,6 +114,7 @@ class MirrorFinder:
         if partitions:
             self._log.info("partitions came", partitions=len(partitions))
         self._joined = True
+        self._ours |= set(partitions)
         try:
             await self._take()
         except IngestdError as error:
@@ -127,6 +131,7 @@ class MirrorFinder:
         await self._give_up(partitions)
 
     async def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        self._ours -= set(partitions)
         async with self._taking:
             gone = [self._taken.pop(partition) for partition in partitions if partition in self._taken]
         if gone and self._sources is not None:
@@ -251,19 +256,17 @@ class MirrorFinder:
     async def _take(self) -> None:
         """Have partitions appear that are this host's and have not yet. Raises `IngestdError`."""
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
-        membership, sources = self._membership, self._sources
-        assert membership is not None
+        sources = self._sources
         assert sources is not None
         async with self._taking:
-            ours = {to: self._ready[to] for to in membership.assignment if to in self._ready and to not in self._taken}
+            ours = {to: self._ready[to] for to in self._ours if to in self._ready and to not in self._taken}
             if ours:
-                await self._take_these(ours, membership, sources, source, target)
+                await self._take_these(ours, sources, source, target)
             self._first_taken.set()
 
     async def _take_these(
         self,
         ours: Mapping[TopicPartition, TopicPartition],
-        membership: Membership,
         sources: Sources,
         source: Client,
         target: Client,
@@ -274,8 +277,8 @@ class MirrorFinder:
         positions = await self._positions(ours, source, target)
         ends = await _offsets(source, ours.values(), LATEST) if self._surroundings.once else {}
         for to, one in ours.items():
-            if to not in membership.assignment:
-                continue  # it went meanwhile
+            if to not in self._ours:
+                continue  # it goes already
             self._taken[to] = one
             sources.appeared(self._found(one, to, positions[to], ends.get(one)))
 

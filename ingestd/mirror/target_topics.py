@@ -112,15 +112,16 @@ class TargetTopics:
             partitions = len(wanted[target].partitions)
             new.append(NewTopic(target, partitions, self._route.replication_factor, configs))
         for created in await self._target.create_topics(new, timeout=REQUEST_TIMEOUT) if new else ():
-            if created.error is not None and not _there_already(created.error):
+            if created.error is not None and not _is(created.error, ErrorCode.topic_already_exists):
                 problems[created.topic] = f"it can not be created on the target: {created.error}"
 
     async def _grow(self, totals: Mapping[str, int], problems: dict[str, str]) -> None:
         wanted = [NewPartitions(name, total) for name, total in totals.items()]
         for outcome in await self._target.create_partitions(wanted, timeout=REQUEST_TIMEOUT):
-            if outcome.error is not None:
+            # Another host may have been faster. Whether there are enough is looked at afterwards.
+            if outcome.error is not None and not _is(outcome.error, ErrorCode.invalid_partitions):
                 problems[outcome.topic] = f"it can not get {totals[outcome.topic]} partitions: {outcome.error}"
 
 
-def _there_already(error: Exception) -> bool:
-    return isinstance(error, KafkaError) and error.code is ErrorCode.topic_already_exists
+def _is(error: Exception, code: ErrorCode) -> bool:
+    return isinstance(error, KafkaError) and error.code is code
