@@ -59,8 +59,8 @@ class Intake:
         self, route: Route, finder: Finder, stored: StoredRoute | None, handover: Handover, news: IntakeNews
     ) -> None:
         self.route = route
-        self.taken = 0
-        """How many sources it found."""
+        self._taken: set[str] = set()
+        """The sources that it found, by name. One that went to another host may come again."""
         self._finder = finder
         self._handover = handover
         self._news = news
@@ -69,6 +69,11 @@ class Intake:
         """The rows that were stored at the start and that the finder has not named yet."""
         self._missing = set() if stored is None else stored.missing
         self._not_taken: dict[str, NotTaken] = {}
+
+    @property
+    def taken(self) -> int:
+        """How many sources it found."""
+        return len(self._taken)
 
     @property
     def not_taken(self) -> Sequence[NotTaken]:
@@ -120,7 +125,7 @@ class Intake:
 
     def appeared(self, found: Found) -> None:
         """See `Sources`."""
-        self.taken += 1
+        self._taken.add(found.source)
         self._not_taken.pop(found.display_name, None)
         row = self._known(found.source)
         stored = row is not None and (row.position, row.detail) == (found.position, found.detail)

@@ -833,6 +833,14 @@ async def test_a_reader_that_stays_away_exceeds_the_poll_interval(
 # Many at once
 
 
+async def test_records_that_are_read_outside_of_their_block_say_how(
+    groups: Groups, consumer: Consumer, client: Client
+) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group:
+        with pytest.raises(IngestdError, match=r"async with group\.subscribe"):
+            await anext(group.subscribe(["t"]))
+
+
 def offsets_of(chunks: Mapping[TopicPartition, Sequence[Record]]) -> dict[int, list[int]]:
     return {key.partition: [record.offset for record in records] for key, records in chunks.items()}
 
