@@ -210,8 +210,8 @@ class GroupPositions:
 
 
 def _said(found: OffsetAndMetadata) -> Any:
-    """What stands beside an offset. Tools on librdkafka, with which somebody set it back, add a NUL to the text."""
-    return orjson.loads(found.metadata.rstrip("\0"))
+    """What stands beside an offset. Raises `ValueError` for what is no JSON."""
+    return orjson.loads(found.metadata)
 
 
 def _since(found: OffsetAndMetadata) -> int | None:

@@ -4,8 +4,8 @@ import json
 import subprocess
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from harness.mirrors import BEGAN, positions, produce, records, runs_once
+from confluent_kafka import Producer
+from harness.mirrors import BEGAN, positions, produce, records, runs_once, set_back
 from harness.programs import ingestd
 
 
@@ -81,9 +81,7 @@ def test_what_came_twice_after_a_crash_is_counted_and_a_fault_only_with_strict(k
     produce(kafka.servers, name, values[500:], partitions=2)
     runs_once(daemon)
     # What a crash between a copy and its commit amounts to.
-    consumer = Consumer({"bootstrap.servers": west.servers, "group.id": f"ingestd-mirror-{group}"})
-    consumer.commit(offsets=before, asynchronous=False)
-    consumer.close()
+    set_back(west, f"ingestd-mirror-{group}", f"east.{name}", before)
     runs_once(daemon)
     twice = [len(records(west.servers, f"east.{name}", number)) - 1000 for number in range(2)]
     assert twice == [750, 750]

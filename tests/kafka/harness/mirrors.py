@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import time
@@ -12,12 +13,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from harness.cluster import KafkaCluster
 from harness.daemon import ConfiguredDaemon
+from ingestd import Client, ClusterAdmin, OffsetAndMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["copied_to_the_end", "positions", "produce", "records", "runs_once", "source_offset"]
+__all__ = ["copied_to_the_end", "positions", "produce", "records", "runs_once", "set_back", "source_offset"]
 
 NUMBERS = itertools.count()
 """Of mirrors: each has a group of its own."""
@@ -111,20 +113,32 @@ def copied_to_the_end(daemon: ConfiguredDaemon, partitions: int, timeout: float 
     daemon.until(copied, "all is copied", timeout)
 
 
-def positions(cluster: KafkaCluster, group: str, topic: str, partitions: int = 1) -> list[TopicPartition]:
-    """A group's committed offsets, with their metadata."""
-    consumer = Consumer({"bootstrap.servers": cluster.servers, "group.id": group})
-    try:
-        committed: list[TopicPartition] = consumer.committed(
-            [TopicPartition(topic, number) for number in range(partitions)], 10
-        )
-        return committed
-    finally:
-        consumer.close()
+def positions(cluster: KafkaCluster, group: str, topic: str, partitions: int = 1) -> list[OffsetAndMetadata]:
+    """A group's committed offsets, with what stands beside them: confluent_kafka reads and writes more than that."""
+    committed = asyncio.run(_committed(cluster, group))
+    return [committed[topic, number] for number in range(partitions)]
 
 
-def source_offset(position: TopicPartition) -> int:
-    """The offset at the source in a position's metadata. confluent_kafka may put bytes behind what was committed."""
-    said, _ = json.JSONDecoder().raw_decode(position.metadata)
-    offset: int = said["offset"]
+async def _committed(cluster: KafkaCluster, group: str) -> Mapping[Any, OffsetAndMetadata]:
+    async with Client(cluster.bootstrap) as client:
+        (found,) = await ClusterAdmin(client).list_group_offsets({group: None})
+    return found.offsets
+
+
+def set_back(cluster: KafkaCluster, group: str, topic: str, offsets: Sequence[OffsetAndMetadata]) -> None:
+    """Commit these offsets of a topic's partitions in the group's name."""
+    asyncio.run(_set_back(cluster, group, {(topic, number): one for number, one in enumerate(offsets)}))
+
+
+async def _set_back(
+    cluster: KafkaCluster, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+) -> None:
+    async with Client(cluster.bootstrap) as client:
+        outcomes = await ClusterAdmin(client).alter_group_offsets(group, offsets)
+    assert [outcome.error for outcome in outcomes] == [None] * len(offsets)
+
+
+def source_offset(position: OffsetAndMetadata) -> int:
+    """The offset at the source that stands beside a position."""
+    offset: int = json.loads(position.metadata)["offset"]
     return offset
