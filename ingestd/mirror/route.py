@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
@@ -109,9 +110,15 @@ class MirrorRoute:
         return (Claim("group", (self.target, self.positions_group), f'"{self.positions_group}"'),)
 
     @classmethod
-    def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:  # noqa: ARG003
-        """See `ingestd.daemon.source.Route.warnings`: without a broker nothing is known of topics."""
-        yield from ()
+    def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:
+        """See `ingestd.daemon.source.Route.warnings`: mirrors that would copy each other's records for ever."""
+        same_names = [route for route in routes if route.template == NAMING["identity"]]
+        for one, other in combinations(same_names, 2):
+            if (one.source, one.target) == (other.target, other.source):
+                yield (
+                    f"mirrors.{one.name}.naming: with identity here and in [mirrors.{other.name}], which copies back, "
+                    "records of topics that both take go round for ever"
+                )
 
     @property
     def template(self) -> str:

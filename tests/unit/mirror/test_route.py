@@ -100,3 +100,10 @@ def cluster(**keys):
 def test_what_does_not_fit_to_its_clusters_is_named(naming, east, west, key):
     found = dict(route(naming=naming).unfit({"east": cluster(**east), "west": cluster(**west)}))
     assert set(found) == ({key} if key else set())
+
+
+@pytest.mark.parametrize(("naming", "said"), [("identity", 1), ("prefix", 0)])
+def test_mirrors_that_copy_each_others_records_for_ever_are_warned_of(naming, said):
+    there, back = route(naming=naming), route(name="b", source="west", target="east", naming=naming)
+    warned = list(MirrorRoute.warnings([there, back, route(name="c", naming=naming)]))
+    assert len([one for one in warned if "go round for ever" in one]) == said * 2
