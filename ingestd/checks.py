@@ -30,7 +30,9 @@ __all__ = [
     "require_all_of",
     "require_at_least",
     "require_client",
+    "require_mapping",
     "require_positive_seconds",
+    "require_seconds",
     "require_settings",
     "require_several",
     "take_names",
@@ -155,6 +157,18 @@ def require_several(name: str, given: Iterable[Value]) -> Iterable[Value]:
     if isinstance(given, (str, bytes)) or hasattr(given, "_fields") or not isinstance(given, Iterable):
         raise ConfigurationError(f"{name}: {given!r}; expected several, as in [{given!r}]")
     return given
+
+
+def require_mapping(name: str, given: object, example: str) -> None:
+    """Refuse what is no mapping. `example` is one that would do. Raises `ConfigurationError`."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{name}: {_shown(given)}; expected a mapping, as in {example}")
+
+
+def require_seconds(name: str, given: object) -> None:
+    """Refuse what is no number of seconds, 0 or more. Raises `ConfigurationError`."""
+    if not is_of(given, float) or given < 0:  # type: ignore[operator]
+        raise ConfigurationError(f"{name}: {_shown(given)}; expected seconds, 0 or more")
 
 
 def require_all_of(kind: type[Value], name: str, given: Iterable[Value]) -> list[Value]:

@@ -37,7 +37,7 @@ from ingestd import (
     TlsSettings,
     TopicPartition,
 )
-from ingestd.checks import Checks
+from ingestd.checks import Checks, require_mapping, require_seconds
 from ingestd.errors import Closed, ConfigurationError, KafkaError, WrongSetting
 from ingestd.producer.partitioners import consistent_crc32
 
@@ -249,3 +249,14 @@ async def test_a_start_that_is_none_does_not_mean_the_end(start: Any) -> None:
     async with Client(ANY_ADDRESS) as client, Consumer(client) as consumer:
         with pytest.raises(ConfigurationError, match=r'start of topic-0: .* expected "earliest", "latest", an offset'):
             await asyncio.wait_for(consumer.offsets({TopicPartition("topic", 0): start}), 5.0)
+
+
+@pytest.mark.parametrize("given", ["1", True, None, -1, float("nan")])
+def test_what_is_no_number_of_seconds_is_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^timeout: .*; expected seconds, 0 or more$"):
+        require_seconds("timeout", given)
+
+
+def test_what_is_no_mapping_is_refused_with_an_example() -> None:
+    with pytest.raises(ConfigurationError, match=r"^asked: 'g'; expected a mapping, as in an example$"):
+        require_mapping("asked", "g", "an example")

@@ -189,6 +189,7 @@ class ConfigAdmin(Administration):
                 validate_only=validate_only,
             )
 
+        require_all_of(ConfigResource, "changes", changes)
         outcomes = await self._items(changes, self._own_broker(), build, _altered, Deadline.after(timeout))
         return [ConfigOutcome(resource, outcomes.error(resource)) for resource in outcomes.found]
 

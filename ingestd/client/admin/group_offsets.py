@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingestd.checks import require_mapping
 from ingestd.client.admin.calls import Administration, error_of
 from ingestd.client.admin.partitions import PartitionOutcome
 from ingestd.client.admin.targets import ToCoordinators
@@ -58,6 +59,7 @@ class GroupOffsetAdmin(Administration):
             (group,) = group_ids
             return groups.offset_fetch(group, asked[group], require_stable=require_stable)
 
+        require_mapping("asked", asked, '{"group": None}')
         deadline = Deadline.after(timeout)
         names = list(asked)
         listed = []

@@ -123,6 +123,7 @@ class ConsumerGroup:
         lost, `close`. Raises what a handler raised, `PollIntervalExceeded`, `Closed`, and `KafkaError` for an error
         that another attempt does not help against. Cancelling it ends the session, with cleanup and final commit.
         """
+        _require_handler(handler)
         return await self._consume(several(topics), None, handler)
 
     async def consume_assigned(
@@ -132,6 +133,7 @@ class ConsumerGroup:
 
         Raises what `consume` raises.
         """
+        _require_handler(handler)
         return await self._consume((), frozenset(require_several("partitions", partitions)), handler)
 
     def subscribe(self, topics: Topics) -> GroupRecords:
@@ -304,6 +306,11 @@ class ConsumerGroup:
     def _claims_of(self, partitions: Collection[TopicPartition]) -> list[Claim]:
         session = self._partitions.session
         return [] if session is None else [session.claims[key] for key in partitions if key in session.claims]
+
+
+def _require_handler(handler: object) -> None:
+    if not all(callable(getattr(handler, name, None)) for name in ("setup", "consume_claim", "cleanup")):
+        raise ConfigurationError(f"handler: {handler!r}; expected a ConsumerGroupHandler")
 
 
 def several(topics: Topics) -> Topics:

@@ -8,8 +8,9 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ingestd.checks import is_of, require_several
+from ingestd.checks import is_of, require_mapping, require_several
 from ingestd.client.group import OffsetAndMetadata
+from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.handler import ConsumerGroupHandler
 from ingestd.consumer.group.membership import EndReason
 from ingestd.consumer.group.turn import Turn
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
-    from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.group.claim import Claim
     from ingestd.consumer.group.consumer_group import ConsumerGroup
     from ingestd.consumer.group.consumer_group_session import ConsumerGroupSession
@@ -161,7 +161,8 @@ class GroupRecords(ConsumerGroupHandler):
         """
         session = self._group.session
         if offsets is not None:
-            explicit = {key: _explicit(key, offset) for key, offset in offsets.items()}
+            require_mapping("offsets", offsets, '{("orders", 0): 42}')
+            explicit = {TopicPartition(*key): _explicit(key, offset) for key, offset in offsets.items()}
             for key in explicit:
                 self._claim(key)
             if session is not None:

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from ingestd.checks import require_settings
+from ingestd.checks import require_seconds, require_settings
 from ingestd.client.client import Client
 from ingestd.client.loop_thread import CLOSE_MARGIN, LoopThread, soon
 from ingestd.client.settings import ClientSettings
@@ -208,6 +208,7 @@ class SyncConsumerGroup:
         """Have the loop bring something, and take it here. Meanwhile calls the callbacks that wait."""
         if self._calling:
             raise IngestdError("records were asked for within a callback of the group; expected the callback to return")
+        require_seconds("timeout", timeout)
         deadline = Deadline.after(timeout)
         while True:
             self._call_back()

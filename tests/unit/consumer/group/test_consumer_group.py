@@ -841,6 +841,18 @@ async def test_records_that_are_read_outside_of_their_block_say_how(
             await anext(group.subscribe(["t"]))
 
 
+async def test_wrong_arguments_are_named(groups: Groups, consumer: Consumer, client: Client) -> None:
+    async with ConsumerGroup(client, "g", SETTINGS) as group:
+        with pytest.raises(ConfigurationError, match=r"^handler: .*; expected a ConsumerGroupHandler$"):
+            await group.consume(["t"], lambda _: None)  # type: ignore[arg-type]
+        async with group.subscribe(["t"]) as records:
+            await opened(consumer, 4)
+            with pytest.raises(ConfigurationError, match=r"^offsets: 7; expected a mapping, as in \{"):
+                await records.commit(7)  # type: ignore[arg-type]
+            await records.commit({("t", 1): 3})  # type: ignore[dict-item]
+    assert groups.offsets[("t", 1)][0] == 3
+
+
 def offsets_of(chunks: Mapping[TopicPartition, Sequence[Record]]) -> dict[int, list[int]]:
     return {key.partition: [record.offset for record in records] for key, records in chunks.items()}
 
