@@ -283,12 +283,9 @@ class MirrorRunner:
             held.read_to, held.epoch = end, batch.header.leader_epoch
 
     def _send_one(self, held: _Partition, batch: FetchedBatch, end: int, now: float) -> None:
-        """Send a batch. Its position is `end`. Raises `CorruptBatch`; then nothing of it was sent."""
+        """Send a batch. Its position is `end`. If `CorruptBatch` or `UnsupportedCodec` is raised, it was not read."""
         header = batch.header
         check_crc(batch.data, header)
-        counters = self._counters
-        counters.bytes_read += len(batch.data)
-        sent = _Sent(held, _span(held, end, header.leader_epoch), 0, header.max_timestamp)
         detail = held.assignment.found.detail
         parts: Sequence[tuple[memoryview, int]]
         if passes(batch):
@@ -297,7 +294,8 @@ class MirrorRunner:
             parts = [(data, header.records)]
         else:
             parts = list(made_anew(batch, TopicPartition(detail["topic"], detail["partition"])))
-        sent.left = len(parts)
+        self._counters.bytes_read += len(batch.data)
+        sent = _Sent(held, _span(held, end, header.leader_epoch), len(parts), header.max_timestamp)
         if not parts:
             self._acknowledge(held, sent.span, -1)
         for data, records in parts:
@@ -306,7 +304,6 @@ class MirrorRunner:
     def _send(self, sent: _Sent, data: memoryview, records: int, began: float) -> None:
         held, size = sent.held, len(data)
         counters = self._counters
-
         counters.records += records
         counters.batches += 1
         counters.compressed_bytes += size

@@ -1,6 +1,7 @@
-"""MirrorRunner on a scripted consumer and producer: what retention took is said, and passed over in order."""
+"""MirrorRunner on a scripted consumer and producer: its position moves in order, whatever it meets."""
 
 import asyncio
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -62,7 +63,10 @@ class Reading:
 
 class News:
     def __init__(self):
-        self.losses = []
+        self.losses, self.troubles = [], []
+
+    def troubled(self, assignment, reason):
+        self.troubles.append(reason)
 
     def lost(self, assignment, loss):
         self.losses.append(loss)
@@ -165,3 +169,23 @@ async def test_a_log_that_became_shorter_is_no_loss_of_retention(make):
     made.events.moved("orders", 0, 20, 0)
     assert made.positions == [20]
     assert made.news.losses == []
+
+
+def with_gaps(batch, records):
+    """The same with a header that says `records`: it must be made anew. Where it has fewer, that can not be."""
+    struct.pack_into(">i", batch.data, 57, records)
+    seal(batch.data)
+    return FetchedBatch(read_header(batch.data), batch.data, 0, None)
+
+
+async def test_a_batch_that_can_not_be_decoded_counts_as_not_read(make):
+    # Its span stayed for ever: what was copied after it, read again and whole, moved no position.
+    made = make(answer(with_gaps(batch(0, 10), 11)))
+    await settle()
+    assert (len(made.news.troubles), made.sent) == (1, [])
+    made.reading.moves(10, answer(batch(0, 10)))
+    async with asyncio.timeout(5):
+        while not made.sent:
+            await asyncio.sleep(0.01)
+    made.acknowledge(0)
+    assert made.positions == [10]
