@@ -592,8 +592,8 @@ class LineRunner:
         """Seconds since the oldest batch that is with the producer was first sent; 0 while none is."""
         return self._outbox.in_flight.oldest
 
-    def close(self) -> None:
-        """Close all sources, after `drain` or to give up."""
+    async def close(self) -> None:
+        """See `Runner`."""
         self._stopped = True
         for queue in self._lanes.values():
             if queue.timer is not None:

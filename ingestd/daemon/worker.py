@@ -318,8 +318,7 @@ class Worker:
 
     async def _close(self) -> None:
         await self._tasks.close()
-        for runner in self._runners.values():
-            runner.close()
+        await asyncio.gather(*(runner.close() for runner in self._runners.values()))
         if self._encoding is not None:
             self._encoding.close()
         for cluster in self._clusters.values():

@@ -417,11 +417,13 @@ class MirrorRunner:
         """See `Runner`."""
         return self._in_flight.oldest
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """See `Runner`."""
         self._stopped = True
         for source in list(self._partitions):
             self._give_up(source)
+        await self._tasks.close()
+        await self._consumer.close(timeout=1.0)
 
     # Reports.
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -246,8 +246,8 @@ class Bench:
         self.collect()
 
 
-@contextmanager
-def bench(route, pages=64, partitions=2):
+@asynccontextmanager
+async def bench(route, pages=64, partitions=2):
     descriptor = Arena.create(pages * PAGE_BYTES)
     arena = Arena(descriptor)
     made = Bench(route, arena, partitions)
@@ -258,7 +258,7 @@ def bench(route, pages=64, partitions=2):
 
     arena.freed = freed
     yield made
-    made.runner.close()
+    await made.runner.close()
     arena.close()
     os.close(descriptor)
 
@@ -298,7 +298,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
     route = TextRoute(texts, most, lanes=lanes)
 
     async def check():
-        with bench(route, pages) as made:
+        async with bench(route, pages) as made:
             for name, text in texts.items():
                 made.assign(name, until=len(text))
             await drive(made, random.Random(seed), lambda: len(made.news.events) == len(texts))
@@ -319,7 +319,7 @@ def test_every_line_is_sent_once_in_order_and_acknowledged_before_the_position_m
 
 async def test_a_position_waits_for_a_batch_that_is_not_acknowledged():
     text = lines("a", 4000, 200)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         while made.encoding.jobs:
@@ -337,7 +337,7 @@ async def test_a_position_waits_for_a_batch_that_is_not_acknowledged():
 
 async def test_reading_stops_at_the_bound_of_memory_and_goes_on_when_pages_come_back():
     text = lines("a", 20_000, 200)
-    with bench(TextRoute({"a": text}), pages=24) as made:
+    async with bench(TextRoute({"a": text}), pages=24) as made:
         made.encoding.capacity = 100
         made.assign("a")
         for _ in range(20):
@@ -356,7 +356,7 @@ async def test_reading_stops_at_the_bound_of_memory_and_goes_on_when_pages_come_
 
 
 async def test_nothing_is_read_before_the_partitions_are_known():
-    with bench(TextRoute({"a": lines("a", 10, 10)}), partitions=0) as made:
+    async with bench(TextRoute({"a": lines("a", 10, 10)}), partitions=0) as made:
         made.assign("a")
         await made.turn()
         assert made.encoding.jobs == []
@@ -375,7 +375,7 @@ async def test_a_source_opened_before_the_partitions_are_known_gets_the_lane_tha
             return Lane(int(found.source) % max(1, partitions))
 
     texts = {str(number): b"%d\n" % number for number in range(6)}
-    with bench(Kept(texts), partitions=0) as made:
+    async with bench(Kept(texts), partitions=0) as made:
         for name in texts:
             made.assign(name)
         await made.turn()
@@ -397,7 +397,7 @@ async def test_a_source_opened_before_the_partitions_are_known_gets_the_lane_tha
 
 async def test_a_source_that_can_not_be_opened_is_reported_and_tried_again():
     route = TextRoute({})
-    with bench(route) as made:
+    async with bench(route) as made:
         made.assign("a", until=10)
         assert made.news.events == [("troubled", "a", "a")]
         route.texts["a"] = lines("a", 1, 4)
@@ -409,7 +409,7 @@ async def test_a_source_that_can_not_be_opened_is_reported_and_tried_again():
 
 async def test_a_read_that_fails_is_reported_and_tried_again():
     route = TextRoute({"a": lines("a", 5, 5)})
-    with bench(route) as made:
+    async with bench(route) as made:
         made.assign("a")
         route.opened["a"].failures = 1
         async with asyncio.timeout(5):
@@ -423,7 +423,7 @@ async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_on
     now = 100.0
     for module in (in_flight, outbox):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
+    async with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
         assert made.runner.oldest == 0.0
         made.assign("a")
         await made.turn()
@@ -440,7 +440,7 @@ async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_on
 
 async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_position_stays_before_it():
     text = lines("a", 5000, 200)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         while made.encoding.jobs:
@@ -462,7 +462,7 @@ async def test_a_batch_that_can_not_be_delivered_stops_the_route_and_the_positio
 async def test_what_was_acknowledged_before_the_route_stopped_is_reported():
     # Else the lines of the last report interval are sent again once what stopped the route is put right.
     text = lines("a", 5000, 200)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.news.told_of_failure = made.collect
         made.assign("a")
         await made.turn()
@@ -479,7 +479,7 @@ async def test_of_what_is_given_up_what_is_with_the_producer_still_counts_and_no
     # What was acknowledged of a route that had failed was forgotten, and what was queued was sent, and forgotten as
     # well: after the next start up to an arena was sent again.
     text = lines("a", 5000, 200)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         made.encoding.finish(0)
@@ -507,7 +507,7 @@ async def test_of_what_is_given_up_what_is_with_the_producer_still_counts_and_no
 
 async def test_a_source_that_ended_is_closed_though_others_are_with_the_producer():
     texts = {"a": lines("a", 10, 10), "b": lines("b", 10, 10)}
-    with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
+    async with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
         made.assign("a", until=len(texts["a"]))
         made.assign("b")
         await made.turn()
@@ -522,7 +522,7 @@ async def test_a_source_that_ended_is_closed_though_others_are_with_the_producer
 
 
 async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once():
-    with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
+    async with bench(TextRoute({"a": lines("a", 100, 10)})) as made:
         made.assign("a")
         await made.turn()
         made.runner.revoke("a")
@@ -533,7 +533,7 @@ async def test_what_is_given_up_with_nothing_at_the_producer_is_closed_at_once()
 
 
 async def test_who_waits_for_an_acknowledgement_says_so():
-    with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
+    async with bench(TextRoute({"a": lines("a", 5000, 200)})) as made:
         assert made.runner.waiting == 0
         made.assign("a")
         await made.turn()
@@ -549,7 +549,7 @@ async def test_who_waits_for_an_acknowledgement_says_so():
 
 async def test_a_draining_runner_reads_no_more_and_settles():
     text = lines("a", 20_000, 200)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         made.runner.drain()
@@ -569,7 +569,7 @@ async def test_a_draining_runner_reads_no_more_and_settles():
 @pytest.mark.parametrize("quiet", [1, 50])
 async def test_a_hot_source_does_not_keep_others_waiting(quiet):
     texts = {"hot": lines("hot", 20_000, 200)} | {f"q{n}": f"q{n} 0\n".encode() for n in range(quiet)}
-    with bench(TextRoute(texts)) as made:
+    async with bench(TextRoute(texts)) as made:
         for name in texts:
             made.assign(name)
         await made.turn()
@@ -583,7 +583,7 @@ async def test_a_hot_source_does_not_keep_others_waiting(quiet):
 
 async def test_a_lane_that_found_no_encoder_free_goes_on_when_another_lanes_slab_is_encoded():
     texts = {"a": lines("a", 10, 10), "b": lines("b", 10, 10)}
-    with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
+    async with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(1)})) as made:
         made.encoding.capacity = 1
         made.assign("a")
         made.assign("b")
@@ -598,7 +598,7 @@ async def test_a_lane_that_found_no_encoder_free_goes_on_when_another_lanes_slab
 async def test_a_route_that_stops_gives_back_every_page_that_nobody_holds():
     texts = {"a": lines("a", 20_000, 200), "b": lines("b", 20_000, 200)}
     route = TextRoute(texts, most=PAGE_BYTES // 2, lanes={"a": Lane(0), "b": Lane(1)})
-    with bench(route) as made:
+    async with bench(route) as made:
         made.assign("a")
         made.assign("b")
         await made.turn()
@@ -616,7 +616,7 @@ async def test_a_route_that_stops_gives_back_every_page_that_nobody_holds():
 
 
 async def test_a_slab_that_can_not_be_encoded_stops_the_route_and_gives_its_pages_back():
-    with bench(TextRoute({"a": lines("a", 20_000, 200)})) as made:
+    async with bench(TextRoute({"a": lines("a", 20_000, 200)})) as made:
         made.assign("a")
         await made.turn()
         for job in made.encoding.jobs:
@@ -629,7 +629,7 @@ async def test_a_producer_that_refuses_a_batch_stops_the_route():
     def refuse(topic, partition, batch, records, done):
         raise KafkaError(ErrorCode.cluster_authorization_failed, "c")
 
-    with bench(TextRoute({"a": lines("a", 20_000, 200)})) as made:
+    async with bench(TextRoute({"a": lines("a", 20_000, 200)})) as made:
         made.broker.send_batch = refuse
         made.assign("a")
         await made.turn()
@@ -645,7 +645,7 @@ async def test_what_is_half_encoded_gets_pages_before_more_is_read():
     # Else two lanes can take each other's pages until all hold slabs behind two that are half encoded: none moves.
     texts = {"a": b"%063d\n" % 1 * 4096, "b": b"%063d\n" % 2 * 8192}
     route = TextRoute(texts, most=PAGE_BYTES // 2, lanes={"a": Lane(0), "b": Lane(1)})
-    with bench(route, pages=19) as made:
+    async with bench(route, pages=19) as made:
         made.assign("a")
         await made.turn()
         (job,) = made.encoding.jobs
@@ -661,7 +661,7 @@ async def test_what_is_half_encoded_gets_pages_before_more_is_read():
 
 
 async def test_a_half_encoded_slab_is_encoded_for_the_partitions_that_it_began_with():
-    with bench(TextRoute({"a": lines("a", 2000, 200)}, most=PAGE_BYTES)) as made:
+    async with bench(TextRoute({"a": lines("a", 2000, 200)}, most=PAGE_BYTES)) as made:
         made.assign("a")
         await made.turn()
         made.metadata.set(0)
@@ -673,7 +673,7 @@ async def test_lanes_go_with_their_last_source():
     names = [str(number) for number in range(20)]
     texts = {name: b"%s\n" % name.encode() for name in names}
     lanes = {name: Lane(0, name.encode()) for name in names}
-    with bench(TextRoute(texts, lanes=lanes)) as made:
+    async with bench(TextRoute(texts, lanes=lanes)) as made:
         for name in names:
             made.assign(name, until=len(texts[name]))
         for _ in names:
@@ -710,7 +710,7 @@ async def finish_all(made, least=0):
 async def test_a_topic_made_again_with_fewer_partitions_gets_every_line_in_order_at_those_that_are_left():
     # A batch that was routed to a partition that is no more waited for it for ever, and the position with it.
     texts = {str(number): lines(str(number), 3000, 200) for number in range(6)}
-    with bench(Kept(texts), pages=200, partitions=6) as made:
+    async with bench(Kept(texts), pages=200, partitions=6) as made:
         for name in texts:
             made.assign(name)
         await finish_all(made)
@@ -740,7 +740,7 @@ async def test_a_topic_made_again_with_fewer_partitions_gets_every_line_in_order
 
 async def test_a_batch_of_a_topic_that_is_deleted_waits_for_its_partition_until_the_topic_is_there_again():
     text = lines("1", 10, 10)
-    with bench(Kept({"1": text})) as made:
+    async with bench(Kept({"1": text})) as made:
         made.assign("1")
         await finish_all(made)
         made.metadata.set(0)
@@ -754,7 +754,7 @@ async def test_a_batch_of_a_topic_that_is_deleted_waits_for_its_partition_until_
 
 
 async def test_a_partition_that_is_fixed_and_not_there_stops_the_route_and_is_named():
-    with bench(TextRoute({"a": lines("a", 10, 10)}, lanes={"a": Lane(5)})) as made:
+    async with bench(TextRoute({"a": lines("a", 10, 10)}, lanes={"a": Lane(5)})) as made:
         made.assign("a")
         await finish_all(made)
         made.broker.acknowledge(0, GONE)
@@ -765,7 +765,7 @@ async def test_a_partition_that_is_fixed_and_not_there_stops_the_route_and_is_na
 
 async def test_a_topic_whose_partitions_are_back_before_a_batch_gave_them_up_is_read_for_on():
     text = lines("5", 10, 10)
-    with bench(Kept({"5": text}), partitions=6) as made:
+    async with bench(Kept({"5": text}), partitions=6) as made:
         made.assign("5")
         await finish_all(made)
         made.metadata.set(2)
@@ -780,7 +780,7 @@ async def test_a_topic_whose_partitions_are_back_before_a_batch_gave_them_up_is_
 
 async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
     texts = {"8-2a-1f": lines("a", 2, 10), "8-2b-20": lines("b", 2, 10)}
-    with bench(TextRoute(texts)) as made:
+    async with bench(TextRoute(texts)) as made:
         for name, path in zip(texts, ("/logs/a", "/logs/b"), strict=True):
             made.runner.assign(Assignment("r", Found(name, 0, {}, label=path), 1))
         await finish_all(made)
@@ -792,7 +792,7 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
 @pytest.mark.parametrize(("pages", "gathered"), [(2 * 8 * 2 + 1, 2), (2 * 8 * 2, 1)])
 async def test_a_slab_gathers_more_where_there_is_room_for_eight_of_them_and_their_batches(pages, gathered):
     route = TextRoute({"a": lines("a", 2000, 100)}, batch_bytes=PAGE_BYTES, gathers=2)
-    with bench(route, pages=pages) as made:
+    async with bench(route, pages=pages) as made:
         made.assign("a")
         await made.turn()
         assert pages_for(made.encoding.jobs[0].length) == gathered
@@ -802,7 +802,7 @@ async def test_a_slab_gathers_more_where_there_is_room_for_eight_of_them_and_the
 async def test_the_largest_batch_that_an_arena_has_room_for_is_read_and_no_larger_one(pages):
     largest = largest_batch(pages * PAGE_BYTES)
     for size, read in ((largest, True), (largest + 1, False)):
-        with bench(TextRoute({"a": lines("a", 10, 10)}, batch_bytes=size), pages=pages) as made:
+        async with bench(TextRoute({"a": lines("a", 10, 10)}, batch_bytes=size), pages=pages) as made:
             made.assign("a")
             await made.turn()
             assert bool(made.encoding.jobs) is read
@@ -812,7 +812,7 @@ async def test_the_largest_batch_that_an_arena_has_room_for_is_read_and_no_large
 
 async def test_a_concluded_source_ends_once_it_is_read_and_acknowledged():
     text = lines("a", 3, 10)
-    with bench(TextRoute({"a": text})) as made:
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await made.turn()
         made.runner.conclude("a")
@@ -828,7 +828,7 @@ async def test_a_concluded_source_ends_once_it_is_read_and_acknowledged():
 
 async def test_a_source_that_says_that_it_is_exhausted_is_not_read_again_until_it_is_ready():
     route = TextRoute({"a": b"", "b": b""})
-    with bench(route) as made:
+    async with bench(route) as made:
         for name in "ab":
             made.assign(name)
         await made.turn()
@@ -845,7 +845,7 @@ async def test_a_source_that_says_that_it_is_exhausted_is_not_read_again_until_i
 
 
 async def test_a_quiet_source_that_is_concluded_ends_at_once():
-    with bench(TextRoute({"a": b""})) as made:
+    async with bench(TextRoute({"a": b""})) as made:
         made.assign("a")
         await made.turn()
         made.runner.conclude("a")
@@ -855,7 +855,7 @@ async def test_a_quiet_source_that_is_concluded_ends_at_once():
 
 async def test_a_source_that_is_concluded_before_it_could_be_opened_is_opened_with_that_knowledge():
     route = TextRoute({})
-    with bench(route) as made:
+    async with bench(route) as made:
         made.assign("a", until=10)
         made.runner.conclude("a")
         route.texts["a"] = b""
@@ -867,7 +867,7 @@ async def test_a_source_that_is_concluded_before_it_could_be_opened_is_opened_wi
 
 async def test_a_detail_that_changed_is_reported_with_the_position_as_it_was():
     # A file that is renamed and not written to any more: its new name is stored though nothing is read.
-    with bench(TextRoute({"a": b""})) as made:
+    async with bench(TextRoute({"a": b""})) as made:
         made.assign("a", generation=7)
         await made.turn()
         route = made.route
@@ -881,7 +881,7 @@ async def test_a_detail_that_changed_is_reported_with_the_position_as_it_was():
 
 async def test_what_is_not_acknowledged_is_counted_in_sources_and_bytes():
     texts = {"a": lines("a", 3, 10), "b": lines("b", 2, 10)}
-    with bench(TextRoute(texts)) as made:
+    async with bench(TextRoute(texts)) as made:
         for name in texts:
             made.assign(name)
         await made.turn()

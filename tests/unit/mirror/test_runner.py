@@ -97,6 +97,9 @@ class Made:
         self.events = events
         return self
 
+    async def close(self, timeout):
+        pass
+
     async def consume_partition(self, *_):
         return self.reading
 
@@ -127,7 +130,7 @@ async def make(monkeypatch):
 
     yield start
     for one in made:
-        one.runner.close()
+        await one.runner.close()
 
 
 def answer(*batches):
