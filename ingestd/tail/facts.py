@@ -109,12 +109,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since."""
+    """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since.
+
+    modified: when the file had been modified last (ns), as it was compared.
+    """
 
     of: str
     length: int
     witness: Witness | None = None
     sure: bool = True
+    modified: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,8 @@ class Generation:
     """Nothing more is expected of it."""
     copy_of: str | None = None
     """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
+    compared: int = 0
+    """When the file, which repeats another one, had been modified last (ns) as both were compared."""
     untold: bool = False
     """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
     size: int = 0

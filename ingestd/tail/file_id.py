@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FileId", "identify", "is_remote"]
+__all__ = ["FileId", "identify", "is_remote", "may_hold"]
 
 # From linux/magic.h and, for ZFS, from OpenZFS.
 _OVERLAYFS: Final = 0x794C7630
@@ -131,6 +131,20 @@ def identify(descriptor: int, status: os.stat_result | None = None) -> FileId:
         # and under each of its hard links, which are files of their own once they are written to.
         volume += f"-{device:x}-{inode:x}"
     return FileId(device, inode, _birth_of(descriptor), handle, volume)
+
+
+def may_hold(directory: str, file: FileId) -> bool:
+    """Whether a directory is on the file system that a file was on. Raises `OSError`.
+
+    On an overlay, files may have other device numbers than directories. It has one id.
+    """
+    descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_dev == file.device:
+            return True
+        return bool(file.volume) and file.volume.partition("-")[0] == _file_system(descriptor)[1]
+    finally:
+        os.close(descriptor)
 
 
 def is_remote(descriptor: int) -> bool:

@@ -56,7 +56,7 @@ from ingestd.tail.files import Files
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Examination, Looks, Search, Unreadable, links_of
+from ingestd.tail.looks import Examination, Looks, Unreadable, links_of
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, rotated_from
 from ingestd.tail.thread import LookThread
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from ingestd.tail.looks import Sighting, Walk
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
+    from ingestd.tail.searching import Search
     from ingestd.tail.vanished import Vanished
     from ingestd.tail.watches import Round
 
@@ -305,6 +306,10 @@ class TailFinder:
             self._sources.trouble(printable(end.path), reason)
             return
         self.apply(log, Ended(found.source, end, known))
+
+    async def answer(self, question: object) -> object:
+        """See `ingestd.daemon.source.Finder.answer`: runners of lines ask nothing."""
+        raise AssertionError(f"not a question for a tail's finder: {question!r}")
 
     # Passes.
 
@@ -781,7 +786,7 @@ class TailFinder:
         for name in {path, place.path} if of or own else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
-            self._vanish(self._names.looked(name, of or path, place.file))
+            self._vanish(self._names.looked(name, of or own or path, place.file))
         owned = self._files.find(place.file)
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.facts import NOTHING, Phase
 from ingestd.tail.known import Known
-from ingestd.tail.looks import Original, Search
+from ingestd.tail.looks import Original
 from ingestd.tail.rotation import families_of, family_of, is_rotated_from, rotated_from
+from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

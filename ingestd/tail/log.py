@@ -261,6 +261,10 @@ class Log:
                 yield self._resume(generation, place)
             yield from self._release()
         elif generation.phase is Phase.DONE and complete:
+            if generation.copy_of and 0 < generation.compared < place.modified:
+                generation.compared = place.modified
+                yield Examine(place)  # it may have been truncated, and as long again as it was
+                return
             if generation.copy_of is not None:
                 yield Await(place)
             if generation.copy_of == NOTHING and place.modified > known.modified:
@@ -407,7 +411,7 @@ class Log:
         if repeated is None:
             repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
         if repeated.phase is Phase.DONE:
-            repeated.position, repeated.copy_of = copy.length, copy.of
+            repeated.position, repeated.copy_of, repeated.compared = copy.length, copy.of, copy.modified
             repeated.known = repeated.known._replace(witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
             yield Keep(repeated)
             yield Await(place)

@@ -134,7 +134,7 @@ class TailReader:
                 file = identify(place)
                 if file.resembles(known.file):
                     # By the descriptor: the path may stand for another file by now, and that one is not ours to open.
-                    descriptor = descriptor_of(f"/proc/self/fd/{place}", _FLAGS)
+                    descriptor = _opened(descriptor_of, place, path)
                     if (path, file) != (known.path, known.file):
                         known = known._replace(path=path, file=file)
                     return known, open_text(descriptor, known.codec)
@@ -158,12 +158,19 @@ class TailReader:
         return descriptor
 
     def _release(self) -> None:
-        """Close some files where that loses nothing, first those that had no news for longest."""
+        """Close some files where that loses nothing, first those that had no news for longest.
+
+        Where no file is read to its end, those that wait for the rest of a line: they must not keep out all others.
+        """
         self._until_release = left = _OPENED_BETWEEN_RELEASES
-        for source in sorted(self._sources.values(), key=lambda each: each.news_at):
-            left -= source.release_if_read()
-            if not left:
-                break
+        quietest = sorted(self._sources.values(), key=lambda each: each.news_at)
+        for unfinished in (False, True):
+            for source in quietest:
+                left -= source.release_if_read(unfinished=unfinished)
+                if not left:
+                    return
+            if left < _OPENED_BETWEEN_RELEASES:
+                return
 
     def watch(self, source: AnySource, descriptor: int) -> None:
         """Watch the source's file, which is open; where that can not be, look at it often."""
@@ -260,6 +267,14 @@ class TailReader:
         self._timer.cancel()
         if self._inotify is not None:
             self._inotify.close()
+
+
+def _opened(descriptor_of: Callable[[str, int], int], place: int, path: str) -> int:
+    """Open for reading what is open without: at `path`, which an error names."""
+    try:
+        return descriptor_of(f"/proc/self/fd/{place}", _FLAGS)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _places(known: Known) -> Iterator[str]:

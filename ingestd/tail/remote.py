@@ -146,7 +146,7 @@ class RemoteSource:
         """Tell on the loop."""
         self._do(partial(self._inner.when_read, partial(self._reader.call, tell)))
 
-    def release_if_read(self) -> bool:
+    def release_if_read(self, *, unfinished: bool = False) -> bool:  # noqa: ARG002 - as of other sources
         """Never: to close a file may hang too."""
         return False
 

@@ -18,6 +18,7 @@ __all__ = [
     "family_of",
     "is_rotated_from",
     "is_rotation_of",
+    "names_of",
     "possible_originals",
     "rotated_from",
 ]
@@ -105,6 +106,12 @@ def rotated_from(path: str) -> list[str]:
     """
     directory, name = os.path.split(path)
     return [os.path.join(directory, original) for original in possible_originals(name) if _may_be(name, original)]
+
+
+@lru_cache(maxsize=50_000)
+def names_of(path: str) -> frozenset[str]:
+    """The base name of a file, and all that it may have been called before it was rotated."""
+    return frozenset([os.path.basename(name) for name in (path, *rotated_from(path))])
 
 
 def is_rotated_from(path: str, original: str) -> bool:

@@ -33,7 +33,7 @@ LEAST_BATCH_BYTES: Final = 64 * 1024
 MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
 LEAST_LINE_BYTES: Final = 256
 
-_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_AGE: Final = re.compile(r"(?=.*[1-9])(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAMED_GROUP: Final = "key"
 
@@ -244,6 +244,11 @@ class TailRoute:
         from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
         return TailFinder(self, stored, once=surroundings.once, others=surroundings.others)
+
+    def import_runner(self) -> None:
+        """See `ingestd.daemon.source.Route.import_runner`."""
+        from ingestd.daemon import line_runner  # noqa: F401, PLC0415 - only a worker needs it
+        from ingestd.tail import encode, reader  # noqa: F401, PLC0415
 
     def runner(self, workplace: Workplace) -> Runner:
         """See `ingestd.daemon.source.Route.runner`."""

@@ -89,6 +89,7 @@ class TailSource:
         self._linked = True
         self._gone = False  # the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
+        self._before: Sample | None = None  # of what stood before the position when the reading began
         self._size = self._most = max(self._known.size, found.position)
         self._modified = self._known.modified
         self._told = (self._known.path, self._known.size)
@@ -200,13 +201,17 @@ class TailSource:
             text, self._text = self._text, None
             text.close()
 
-    def release_if_read(self) -> bool:
-        """Close the descriptor if that loses nothing: all is read, and the file is found again where it is."""
+    def release_if_read(self, *, unfinished: bool = False) -> bool:
+        """Close the descriptor if that loses nothing: all is read, and the file is found again where it is.
+
+        `unfinished`: all but the beginning of a line is enough. If the file is deleted then, that is not read any more.
+        """
         if self._text is None or self._known.codec:
             return False
         with suppress(OSError):  # a file system that is gone: the next read says so
             status = self._text.status()
-            if status.st_size == self._position and _is_at(self._known.path, status):
+            read_to = self._position + (self._scanned if unfinished else 0)
+            if status.st_size == read_to and _is_at(self._known.path, status):
                 self.release()
                 return True
         return False
@@ -321,6 +326,10 @@ class TailSource:
             return compressed or self._seen.is_in(text)
         if compressed and witness is not None and witness.at > self._position:
             return True  # to go back in a compressed text is slow
+        before = (
+            b"" if compressed else text.read(max(0, self._position - WITNESS_BYTES), min(self._position, WITNESS_BYTES))
+        )
+        self._before = Sample(self._position, before)
         return self._known.holds(text)
 
     def _complete(self, text: Text) -> Kind | None:
@@ -359,7 +368,7 @@ class TailSource:
 
     def _see(self, data: memoryview, end: int) -> None:
         """Keep the last bytes before `end` in mind; `data`, which ends there, begins at the position."""
-        self._seen = Sample.of(end, data, self._seen)
+        self._seen = Sample.of(end, data, self._seen or self._before)
 
     def _hold(self, into: memoryview, length: int) -> None:
         """`length` bytes from the position on have no newline. Where nothing is before them, they are kept in mind."""

@@ -37,6 +37,9 @@ LINKED_SHARE = 0.25
 LATE_SHARE = 0.3
 SETTLE_SECONDS = 10.0
 MOST_SHOWN = 150
+MOST_DIRECTORIES = 20
+MOVE_SECONDS = 10.0
+"""Directories go no faster, however fast the steps are: each takes all of its logs with it, for ever."""
 
 
 @dataclass(slots=True)
@@ -72,10 +75,12 @@ class History:
         self._chance = chance
         self._numbers = itertools.count(1)
         self._hard_links: list[Path] = []
+        self._moves: list[float] = []
+        """When directories went."""
         self._directories = [root / "logs" / f"d{number}" for number in range(DIRECTORIES)]
         for directory in (*self._directories, root / "targets", root / "moved", root / "links"):
             directory.mkdir(parents=True)
-        self._logs = [self._log(f"log-{number:04}") for number in range(count)]
+        self._logs = [self._log(name_of(number)) for number in range(count)]
         self._steps = {
             self._write: 60.0,
             self._half: 5.0,
@@ -209,6 +214,10 @@ class History:
     def _move_directory(self, _log: Log) -> None:
         """A directory goes, with all that is in it, and comes anew; its writers write late lines."""
         directory = self._chance.choice(self._directories)
+        now = time.monotonic()
+        if len(self._moves) >= MOST_DIRECTORIES or now - max(self._moves, default=0.0) < MOVE_SECONDS:
+            return
+        self._moves.append(now)
         moved = self._root / "moved" / f"{directory.name}-{next(self._numbers)}"
         directory.rename(moved)
         directory.mkdir()
@@ -220,6 +229,12 @@ class History:
                 log.writer.reopen()
         self._hard_links = [link for link in self._hard_links if link.parent != directory]
         self.tell(f"directory {directory.name}: moved to {moved.name} and made anew")
+
+
+def name_of(number: int) -> str:
+    """Ten logs are alike but for a digit, as those of an application's workers: aab-3 looks like a rotation of aab."""
+    letters = "".join(chr(ord("a") + number // 10 // power % 26) for power in (676, 26, 1))
+    return f"{letters}-{number % 10}"
 
 
 def live(trial: Trial, history: History, chance: random.Random, seconds: float) -> None:

@@ -145,6 +145,12 @@ class Follower:
         last = found.last or source in self.concluded
         return found._replace(position=stored.position, detail=stored.detail, last=last)
 
+    def leased(self, until: float) -> None:
+        pass
+
+    def looked(self, problem: str | None) -> None:
+        pass
+
     def trouble_over(self, thing: str) -> None:
         del self.present_troubles[thing]
 
@@ -242,7 +248,8 @@ class Follower:
             self.drain()
             await asyncio.sleep(_ROUND + self.route.leave_after)
             await self.finder._thread.ask(lambda: None)  # what it was asked before is done
-            quiet = quiet + 1 if before == self._progress else 0
+            busy = self.finder._due or self.finder._watches.waiting
+            quiet = 0 if busy or before != self._progress else quiet + 1
 
     @property
     def _progress(self) -> tuple[int, ...]:

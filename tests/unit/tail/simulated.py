@@ -20,7 +20,9 @@ from ingestd.daemon.source import End, Found, StoredPosition
 from ingestd.tail import finder as finder_module
 from ingestd.tail import globs as globs_module
 from ingestd.tail import known as known_module
+from ingestd.tail import listings as listings_module
 from ingestd.tail import looks as looks_module
+from ingestd.tail import searching as searching_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.facts import (
     Examined,
@@ -30,7 +32,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
-from ingestd.tail.known import Known, Sample, Witness
+from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.rotation import is_rotated_from
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
@@ -749,6 +751,12 @@ class FinderTask:
         held = self.machine.followed.get(source)
         return None if held is None else held.found
 
+    def leased(self, until: float) -> None:
+        pass
+
+    def looked(self, problem: str | None) -> None:
+        pass
+
     def trouble_over(self, thing: str) -> None:
         pass
 
@@ -811,6 +819,7 @@ class Reader:
         self.concluded = found.last
         self.linked = True
         self.seen: Sample | None = None
+        self.before: Sample | None = None
         self.size = self.most = max(self.known.size, found.position)
         self.modified = self.known.modified
         self.scanned = 0
@@ -992,10 +1001,12 @@ class Reader:
             return bool(self.known.codec) or self.seen.is_in(cast("Text", _Content(text)))
         if witness is None or (self.known.codec and witness.at > self.position):
             return True
+        if not self.known.codec:
+            self.before = Sample(self.position, bytes(text[max(0, self.position - WITNESS_BYTES) : self.position]))
         return witness.fits(cast("Text", _Content(text)))
 
     def _see(self, text: bytearray, end: int) -> None:
-        self.seen = Sample.of(end, bytes(text[self.position : end]), self.seen)
+        self.seen = Sample.of(end, bytes(text[self.position : end]), self.seen or self.before)
 
     def _take(self, text: bytearray, end: int) -> None:
         begin, self.position = self.position, self.position
@@ -1342,11 +1353,13 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
 
     system, clock = Current(), CurrentClock()
     return [
-        (looks_module, "os", system),
+        *((module, "os", system) for module in (looks_module, listings_module, searching_module)),
         (known_module, "_births", itertools.count(1)),
-        (looks_module, "open_text", open_text),
+        *((module, "open_text", open_text) for module in (looks_module, searching_module)),
         (finder_module, "_log", SimpleNamespace(warning=lambda *_, **__: None)),
-        (looks_module, "identify", identify),
+        *((module, "identify", identify) for module in (looks_module, searching_module)),
+        (searching_module, "may_hold", lambda directory, file: True),
+        (listings_module, "time", clock),
         (looks_module, "text_start", lambda descriptor, head: 0),
         (globs_module, "os", system),
         (finder_module, "os", system),

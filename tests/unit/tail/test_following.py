@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ingestd.tail.facts import Examined, Sought
-    from ingestd.tail.looks import Examination, Search, Sighting
+    from ingestd.tail.looks import Examination, Sighting
+    from ingestd.tail.searching import Search
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

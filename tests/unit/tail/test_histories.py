@@ -1,6 +1,7 @@
 """Random histories of files and of the daemon, on a simulated machine: no line is lost, none comes twice, loss is said.
 
-`INGESTD_HISTORIES=1000000` for a campaign; `python tests/unit/tail/test_histories.py SEED` tells one history.
+`INGESTD_HISTORIES=1000000` for a campaign. `python tests/unit/tail/test_histories.py SEED` tells one history, the same
+one each time with `PYTHONHASHSEED=0`.
 """
 
 from __future__ import annotations
@@ -606,11 +607,11 @@ class World:
             inode.seen = min(inode.seen, sizes.get((file.inode, file.handle), 0))
 
     def _forget_what_was_not_told(self) -> None:
-        """What only a worker knew of sizes is not known any more."""
+        """What only a worker knew of sizes is not known any more. A look does not tell whose they are (seed 963219)."""
         logs = [log for each in self.machine.finders for log in each.finder._logs.values()]
         for file, inode in self.machine.files.inodes.items():
             held = [each for log in logs for each in log.generations if each.known.file.same(file)]
-            told = max((max(each.size, each.known.size) for each in held), default=0)
+            told = max((each.known.size for each in held), default=0)
             inode.seen = min(inode.seen, told)
             self.gone = [token for token in self.gone if token.content[0] is not inode or token.end <= told]
 
@@ -739,7 +740,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
     "seed",
     [
         36183, 59741, 88937, 96841, 97391, 100194, 133696, 136088, 183712, 194538, 190165, 219638, 255292, 259015,
-        334601, 488987, 608680, 618871, 652253, 673056, 1138915, 1147064, 1180819,
+        153473, 334601, 407753, 488987, 608680, 618871, 652253, 673056, 879549, 1138915, 1147064, 1180819,
     ],
 )  # fmt: skip
 def test_a_history_that_once_failed(seed: int) -> None:

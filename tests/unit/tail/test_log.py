@@ -230,6 +230,18 @@ def test_a_copy_that_was_truncated_is_an_empty_file() -> None:
     assert (kept.copy_of, kept.position, kept.known.size, kept.known.witness) == (NOTHING, 0, 0, None)
 
 
+def test_a_copy_that_was_modified_since_it_was_compared_is_compared_again() -> None:
+    """It was truncated, and then as long again, before anybody watched it."""
+    log, seen = Log(PATH), place(7, 4)
+    log.step(Repeated(seen, Copy("other", 4, modified=seen.modified + 1)))
+    assert Examine(seen._replace(modified=seen.modified + 1)) not in log.step(
+        Seen(seen._replace(modified=seen.modified + 1), here=True)
+    )
+    later = seen._replace(modified=seen.modified + 2)
+    assert Examine(later) in log.step(Seen(later, here=True))
+    assert Examine(later) not in log.step(Seen(later, here=True))
+
+
 def test_a_copy_repeats_what_its_original_goes_on_in() -> None:
     """The original is truncated, and found compressed; the copy has nothing that is not read there."""
     log = Log(PATH)

@@ -24,7 +24,8 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Sample, Witness
-from ingestd.tail.looks import Examination, Looks, Original, Search, Unreadable, links_of
+from ingestd.tail.looks import Examination, Looks, Original, Unreadable, links_of
+from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +166,11 @@ def examine(looks: Looks, path: Path, *originals: Original, **settings: Any) -> 
     (examined,) = looks.examine([Examination(place_of(path, settings.pop("codec", "")), originals, **settings)])
     assert examined is not None
     assert examined.place.path == str(path)
-    return examined.verdict
+    verdict = examined.verdict
+    if isinstance(verdict, Copy):
+        assert verdict.modified == path.stat().st_mtime_ns
+        return replace(verdict, modified=0)
+    return verdict
 
 
 def original(path: Path, position: int, *, witness: Witness | None = None, reading: bool = True) -> Original:
@@ -457,6 +462,25 @@ def test_other_directories_are_looked_through_where_it_is_said(looks: Looks, log
     assert find(looks, replace(wanted, elsewhere=(f"{old}/a.log.1",)))[0].rest == place_of(old / "a.log.1")
 
 
+def test_archives_are_looked_at_once_for_all_that_is_sought_and_old_ones_never(looks: Looks, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    logs = [tmp_path / f"{number}.log" for number in range(30)]
+    for log in logs:
+        log.write_text(f"{log.name}\n")
+    searches = [search(log, known_of(log, 2), 2, rotated=Globs([f"{archive}/*"], [])) for log in logs]
+    for number in range(20):
+        (archive / f"of-today-{number}").write_text("other")
+        (archive / f"of-old-{number}").write_text("other")
+        os.utime(archive / f"of-old-{number}", (0, 0))
+    shutil.copyfile(logs[7], archive / "seven")
+    for log in logs:
+        log.unlink()
+    found = find(looks, *searches)
+    assert [one.rest for one in found] == [place_of(archive / "seven") if log is logs[7] else None for log in logs]
+    assert looks.steps == len(logs) + 20 + 1  # where each was, and each file of today
+
+
 def test_a_directory_is_listed_once_for_all_that_is_sought_in_it(
     looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +491,7 @@ def test_a_directory_is_listed_once_for_all_that_is_sought_in_it(
         searches.append(search(path, known_of(path, 2), 2))
     for number in range(50):
         (tmp_path / f"{number}.log").rename(tmp_path / f"{number}.log.1")
+    os.utime(tmp_path, (0, 0))  # nothing has happened there for a while
     listed: list[Any] = []
     scandir = os.scandir
 
@@ -493,6 +518,21 @@ def test_what_is_on_a_file_system_that_is_not_there_can_not_be_sought(
     (path.parent / "other").touch()
     (found,) = find(looks, search(path, known, 1))
     assert (found.unavailable, found.at, found.rest) == (False, None, None)
+
+
+def test_on_an_overlay_a_directory_has_another_device_number_than_its_files_and_what_is_gone_is_gone(
+    looks: Looks, log: Path
+) -> None:
+    # Where its layers are on several file systems. The directory, empty by then, was taken for one that is not mounted.
+    known = known_of(log, 8)
+    log.unlink()
+    for other in log.parent.iterdir():
+        other.unlink()
+    of_a_layer = known.file._replace(device=known.file.device + 1, volume=f"{known.file.volume}-29-9be183")
+    (found,) = find(looks, search(log, known._replace(file=of_a_layer), 8))
+    assert (found.unavailable, found.at) == (False, None)
+    (found,) = find(looks, search(log, known._replace(file=of_a_layer._replace(volume="aa")), 8))
+    assert found.unavailable
 
 
 def test_an_error_of_one_search_is_not_the_others(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,6 +429,29 @@ async def test_only_files_that_are_read_and_found_again_give_their_descriptors_u
     assert [source.name for source in reads.sources.values() if source._text is None] == ["a.log"]
 
 
+async def test_files_that_wait_for_the_rest_of_a_line_give_their_descriptors_up_where_no_other_can(
+    reading: Any, log: Any
+) -> None:
+    reads = reading()
+    whole, half, deleted = (log.with_name(name) for name in ("whole.log", "half.log", "deleted.log"))
+    for path in (whole, half, deleted):
+        append(path, b"one\n" if path is whole else b"one\ntw")
+        source = reads.open(path)
+        assert take(source) == b"one\n"
+        take(source)
+    deleted.unlink()
+
+    def released() -> list[str]:
+        reads.reader._release()
+        return [source.name for source in reads.sources.values() if source._text is None]
+
+    assert released() == ["whole.log"]
+    assert released() == ["whole.log", "half.log"]
+    append(half, b"o\n")
+    assert take(reads.sources["half.log"]) == b"two\n"
+    assert reads.sources["deleted.log"]._text is not None
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
 async def test_where_no_descriptor_is_left_the_quietest_files_give_theirs_up(
     reading: Any, log: Any, monkeypatch: pytest.MonkeyPatch, error: int

@@ -79,6 +79,7 @@ def faults(tmp_path: Path):
             "start = 'yesterday'",
             'start = "yesterday": expected "beginning", "end", or an age as in "24h" (s, m, h or d)',
         ),
+        ("start = '0h'", 'start = "0h": expected "beginning", "end", or an age as in "24h" (s, m, h or d)'),
         ("partition = 'key'", 'key_pattern: expected a regular expression, since partition = "key" needs one'),
         ("key_pattern = 'user=(a'", 'key_pattern = "user=(a": expected a regular expression: missing )'),
         (

@@ -687,6 +687,17 @@ async def test_what_is_stored_of_a_file_lets_another_worker_go_on(reading: Any, 
     assert take(again)[1] == b"two\n", "read before, and not acknowledged"
 
 
+async def test_the_witness_of_a_short_piece_goes_back_behind_where_the_reading_began(
+    reading: Any, tmp_path: Path
+) -> None:
+    """Another file ended with the same last line, "}" perhaps, and was taken for a copy: nobody read it."""
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo\n")
+    source = reading().open(log, 4, known=known_of(log, 4))
+    assert take(source)[1] == b"two\n"
+    assert Known.from_detail(source.detail()).witness == known_of(log).witness
+
+
 # Compressed
 
 

@@ -1,0 +1,160 @@
+"""Directories as they were listed: where rotated files are, what they are called, and whether names shifted since."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from bisect import bisect_left
+from contextlib import suppress
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ingestd.tail.globs import Globs
+
+__all__ = ["Listing", "Moved", "Stamp", "files_in", "is_unchanged", "settled_stamp", "stamp_of"]
+
+_TICK_NS: Final = 20_000_000
+"""The clock of a file system's times may stand still for this long."""
+
+Stamp: TypeAlias = "tuple[int, int, int]"
+"""A directory's device, inode and modification time (ns): names came or went if it is another one."""
+
+
+class Moved:
+    """The regular files where rotated ones are moved to, by inode number and by what they may have been called."""
+
+    def __init__(self, globs: Globs) -> None:
+        self._inodes: dict[int, list[str]] = {}
+        self._names: dict[str, list[tuple[str, int]]] = {}
+        self._entries: list[os.DirEntry[str]] = []
+        self._stamps: dict[str, Stamp | None] = {}
+
+        def entered(directory: str) -> None:
+            self._stamps[directory] = settled_stamp(directory)
+
+        for entry in globs.walk(entered, lambda _, __: None):
+            if entry.is_symlink() or entry.name.endswith(".tmp"):
+                continue  # what it leads to was not moved here; what is in the making was not either
+            self._entries.append(entry)
+            self._inodes.setdefault(entry.inode(), []).append(entry.path)
+            for name in names_of(entry.path):
+                self._names.setdefault(name, []).append((entry.path, entry.inode()))
+
+    def stands(self) -> bool:
+        """Whether all directories are as they were listed, for sure."""
+        return all(is_unchanged(path, stamp) for path, stamp in self._stamps.items())
+
+    def under(self, inode: int) -> list[str]:
+        """The paths of the file with this inode number."""
+        return self._inodes.get(inode, [])
+
+    def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """What these names may have been rotated to: paths, inode numbers."""
+        for original in originals:
+            yield from self._names.get(original, ())
+
+    def later_than(self, modified: int) -> Iterator[tuple[str, int]]:
+        """What was modified in the second of `modified` (ns) or later: paths, inode numbers, whatever they are called.
+
+        A copy, or what was moved here from another file system, is never older than what it was made of. There may be
+        years of archives here.
+        """
+        at = bisect_left(self._by_age, modified // 10**9, key=itemgetter(0))
+        return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None))
+
+    @cached_property
+    def _by_age(self) -> list[tuple[int, str, int]]:
+        found = []
+        for entry in self._entries:
+            with suppress(FileNotFoundError):
+                found.append((entry.stat(follow_symlinks=False).st_mtime_ns // 10**9, entry.path, entry.inode()))
+        return sorted(found)
+
+
+class Listing:
+    """The regular files of one directory, by inode number and by name."""
+
+    def __init__(self, directory: str, stamp: Stamp | None, files: Iterable[tuple[str, int]]) -> None:
+        """`files`: names and inode numbers; where names shifted, one name may have been that of several files.
+
+        `stamp`: of the directory before it was listed, if that says whether it has changed since.
+        """
+        self._directory = directory
+        self._stamp = stamp
+        self._names = sorted(files)
+        self._inodes: dict[int, list[str]] = {}
+        for name, inode in self._names:
+            self._inodes.setdefault(inode, []).append(f"{directory}/{name}")
+
+    def stands(self) -> bool:
+        """Whether the directory is as it was listed, for sure."""
+        return is_unchanged(self._directory, self._stamp)
+
+    def under(self, inode: int) -> list[str]:
+        """The paths of the file with this inode number."""
+        return self._inodes.get(inode, [])
+
+    def named(self, name: str) -> Iterator[tuple[str, int]]:
+        """The file with this name: path, inode number."""
+        for found, inode in self._beginning_with(name):
+            if found != name:
+                return
+            yield f"{self._directory}/{name}", inode
+
+    def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """What looks like rotations of these names: paths, inode numbers.
+
+        A compressed one only where the file itself is gone.
+        """
+        for original in originals:
+            found = [each for stem in beginnings_of(original) for each in self._beginning_with(stem)]
+            for name, inode in found:
+                if not is_rotation_of(name, original) or name.endswith(".tmp"):
+                    continue
+                plain = name.rpartition(".")[0] if codec_of(name) else ""
+                if not plain or plain == original or not any(each == plain for each, _ in self._beginning_with(plain)):
+                    yield f"{self._directory}/{name}", inode
+
+    def _beginning_with(self, stem: str) -> Iterator[tuple[str, int]]:
+        at = bisect_left(self._names, (stem,))
+        while at < len(self._names) and self._names[at][0].startswith(stem):
+            yield self._names[at]
+            at += 1
+
+
+def files_in(directory: str) -> dict[str, int]:
+    """Names and inode numbers of the regular files in a directory; none where it is gone, or closed to us.
+
+    Raises `OSError` for every other reason: what can not be looked at now may be there.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(directory) as entries:
+        return {entry.name: entry.inode() for entry in entries if entry.is_file(follow_symlinks=False)}
+    return {}
+
+
+def stamp_of(directory: str) -> Stamp:
+    """The stamp of a directory now. Raises `OSError`."""
+    status = os.stat(directory)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def settled_stamp(directory: str) -> Stamp | None:
+    """The stamp of a directory; None where it may still change without another one, or there is no directory."""
+    with suppress(OSError):
+        stamp = stamp_of(directory)
+        return stamp if stamp[2] < time.time_ns() - _TICK_NS else None
+    return None
+
+
+def is_unchanged(directory: str, stamp: Stamp | None) -> bool:
+    """Whether a directory is there and has this stamp. None, as of one that was not settled, is never the same."""
+    with suppress(OSError):
+        return stamp is not None and stamp_of(directory) == stamp
+    return False

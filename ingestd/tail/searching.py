@@ -1,0 +1,319 @@
+"""Searches: where generations of logs are by now, after whatever renames, copies and compressions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ingestd.tail.facts import Place, Sought
+from ingestd.tail.file_id import identify, may_hold
+from ingestd.tail.known import Known, birth_of
+from ingestd.tail.listings import Listing, Moved, files_in, settled_stamp
+from ingestd.tail.rotation import codec_of, names_of
+from ingestd.tail.text import open_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.globs import Globs
+
+__all__ = ["Search", "Searches"]
+
+_TRIES: Final = 10
+"""So often a search begins again where names shift under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A generation to find. `names`: base names that it was written under; `elsewhere`: files of other directories."""
+
+    source: str
+    known: Known
+    position: int
+    directories: tuple[str, ...]
+    names: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    rotated: Globs
+    """Where rotated files go that nobody sees going."""
+    others: tuple[Known, ...]
+    """Other generations, of logs with alike names: a compressed file may have the content of one."""
+    newest: bool
+    """Whether nothing is known to have come after it."""
+    taken: Callable[[FileId], bool]
+    """Whether a file is a generation that nobody looks for."""
+    matched: Callable[[str], bool]
+    """Whether a path is found by a glob anyway."""
+    kin: tuple[str, ...] = ()
+    """Base names of other logs that its own looks like a rotation of: it may be rotated further as theirs are."""
+    since: int = 0
+    """What came after it was modified later than this (ns)."""
+    unseen_since: int = 0
+    """What was modified later than this is sought, too; 0: nothing more."""
+    new_since: int = 0
+    """Only what was made, and modified, later than this is sought; 0: it does not matter."""
+    over: Callable[[FileId], Known | None] = field(default=lambda _: None)
+    """What is known of a file, if it is a generation of the same log that was read: its content may be another now."""
+
+
+class Searches:
+    """Searches that are made at once. Directories are listed once for all, and again only where names shifted."""
+
+    def __init__(self, look: Callable[[str], Place | None]) -> None:
+        """`look`: says what file is at a path now, through links; None where there is none."""
+        self._look = look
+        self._listings: dict[str, Listing] = {}
+        self._rotated: dict[int, Moved] = {}
+        """Of each tail, what is where rotated files are moved to."""
+        self._seen: dict[int, tuple[str, Place]] = {}
+        """What looks at rotated files showed, by inode number, for all searches of a round; and at which path."""
+
+    def made(self, searches: Sequence[Search]) -> list[Sought]:
+        """Where each generation was found."""
+        found: dict[int, Sought] = {}
+        for tries in range(_TRIES):
+            self._seen = {}
+            for index in [index for index in range(len(searches)) if index not in found]:
+                if tries:
+                    self._forget_changed(self._listings)
+                with suppress(_Shifted):
+                    found[index] = self._seek(searches[index])
+            if len(found) == len(searches):
+                break
+        nowhere = [Sought(search.source, unavailable=True) for search in searches]
+        return [found.get(index, unavailable) for index, unavailable in enumerate(nowhere)]
+
+    def _seek(self, search: Search) -> Sought:
+        with suppress(OSError):
+            if not _unavailable(search.known):
+                return self._sought(search)
+        return Sought(search.source, unavailable=True)
+
+    def _sought(self, search: Search) -> Sought:
+        known = search.known
+        self._list(search.directories)
+        at = self._by_identity(search)
+        if at is not None and self._holds(at, known, search.position):
+            return Sought(search.source, at, intact=True, between=self._between(search, at))
+        rest = self._by_content(search, at)
+        return Sought(search.source, at, rest=rest, between=self._between(search, rest))
+
+    def _list(self, directories: Sequence[str]) -> None:
+        """List these directories, where they are not listed yet. Nothing is missed of what stays in any of them."""
+        if len(directories) > 1:
+            self._forget_changed(directories)
+        new = [path for path in dict.fromkeys(directories) if path not in self._listings]
+        first = [(path, settled_stamp(path), files_in(path)) for path in new]
+        for path, stamp, files in first:
+            listing = Listing(path, stamp, files.items())
+            if not listing.stands():
+                # What was renamed while they were listed may not be among them. The second time it is, or the first
+                # time it was; its name then may be another file's now.
+                now = files_in(path)
+                here = set(now.values())
+                gone = [(name, inode) for name, inode in files.items() if inode not in here]
+                listing = Listing(path, None, (*gone, *now.items()))
+            self._listings[path] = listing
+        if new:  # what has left them since is where rotated files are moved to
+            self._rotated = {key: moved for key, moved in self._rotated.items() if moved.stands()}
+
+    def _list_again(self, search: Search) -> None:
+        """Something was not where it was listed: it may have another name by now."""
+        if not self._moved(search).stands():
+            del self._rotated[id(search.rotated)]
+        self._forget_changed(search.directories)
+        self._list(search.directories)
+
+    def _forget_changed(self, directories: Iterable[str]) -> None:
+        """Directories where names may have come or gone are listed again when they are needed."""
+        for path in list(directories):
+            if path in self._listings and not self._listings[path].stands():
+                del self._listings[path]
+
+    def _by_identity(self, search: Search) -> Place | None:
+        known = search.known
+        listed = [path for each in search.directories for path in self._listings[each].under(known.file.inode)]
+        listed += self._moved(search).under(known.file.inode)
+        shifted = False
+        for path in dict.fromkeys([known.path, *listed]):
+            place = self._look(path)
+            if place is not None and (place.file.same(known.file) or place.file.resembles(known.file)):
+                return place._replace(codec=known.codec)
+            shifted |= path in listed and (place is None or place.file.inode != known.file.inode)
+        if shifted:
+            raise _Shifted
+        return None
+
+    def _by_content(self, search: Search, at: Place | None) -> Place | None:
+        """The copy, or the compressed successor, that has the bytes of the witness; the newest first.
+
+        What stands where the log is written may be the next generation, with the same header: it comes last.
+        """
+        known = search.known
+        if known.witness is None:
+            return None
+        without: set[FileId] = set()
+        for tries in range(_TRIES):
+            found = [
+                place
+                for place in self._rotations(search)
+                if place.file not in without
+                and not (at is not None and place.file.same(at.file))
+                and (not search.taken(place.file) or self._is_overwritten(place, search.over(place.file)))
+                and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
+            ]
+            found.sort(key=lambda each: (os.path.basename(each.path) not in search.names, each.modified), reverse=True)
+            shifted = False
+            for place in found:
+                try:
+                    if self._holds(place, known, search.position):
+                        return place
+                    without.add(place.file)
+                except _Shifted:
+                    self._seen.pop(place.file.inode, None)
+                    shifted = True
+            # Another file may have the inode number of one that was listed. A second listing has nothing new, or it.
+            if not shifted and ((tries and not found) or self._stands(search.directories)):
+                return None
+            self._list_again(search)
+        raise _Shifted
+
+    def _stands(self, directories: Iterable[str]) -> bool:
+        return all(self._listings[path].stands() for path in directories)
+
+    def _between(self, search: Search, now: Place | None) -> tuple[Place, ...]:
+        """What came after it and was rotated away since, under names that no glob matches; the oldest first.
+
+        `now`: where its content is.
+        """
+        known = search.known
+        if not search.newest:
+            return ()
+        # Since it was last heard of. It may have been written to itself since then, later than what came after it.
+        since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
+        since = search.new_since or min(since, search.unseen_since or since)
+        # A file that was made after it came after it, whenever it was written to; but a copy from before it was known.
+        made = max(known.file.birth or since, birth_of(search.source))
+        found = [
+            place
+            for place in self._rotations(search, search.names, min(since, made))
+            if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
+            if not names_of(place.path).isdisjoint(search.names)
+            and not search.matched(place.path)
+            and not search.taken(place.file)
+            and not place.file.same(known.file)
+            and not (search.new_since and place.file.birth <= search.new_since)
+            and (now is None or not place.file.same(now.file))
+            and not (place.codec and _has_one_of(place, (known, *search.others)))
+        ]
+        return tuple(sorted(found, key=lambda place: place.modified))
+
+    def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
+        """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""
+        seen: set[int] = set()
+        for _ in range(_TRIES):
+            shifted = False
+            for path, inode in self._rotated_names(search, names):
+                if inode in seen:
+                    continue
+                try:
+                    place = self._rotated_at(path, inode, since)
+                except _Shifted:
+                    shifted = True
+                    continue
+                seen.add(inode)
+                if place is not None:
+                    yield place
+            if not shifted:
+                return
+            self._list_again(search)
+        raise _Shifted
+
+    def _rotated_at(self, path: str, inode: int, since: int) -> Place | None:
+        """What is at a path, if it was modified after `since`: most are old, and cost no more than to see that."""
+        seen = self._seen.get(inode)
+        if seen is not None and seen[0] == path:
+            return seen[1] if seen[1].modified > since else None
+        try:
+            status = os.stat(path)
+        except OSError:
+            raise _Shifted from None
+        if status.st_ino == inode and status.st_mtime_ns <= since:
+            return None
+        place = self._look(path)
+        if place is None or place.file.inode != inode:
+            raise _Shifted
+        place = place._replace(codec=codec_of(path))
+        self._seen[inode] = path, place
+        return place
+
+    def _rotated_names(self, search: Search, names: tuple[str, ...]) -> list[tuple[str, int]]:
+        listings = [self._listings[directory] for directory in search.directories]
+        found = [each for listing in listings for each in listing.rotations((*search.names, *search.kin))]
+        # Where a link led, the file may still be under its name.
+        found += [each for listing in listings for name in search.names for each in listing.named(name)]
+        for path in search.elsewhere:
+            with suppress(OSError):
+                found.append((path, os.stat(path).st_ino))
+        moved = self._moved(search)
+        found += moved.rotations(names) if names else moved.later_than(search.known.modified)
+        return [*dict.fromkeys(found)]
+
+    def _moved(self, search: Search) -> Moved:
+        key = id(search.rotated)
+        if key not in self._rotated:
+            self._rotated[key] = Moved(search.rotated)
+        return self._rotated[key]
+
+    @classmethod
+    def _is_overwritten(cls, place: Place, known: Known | None) -> bool:
+        """Whether a file that was read has another content by now: that of the next rotation, copied into it."""
+        if known is None or known.witness is None or place.codec or place.modified <= known.modified:
+            return False
+        return not cls._holds(place, known, known.witness.at)
+
+    @staticmethod
+    def _holds(place: Place, known: Known, position: int) -> bool:
+        try:
+            with open_text(place.path, place.codec) as text:
+                if not identify(text.descriptor).same(place.file):
+                    raise _Shifted
+                return (bool(place.codec) or text.size >= position) and known.holds(text)
+        except FileNotFoundError:
+            raise _Shifted from None
+        except OSError:
+            return False  # the content can not be found there
+
+
+class _Shifted(Exception):
+    """A file is not where it was seen a moment ago."""
+
+
+def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
+    """Whether a compressed file has the content of one of these. Its text is read forward, once."""
+    witnesses = [known.witness for known in generations if known.witness is not None]
+    try:
+        with open_text(place.path, place.codec) as text:
+            return any(witness.fits(text) for witness in sorted(witnesses, key=lambda witness: witness.at))
+    except OSError:
+        return False  # damaged or in the making: who examines it says so
+
+
+def _unavailable(known: Known) -> bool:
+    """Whether a file can not be looked for now: its log's directory is closed to us, or its file system not mounted.
+
+    Then its directory is missing below another file system than the file's, or an empty mount point.
+    """
+    written_in = os.path.dirname(known.log)
+    if os.path.isdir(written_in) and not os.access(written_in, os.R_OK | os.X_OK, effective_ids=True):
+        return True
+    directory = os.path.dirname(known.path)
+    nearest = directory
+    while not os.path.isdir(nearest) and nearest != "/":
+        nearest = os.path.dirname(nearest)
+    if may_hold(nearest, known.file):
+        return False
+    return nearest != directory or not os.listdir(directory)
