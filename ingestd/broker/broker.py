@@ -1,52 +1,82 @@
-"""The node that request handlers work for: its settings, storage, identity, and what all connections share."""
+"""What all connections share, and what goes on without them: storage, memory, fetch sessions, retention."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.clock import Clock
 from ingestd.broker.fetch_sessions import FetchSessions
+from ingestd.broker.groups.group_coordinator import GroupCoordinator
 from ingestd.broker.memory import MemoryBudget
+from ingestd.broker.node import Node
 from ingestd.broker.request_log import RequestLog
 from ingestd.broker.storage import NewTopic, Partition, Storage
+from ingestd.broker.topics import is_internal
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.logs import get_logger
+from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from ingestd.broker.request import Request
     from ingestd.broker.settings import BrokerSettings
     from ingestd.broker.topics import Topic
 
 __all__ = ["Broker"]
 
+_FIRST_RETENTION: Final = 30.0
+"""Seconds, as in Kafka (`log.initial.task.delay.ms`)."""
+_log = get_logger(__name__)
+
 
 class Broker:
-    """One node that leads every partition and coordinates everything. There are no other nodes."""
+    """One node that leads every partition and coordinates everything. There are no other nodes.
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    Its life: `start`, then connections come and go, then `close`. What goes on without a connection is a task of
+    `tasks`. All of it sees the time of `clock`.
+
+    Invariants
+        Before `start` and after `close` no file of the data directory is touched, and no task runs.
+    """
+
+    def __init__(self, settings: BrokerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
+        self.node = Node(settings.node_id, settings.advertised)
+        self.clock = clock or Clock()
+        self.tasks = TaskOwner(self._crashed)
         self.storage = Storage(settings)
+        self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
-        self.fetch_sessions = FetchSessions(settings.max_fetch_sessions)
+        self.fetch_sessions = FetchSessions(settings.max_fetch_sessions, self.clock)
         self.request_log = RequestLog(settings.request_log)
 
-    @property
-    def node_id(self) -> int:
-        """This node's id."""
-        return self.settings.node_id
+    def start(self) -> None:
+        """Lock the data directory, recover it, and begin what goes on by itself. Needs a running event loop.
 
-    def address(self, request: Request) -> tuple[str, int]:
-        """Host and port at which the sender of this request reaches the node."""
-        return self.settings.advertised or request.local
+        Raises `ConfigurationError`, `OSError`; then nothing runs.
+        """
+        self.storage.open()
+        self.tasks.start(self._enforce_retention(), "retention")
+        self.groups.start()
 
-    def leader_error(self, leader_epoch: int) -> ErrorCode:
-        """The error for a client that gives `leader_epoch` (-1: none) as the leader's epoch (KIP-320)."""
-        if leader_epoch in {-1, self.storage.leader_epoch}:
-            return ErrorCode.none
-        if leader_epoch < self.storage.leader_epoch:
-            return ErrorCode.fenced_leader_epoch
-        return ErrorCode.unknown_leader_epoch
+    async def close(self) -> None:
+        """End every task, then write everything to the disk and release the directory. Safe to call twice."""
+        await self.tasks.close()
+        self.groups.close()
+        self.storage.close()
+        self.request_log.close()
+
+    async def _enforce_retention(self) -> None:
+        interval = self.settings.retention_check_interval
+        # Soon after the start: otherwise a broker that keeps ending on a full disk would never make room.
+        await self.clock.sleep(min(_FIRST_RETENTION, interval))
+        while True:
+            await self.storage.enforce_retention(self.clock.wall())
+            await self.clock.sleep(interval)
+
+    def _crashed(self, error: BaseException) -> None:
+        _log.error("task failed", exc_info=error)
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The partition. Raises `KafkaError` (UNKNOWN_TOPIC_OR_PARTITION)."""
@@ -70,11 +100,11 @@ class Broker:
         return found
 
     def create_on_demand(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Create missing topics, if that is allowed. Returns, by name, why a topic could not be created."""
+        """Create missing topics that are not internal. Returns, by name, why a topic could not be created."""
         errors: dict[str, KafkaError] = {}
         new: dict[str, NewTopic] = {}
         for name in names:
-            if name in new or self.storage.topics.named(name) is not None:
+            if name in new or is_internal(name) or self.storage.topics.named(name) is not None:
                 continue
             try:
                 new[name] = NewTopic(name, self.settings.default_partitions, {}, self.settings.topic_defaults)

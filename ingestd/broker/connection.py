@@ -1,7 +1,13 @@
-"""One client's connection: frames in, requests to their handlers as they come, answers out in the order of requests.
+"""One client's connection: frames in, requests to their handlers in their order, answers out in that order too.
 
 A frame is received into a buffer of its size, and handed on without a copy. Small frames come through a scratch buffer,
 several at a time. So pipelined small requests cost one system call together.
+
+A request starts when the one before it has taken effect. Kafka has one request of a connection in work: it mutes the
+connection until the answer is sent. So a client may count on this: a LeaveGroup behind a JoinGroup that is held back
+leaves after the join, and what is behind a long fetch waits. Here only Produce requests that follow each other overlap:
+each has appended before the next starts, and they wait for the disk together. While a request is held back, no further
+one is taken. Some bytes are still read, so that the end of the connection is noticed.
 """
 
 from __future__ import annotations
@@ -10,19 +16,21 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ingestd.broker.request import Answer, Request, read_request
+from ingestd.broker.session import Context, Session
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
 from ingestd.logs import get_logger
 from ingestd.records.loops import allocate
 from ingestd.wire.sockets import send_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Mapping
 
     from ingestd.broker.api.handlers import Handler
     from ingestd.broker.broker import Broker
+    from ingestd.broker.session import Listener
     from ingestd.tasks import TaskOwner
 
 __all__ = ["Connection"]
@@ -53,26 +61,40 @@ class _Slot:
 class Connection(asyncio.BufferedProtocol):
     """Invariants
     Handlers are called in the order of requests, and answers are sent in that order.
+    A handler starts when the requests before it are answered, or have taken effect and overlap with it.
     Bytes counted in the memory budget are given back when the request is answered and the kernel has the answer, or
     when the connection ends.
     Bad input from a client can end only its own connection, which is logged.
     """  # noqa: D205 - the class is what the module says
 
     def __init__(
-        self, broker: Broker, handlers: Mapping[int, Handler], tasks: TaskOwner, connections: set[Connection]
+        self,
+        broker: Broker,
+        listener: Listener,
+        handlers: Mapping[int, Handler],
+        tasks: TaskOwner,
+        connections: set[Connection],
     ) -> None:
         self._broker = broker
+        self._session = Session(listener)
+        self._context = Context(broker, listener.node, self._session)
         self._handlers = handlers
         self._tasks = tasks
         self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._local = ("", 0)
-        self._peer_port = 0
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None
         self._received = 0
         self._slots: deque[_Slot] = deque()
+        self._taking = False
+        self._running = 0
+        self._handler: Handler | None = None
+        """The handler of the requests that are running. They have the same one."""
+        self._next: tuple[_Slot, Handler] | None = None
+        """A request that was read and has not started."""
+        self._muted = False
+        """Whether no further request is taken now, because one is held back."""
         self._unsent = 0
         self._write_paused = False
         self._waiting_for_room = False
@@ -91,7 +113,8 @@ class Connection(asyncio.BufferedProtocol):
             # Reset before it was accepted, as port scans do. If this raised, uvloop would keep the socket.
             self.abort()
             return
-        self._local, self._peer_port = tuple(local[:2]), peer[1]
+        self._session.local = tuple(local[:2])
+        self._session.peer_host, self._session.peer_port = peer[:2]
         # Zero: if the kernel does not take everything at once, that is noticed, and the next answer waits.
         self._transport.set_write_buffer_limits(high=0)
         if len(self._connections) >= self._broker.settings.max_connections:
@@ -135,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.task.cancel()
             self._broker.memory.give_back(slot.held)
         self._slots.clear()
+        self._next = None
         if self._frame is not None:
             if not self._broker.memory.stop_waiting(self._room_made):
                 self._broker.memory.give_back(len(self._frame))
@@ -156,9 +180,19 @@ class Connection(asyncio.BufferedProtocol):
     # Frames.
 
     def _take_from_scratch(self) -> None:
+        self._taking = True
+        try:
+            self._take_frames()
+        finally:
+            self._taking = False
+        self._watch_pipeline()
+
+    def _take_frames(self) -> None:
         scratch = memoryview(self._scratch)
         at = 0
-        while not self._ending and len(self._slots) < _LARGEST_PIPELINE and self._filled - at >= _SIZE_BYTES:
+        while self._filled - at >= _SIZE_BYTES:
+            if self._ending or self._muted or len(self._slots) >= _LARGEST_PIPELINE:
+                break
             size = int.from_bytes(scratch[at : at + _SIZE_BYTES], "big", signed=True)
             if not 8 <= size <= self._broker.settings.max_request_bytes:
                 self._end(f"a request of {size} bytes: expected 8 to {self._broker.settings.max_request_bytes}")
@@ -169,7 +203,6 @@ class Connection(asyncio.BufferedProtocol):
             elif end - at > len(scratch):
                 self._begin_frame(size, scratch[start : self._filled])
                 self._filled = 0
-                self._watch_pipeline()
                 return
             else:
                 break
@@ -177,7 +210,6 @@ class Connection(asyncio.BufferedProtocol):
         if at:
             scratch[: self._filled - at] = scratch[at : self._filled]
             self._filled -= at
-        self._watch_pipeline()
 
     def _begin_frame(self, size: int, begun: memoryview) -> None:
         self._frame = allocate(size)
@@ -192,7 +224,8 @@ class Connection(asyncio.BufferedProtocol):
         self._watch_pipeline()
 
     def _watch_pipeline(self) -> None:
-        self._reading(wanted=not self._waiting_for_room and len(self._slots) < _LARGEST_PIPELINE)
+        full = len(self._slots) >= _LARGEST_PIPELINE or (self._muted and self._filled == _SCRATCH_BYTES)
+        self._reading(wanted=not self._waiting_for_room and not full)
 
     def _reading(self, *, wanted: bool) -> None:
         assert self._transport is not None
@@ -207,18 +240,30 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frame: memoryview, held: int) -> None:
         try:
-            request = read_request(frame, self._local, self._peer_port)
+            request = read_request(frame)
             handler = self._handlers.get(request.api)
             if handler is None or not handler.takes(request.version):
                 raise ProtocolError(f"API {request.api} version {request.version} is not served here")
+            if not self._session.allows(request.api):
+                raise ProtocolError(f"API {request.api} before authentication: expected {self._session.step.value}")
         except IngestdError as error:
             self._broker.memory.give_back(held)
             self._end(str(error))
             return
         slot = _Slot(request, held)
         self._slots.append(slot)
+        if self._running and not (handler.overlaps and handler is self._handler):
+            self._next = slot, handler
+            self._muted = True
+            return
+        self._start(slot, handler)
+        self._send_answers()
+
+    def _start(self, slot: _Slot, handler: Handler) -> None:
+        request = slot.request
+        self._session.client_id = request.client_id
         try:
-            handled = handler.handle(self._broker, request)
+            handled = handler.handle(self._context, request)
         except IngestdError as error:
             self._end(f"API {request.api} version {request.version}: {error}")
             return
@@ -228,16 +273,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         if isinstance(handled, Answer):
             self._answered(slot, handled)
-        else:
-            self._start(slot, handled)
-        self._send_answers()
-
-    def _start(self, slot: _Slot, work: Coroutine[Any, Any, Answer]) -> None:
-        slot.task = self._tasks.start(work, f"api {slot.request.api} for port {self._peer_port}")
+            return
+        self._running += 1
+        self._handler = handler
+        self._muted = not handler.overlaps
+        slot.task = self._tasks.start(handled, f"api {request.api} for port {self._session.peer_port}")
         slot.task.add_done_callback(lambda task: self._done(slot, task))
 
     def _done(self, slot: _Slot, task: asyncio.Task[Answer]) -> None:
         slot.task = None
+        self._running -= 1
+        self._muted = self._next is not None
         if self._ending or task.cancelled():
             return
         if task.exception() is not None:
@@ -246,6 +292,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._answered(slot, task.result())
         self._send_answers()
+        if self._next is not None and not self._running and not self._ending:
+            held_back, self._next = self._next, None
+            self._muted = False
+            self._start(*held_back)
+            self._send_answers()
 
     def _answered(self, slot: _Slot, answer: Answer) -> None:
         """The request's memory is free now, except for what the answer uses."""
@@ -265,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
             slot = self._slots.popleft()
             answer = slot.answer
             assert answer is not None
-            self._broker.request_log.answered(slot.request, answer.error)
+            self._broker.request_log.answered(self._session, slot.request, answer.error)
             self._unsent += slot.held
             if answer.parts is not None:
                 send_parts(transport, answer.frame(slot.request))
@@ -275,8 +326,8 @@ class Connection(asyncio.BufferedProtocol):
             if not self._write_paused:
                 self._broker.memory.give_back(self._unsent)
                 self._unsent = 0
-        if not self._ending and not transport.is_reading():
-            # The pipeline was full, and requests may have been left in the scratch buffer.
+        if not self._ending and not self._taking and (self._filled or not transport.is_reading()):
+            # Nothing more was taken for a while, and requests may have been left in the scratch buffer.
             asyncio.get_running_loop().call_soon(self._continue)
 
     def _continue(self) -> None:
@@ -294,7 +345,9 @@ class Connection(asyncio.BufferedProtocol):
             self._end(f"nothing for {quiet:.0f} s in the middle of a request")
         elif quiet > idle_timeout and self._write_paused:
             # Closing would wait for ever, because the client does not read.
-            _log.warning("connection closed", peer=self._peer_port, reason=f"nothing was read for {quiet:.0f} s")
+            _log.warning(
+                "connection closed", peer=self._session.peer_port, reason=f"nothing was read for {quiet:.0f} s"
+            )
             self.abort()
         elif quiet > idle_timeout and not self._slots:
             self.close()
@@ -303,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and self._transport.is_reading()
 
     def _end(self, reason: str) -> None:
-        _log.warning("connection closed", peer=self._peer_port, reason=reason)
+        _log.warning("connection closed", peer=self._session.peer_port, reason=reason)
         self.close()
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -13,6 +12,8 @@ from ingestd.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
+
+    from ingestd.broker.clock import Clock
 
 __all__ = ["FetchPlan", "FetchSession", "FetchSessions", "Wanted"]
 
@@ -25,7 +26,7 @@ _IDLE_SECONDS: Final = 120.0
 """Seconds without use after which a session may be dropped for another client's."""
 
 Key: TypeAlias = "tuple[str, UUID | None, int]"
-State: TypeAlias = "tuple[int, int, int]"
+State: TypeAlias = "tuple[int, int, int, int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class Wanted:
 
 @dataclass(slots=True)
 class FetchSession:
-    """What one client fetches, and what it was last told about each partition: error, high watermark, log start."""
+    """What one client fetches, and what it was last told about each partition.
+
+    That is the error, the high watermark, the last stable offset and the log's start.
+    """
 
     id: int
     by_topic_id: bool
@@ -80,8 +84,9 @@ class FetchPlan:
 class FetchSessions:
     """The sessions of all clients, at most `limit`. If there is no room, a client fetches without a session."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Clock) -> None:
         self._limit = limit
+        self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
@@ -107,7 +112,7 @@ class FetchSessions:
         return FetchPlan(tuple(session.wanted.values()), session, incremental=True)
 
     def _begin(self, wanted: tuple[Wanted, ...], *, by_topic_id: bool) -> FetchSession | None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if len(self._sessions) >= self._limit:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used < _IDLE_SECONDS:
@@ -136,7 +141,7 @@ class FetchSessions:
         if session.by_topic_id != by_topic_id:
             raise KafkaError(ErrorCode.fetch_session_topic_id_error, f"fetch session {session_id}")
         session.epoch = epoch % _LAST_EPOCH + 1
-        session.used = time.monotonic()
+        session.used = self._clock.monotonic()
         self._sessions.move_to_end(session_id)
         return session
 

@@ -13,7 +13,7 @@ from ingestd.wire.codec import decode_entity, encode_entity
 if TYPE_CHECKING:
     from ingestd.wire.apis import Api
 
-__all__ = ["NO_THROTTLE", "Messages", "messages"]
+__all__ = ["NO_THROTTLE", "Messages", "messages", "named_as"]
 
 NO_THROTTLE: Final = timedelta(0)
 
@@ -59,3 +59,8 @@ class Messages:
 def messages(api: Api, version: int) -> Messages:
     """The schemas of one API version. They are imported when first needed, because there are hundreds."""
     return Messages(api, version)
+
+
+def named_as(topic: Any) -> Any:
+    """A topic's id or name, as the request has it: a version has one of both."""
+    return getattr(topic, "topic_id", None) or getattr(topic, "name", None)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ingestd.errors import ErrorCode, ProtocolError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import BodyReader
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    import asyncio
+    from collections.abc import Callable, Coroutine
 
     from ingestd.wire.codec import Buffer
 
-__all__ = ["Answer", "Handled", "Request", "read_request"]
+__all__ = ["Answer", "Handled", "Request", "read_request", "when_done"]
+
+T = TypeVar("T")
 
 _START: Final = Struct(">hhi")
 _SIZE_AND_CORRELATION: Final = Struct(">ii")
@@ -24,9 +27,9 @@ _SIZE_AND_CORRELATION: Final = Struct(">ii")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request's header fields, its sender, and its body: a writable view into the received frame.
+    """A request's header fields and its body: a writable view into the received frame.
 
-    `local` is the address that the client reached. `received` is on the monotonic clock.
+    `received` is on the monotonic clock.
     """
 
     api: int
@@ -34,8 +37,6 @@ class Request:
     correlation_id: int
     client_id: str | None
     body: memoryview
-    local: tuple[str, int]
-    peer_port: int
     received: float = field(default_factory=time.monotonic)
 
 
@@ -67,7 +68,16 @@ Handled: TypeAlias = "Answer | Coroutine[Any, Any, Answer]"
 """What a handler returns: the answer, or a coroutine that returns it."""
 
 
-def read_request(frame: memoryview, local: tuple[str, int], peer_port: int) -> Request:
+def when_done(waiting: asyncio.Future[T], answer: Callable[[T], Answer]) -> Handled:
+    """What a handler returns that answers with what a future brings. The broker owns the future, not the connection."""
+    return answer(waiting.result()) if waiting.done() else _wait(waiting, answer)
+
+
+async def _wait(waiting: asyncio.Future[T], answer: Callable[[T], Answer]) -> Answer:
+    return answer(await waiting)
+
+
+def read_request(frame: memoryview) -> Request:
     """The request in a frame without its size. Raises `ProtocolError`."""
     reader = BodyReader(frame, flexible=False)
     api, version, correlation_id = reader.unpack(_START)
@@ -77,4 +87,4 @@ def read_request(frame: memoryview, local: tuple[str, int], peer_port: int) -> R
     if is_flexible(api, version):
         reader.flexible = True
         reader.skip_tagged_fields()
-    return Request(api, version, correlation_id, client_id, reader.rest(), local, peer_port)
+    return Request(api, version, correlation_id, client_id, reader.rest())

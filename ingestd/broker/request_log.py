@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Session
     from ingestd.errors import ErrorCode
 
 __all__ = ["RequestLog"]
@@ -40,16 +41,16 @@ class RequestLog:
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
 
-    def answered(self, request: Request, error: ErrorCode) -> None:
+    def answered(self, session: Session, request: Request, error: ErrorCode) -> None:
         """Note a request and the first error of its answer."""
         key = api_name(request.api), request.client_id or ""
         if key not in self.counts and len(self.counts) >= _DISTINCT:
             key = _OTHERS
         self.counts[key] += 1
         if self._descriptor >= 0:
-            self._write(request, error)
+            self._write(session, request, error)
 
-    def _write(self, request: Request, error: ErrorCode) -> None:
+    def _write(self, session: Session, request: Request, error: ErrorCode) -> None:
         line = orjson.dumps(
             {
                 "time": time.time(),
@@ -57,7 +58,7 @@ class RequestLog:
                 "version": request.version,
                 "client_id": request.client_id,
                 "correlation_id": request.correlation_id,
-                "peer": request.peer_port,
+                "peer": session.peer_port,
                 "error": error.name,
                 "seconds": time.monotonic() - request.received,
             },

@@ -1,4 +1,4 @@
-"""The whole broker: opens the data directory, listens, and ends everything in order."""
+"""The whole broker: starts it, listens, takes connections, and ends everything in order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.broker import Broker
 from ingestd.broker.connection import Connection
+from ingestd.broker.session import Listener
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
@@ -25,8 +26,6 @@ __all__ = ["BrokerServer", "serve"]
 
 _BACKLOG: Final = 1024
 _SWEEP_INTERVAL: Final = 10.0
-_FIRST_RETENTION: Final = 30.0
-"""Seconds, as in Kafka (`log.initial.task.delay.ms`)."""
 _log = get_logger(__name__)
 
 
@@ -58,19 +57,19 @@ class BrokerServer:
 
     async def __aenter__(self) -> Self:
         """Open and recover the data directory, then listen. Raises `ConfigurationError`, `OSError`."""
-        self._broker.storage.open()
+        self._broker.start()
         try:
             await self._listen()
         except BaseException:
-            self._broker.storage.close()
+            await self._broker.close()
             raise
-        self._tasks.start(self._enforce_retention(), "retention")
         self._tasks.start(self._sweep(), "sweep")
         _log.info("broker listening", address=self.bootstrap)
         return self
 
     async def _listen(self) -> None:
-        make = partial(Connection, self._broker, HANDLERS, self._tasks, self._connections)
+        listener = Listener("plaintext", self._broker.node)
+        make = partial(Connection, self._broker, listener, HANDLERS, self._tasks, self._connections)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
                 make, self._settings.host, self._settings.port, backlog=_BACKLOG
@@ -87,8 +86,7 @@ class BrokerServer:
             self._listener.close()
         await self._end_connections()
         await self._tasks.close()
-        self._broker.storage.close()
-        self._broker.request_log.close()
+        await self._broker.close()
         _log.info("broker closed", address=self.bootstrap)
 
     async def _end_connections(self) -> None:
@@ -101,14 +99,6 @@ class BrokerServer:
         # These clients do not read their answers.
         for connection in tuple(self._connections):
             connection.abort()
-
-    async def _enforce_retention(self) -> None:
-        interval = self._settings.retention_check_interval
-        # Soon after the start: otherwise a broker that keeps ending on a full disk would never make room.
-        await asyncio.sleep(min(_FIRST_RETENTION, interval))
-        while True:
-            await self._broker.storage.enforce_retention()
-            await asyncio.sleep(interval)
 
     async def _sweep(self) -> None:
         while True:

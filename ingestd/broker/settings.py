@@ -36,7 +36,8 @@ class BrokerSettings:
     `data` is the directory of its topics; it is made if it is missing. `port` 0 takes a free port. Clients are told the
     address that they reached, unless `advertised` gives another as (host, port). `topic_defaults` are configurations
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
-    line per request. Sizes are bytes, times are seconds.
+    line per request. `initial_rebalance_delay` is how long a new group waits for more members: none, as in the
+    configuration that comes with Kafka. Sizes are bytes, times are seconds.
     """
 
     data: Path
@@ -51,6 +52,13 @@ class BrokerSettings:
     request_log: Path | None = None
     retention_check_interval: float = 300.0
     producer_expiry: float = 86_400.0
+    offsets_partitions: int = 50
+    offsets_retention: float = 604_800.0
+    offsets_retention_check_interval: float = 600.0
+    offset_metadata_bytes: int = 4096
+    initial_rebalance_delay: float = 0.0
+    min_session_timeout: float = 6.0
+    max_session_timeout: float = 1800.0
     max_request_bytes: int = 100 * MIB
     max_in_flight_bytes: int = 512 * MIB
     max_fetch_bytes: int = 55 * MIB

@@ -230,6 +230,7 @@ class Storage:
             self._disk,
             leader_epoch=self.leader_epoch,
             producer_expiry=self._settings.producer_expiry,
+            flush=self._settings.flush,
         )
         log.open()
         return Partition(log, GroupCommit(log, self._disk))
@@ -309,11 +310,14 @@ class Storage:
         self.topics.drop([str(topic.topic_id)])
         _log.warning("topic deleted without room for the list of topics", topic=topic.name, error=str(reason))
 
-    async def enforce_retention(self) -> None:
-        """Let every log remove what is beyond its topic's retention. Other work goes on between two logs."""
+    async def enforce_retention(self, now: float) -> None:
+        """Let every log remove what is beyond its topic's retention at `now`, in seconds since the epoch.
+
+        Other work goes on between two logs.
+        """
         for partition in tuple(self._partitions.values()):
             try:
-                partition.log.enforce_retention(time.time())
+                partition.log.enforce_retention(now)
             except OSError as error:
                 _log.error("retention failed", partition=partition.log.directory.name, error=str(error))
             await asyncio.sleep(0)

@@ -27,6 +27,7 @@ class ConfigType:
     STRING: Final = 2
     INT: Final = 3
     LONG: Final = 5
+    DOUBLE: Final = 6
     LIST: Final = 7
 
 
@@ -60,6 +61,13 @@ def _integer(lowest: int, highest: int) -> Callable[[str], bool]:
     return valid
 
 
+def _ratio(value: str) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except ValueError:
+        return False
+
+
 def _words(*allowed: str) -> Callable[[str], bool]:
     return lambda value: all(word.strip() in allowed for word in value.split(","))
 
@@ -90,6 +98,10 @@ CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
         Configuration(
             "message.timestamp.type", "CreateTime", ConfigType.STRING, "Timestamps are the producer's.",
             "CreateTime", _words("CreateTime"),
+        ),
+        Configuration(
+            "min.cleanable.dirty.ratio", "0.5", ConfigType.DOUBLE, "No effect: this broker does not compact yet.",
+            "a number from 0 to 1", _ratio,
         ),
         Configuration(
             "min.insync.replicas", "1", ConfigType.INT, "Replicas that must have a batch before acks=all is answered.",
@@ -126,6 +138,7 @@ class TopicConfig:
     segment_bytes: int
     segment_ms: int
     deletes: bool
+    compacts: bool
 
     @classmethod
     def of(cls, own: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
@@ -144,6 +157,7 @@ class TopicConfig:
             segment_bytes=int(value("segment.bytes")),
             segment_ms=int(value("segment.ms")),
             deletes="delete" in value("cleanup.policy"),
+            compacts="compact" in value("cleanup.policy"),
         )
 
 

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Topic", "TopicStore", "check_topic_name"]
+__all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_not_internal", "check_topic_name", "is_internal"]
 
 _FILE: Final = "topics.json"
 _FORMAT: Final = 1
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""Where groups and their offsets are stored."""
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -40,6 +43,20 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
             f"{name!r}: a topic's name is 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'",
+        )
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic is one of the broker's own, as in Kafka. Clients may read it, and not change it."""
+    return name in _INTERNAL
+
+
+def check_not_internal(name: str, doing: str) -> None:
+    """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) if a client may not do this, because the topic is internal."""
+    if is_internal(name):
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"{name!r} can not be {doing}: it is one of the broker's own topics",
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 from embedded.batches import batch_of
 from embedded.raw import RawClient, entity
 
+from ingestd.broker.clock import Clock
 from ingestd.broker.fetch_sessions import FetchSessions
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
@@ -127,9 +128,9 @@ def test_clients_that_had_sessions_before_a_restart_get_each_their_own() -> None
         assert session is not None
         return session.id
 
-    before = FetchSessions(limit=10)
+    before = FetchSessions(10, Clock())
     had = [begun(before, 0) for _ in range(2)]
-    restarted = FetchSessions(limit=10)
+    restarted = FetchSessions(10, Clock())
     have = [begun(restarted, session) for session in reversed(had)]
     for session in have:
         assert restarted.plan(asked(session, 1), by_topic_id=True).session is not None
@@ -137,7 +138,7 @@ def test_clients_that_had_sessions_before_a_restart_get_each_their_own() -> None
 
 
 def test_there_are_never_more_sessions_than_allowed() -> None:
-    sessions = FetchSessions(limit=3)
+    sessions = FetchSessions(3, Clock())
     asked = entity(
         Api.fetch, VERSION, "FetchRequest", max_wait=NO_WAIT, min_bytes=1, session_id=0, session_epoch=0, topics=(),
         forgotten_topics_data=(),

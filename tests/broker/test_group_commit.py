@@ -6,18 +6,24 @@ import asyncio
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from embedded.batches import batch_of
+from embedded.raw import RawClient, entity
 
+from ingestd.broker.log import group_commit
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.group_commit import GroupCommit
 from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.server import BrokerServer
+from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header
+from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,3 +273,134 @@ async def test_the_name_of_a_new_segment_is_on_the_disk_with_its_first_batch(
         await asyncio.wait_for(commit.flushed(), 10)
         assert synced == expected
         synced.clear()
+
+
+@pytest.fixture
+def durable(tmp_path: Path, disk: ThreadPoolExecutor) -> Iterator[Callable[[], PartitionLog]]:
+    """Opens one log of small segments with `Flush.always`; again, as after a kill."""
+    files: list[OpenFiles] = []
+
+    def open_log() -> PartitionLog:
+        files.append(OpenFiles(8))
+        config = TopicConfig.of({"segment.bytes": "1000", "retention.bytes": "0", "retention.ms": "-1"}, {})
+        log = PartitionLog(
+            tmp_path / "t-0", config, files[-1], disk, leader_epoch=0, producer_expiry=1.0, flush=Flush.always
+        )
+        log.open()
+        return log
+
+    yield open_log
+    for opened in files:
+        opened.close_all()
+
+
+class Watched:
+    """Adds up what it is told of."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def grew(self, size: int) -> None:
+        self.size += size
+
+    def gone(self) -> None:
+        pass
+
+
+async def test_readers_get_what_an_fsync_has_brought_to_the_disk(
+    durable: Callable[[], PartitionLog], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fsync that runs while a batch is appended is not that batch's."""
+    began, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    sync = group_commit._sync
+
+    def slow(descriptors: list[int], names: Path | None) -> None:
+        began.release()
+        assert go_on.acquire(timeout=10)
+        sync(descriptors, names)
+
+    monkeypatch.setattr(group_commit, "_sync", slow)
+    log, watched = durable(), Watched()
+    log.watchers.add(watched)
+    commit = GroupCommit(log, disk)
+    readable = 0
+    for appended in range(1, 20):
+        append(log, 200)
+        waiting = commit.flushed()
+        await asyncio.to_thread(began.acquire)
+        append(log, 200)
+        assert (log.end_offset, log.high_watermark, log.last_stable_offset) == (2 * appended, readable, readable)
+        log.enforce_retention(0.0)
+        assert log.start_offset <= log.high_watermark
+        assert log.slice(readable, 1 << 20) is None
+        readable = 2 * appended - 1
+        go_on.release()
+        await asyncio.wait_for(waiting, 10)
+        assert log.high_watermark == readable
+        piece = log.slice(readable - 1, 1 << 20)
+        assert piece is not None
+        assert piece.last
+        assert read_header(piece.read()).base_offset == readable - 1
+        assert piece.length == piece.first == watched.size // readable
+
+
+def test_what_a_killed_broker_left_is_on_the_disk_before_it_is_read(
+    durable: Callable[[], PartitionLog], disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(durable(), 200)
+    synced: list[str] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(name_of(descriptor)), sync(descriptor)))
+    assert durable().high_watermark == 1
+    assert synced == [f"{0:020d}.log", "t-0"]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_a_reader_never_gets_what_a_power_cut_takes_back_whatever_its_producer_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    go_on = threading.Event()
+    sync = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        assert go_on.wait(20)
+        sync(descriptor)
+
+    def offsets(client: RawClient, timestamp: int) -> int:
+        asked = entity(Api.list_offsets, 5, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
+        topics = (entity(Api.list_offsets, 5, "ListOffsetsTopic", name="t", partitions=(asked,)),)
+        answer = client.ask(
+            entity(Api.list_offsets, 5, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
+        )
+        return int(answer.topics[0].partitions[0].offset)
+
+    def fetch(client: RawClient, milliseconds: int, isolation: int) -> tuple[int, int, int]:
+        asked = entity(Api.fetch, 12, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = (entity(Api.fetch, 12, "FetchTopic", topic="t", partitions=(asked,)),)
+        wait = timedelta(milliseconds=milliseconds)
+        answer = client.ask(
+            entity(
+                Api.fetch, 12, "FetchRequest", max_wait=wait, min_bytes=1, max_bytes=1 << 20, topics=topics,
+                forgotten_topics_data=(), isolation_level=isolation,
+            )
+        ).responses[0].partitions[0]  # fmt: skip
+        return answer.high_watermark, answer.last_stable_offset, len(answer.records or b"")
+
+    def work(port: int) -> None:
+        with RawClient(port) as producer, RawClient(port) as reader:
+            producer.metadata("t")
+            batch = batch_of([b"x"])
+            producer.send_produce("t", 0, batch, acks=acks)
+            for isolation in (0, 1):
+                assert fetch(reader, 200, isolation) == (0, 0, 0)
+            assert (offsets(reader, -1), offsets(reader, 0), offsets(reader, -3)) == (0, -1, -1)
+            go_on.set()
+            assert fetch(reader, 10_000, 1) == (1, 1, len(batch))
+            assert (offsets(reader, -1), offsets(reader, 0), offsets(reader, -3)) == (1, 0, 0)
+            if acks:
+                assert producer.receive_produced().base_offset == 0
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    settings = BrokerSettings(tmp_path / "data", port=0, flush=Flush.always, topic_defaults={"retention.ms": "-1"})
+    async with BrokerServer(settings) as server:
+        await asyncio.to_thread(work, server.port)

@@ -49,7 +49,7 @@ def test_an_example_uses_public_names_alone(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name", sorted({*NAMES} - {"ConsumerGroup", "SyncConsumerGroup"})
-)  # the embedded broker has no groups
+)  # they read until they are stopped
 async def test_an_example_runs(embedded: BrokerProcess, capsys: pytest.CaptureFixture[str], name: str) -> None:
     program = example(name).replace(ADDRESS, embedded.servers)
     async with ingestd.Client([embedded.servers]) as client, ingestd.AsyncProducer(client) as producer:

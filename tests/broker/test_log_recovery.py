@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from embedded.batches import batch_of, numbered_batch
+from embedded.batches import batch_of, compacted, numbered_batch, with_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,8 +30,8 @@ def disk() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def open_log(directory: Path, disk: ThreadPoolExecutor, files: OpenFiles) -> PartitionLog:
-    config = TopicConfig.of({"segment.bytes": "1800", "index.interval.bytes": "400"}, {})
+def open_log(directory: Path, disk: ThreadPoolExecutor, files: OpenFiles, policy: str = "delete") -> PartitionLog:
+    config = TopicConfig.of({"segment.bytes": "1800", "index.interval.bytes": "400", "cleanup.policy": policy}, {})
     log = PartitionLog(directory, config, files, disk, leader_epoch=0, producer_expiry=1e9)
     log.open()
     return log
@@ -128,6 +128,21 @@ def test_a_byte_changed_anywhere_in_the_last_segment_leaves_a_prefix(
         files.close_all()
 
 
+def test_after_a_segment_that_was_cut_nothing_of_the_log_is_left(
+    killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """A byte changed in the middle: what is behind it would seem to follow it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(killed[0], copy)
+    for path in copy.glob("*.index"):
+        path.unlink()
+    damaged = sorted(copy.glob("*.log"))[2]
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    recovered(copy, killed[1], disk)
+
+
 def test_a_segment_that_is_missing_in_the_middle_ends_the_log_before_it(
     killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
@@ -137,3 +152,67 @@ def test_a_segment_that_is_missing_in_the_middle_ends_the_log_before_it(
     assert len(segments) > 3
     segments[2].unlink()
     recovered(copy, killed[1], disk)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_the_cleaner_removed_is_no_damage(
+    killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path, indexed: bool
+) -> None:
+    """Batches at the start, in the middle and at the end of segments are gone, and one whole segment."""
+    copy = tmp_path / "copy"
+    shutil.copytree(killed[0], copy)
+    segments = sorted(path for path in copy.glob("*.log") if path.stat().st_size)
+    assert len(segments) > 5
+    left = []
+    for number, path in enumerate(segments):
+        batches = [bytes(batch) for batch in split_batches(path.read_bytes())]
+        assert len(batches) > 3
+        if number == 1:
+            batches = batches[1:]
+        elif number == 2:
+            del batches[1]
+        elif number == 3:
+            batches = batches[:-2]
+        elif number == 4:
+            batches = []
+        left += batches
+        if 1 <= number <= 4:
+            path.write_bytes(b"".join(batches))
+            path.with_suffix(".index").unlink()
+        if number == 4:
+            path.unlink()
+    if not indexed:
+        for path in copy.glob("*.index"):
+            path.unlink()
+    files = OpenFiles(8)
+    try:
+        log = open_log(copy, disk, files, "compact")
+        assert log.end_offset == BATCHES * RECORDS
+        assert batches_of(log) == left
+        for offset in range(log.end_offset):
+            piece = log.slice(offset, 1)
+            expected = next(batch for batch in left if read_header(batch).last_offset >= offset)
+            assert piece is not None
+            assert piece.read() == expected
+            assert piece.last == (expected == left[-1])
+        disk.submit(int).result()
+    finally:
+        files.close_all()
+
+
+def test_a_batch_that_the_cleaner_thinned_out_is_whole(disk: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """Fewer records than offsets, and an empty batch that keeps a producer's last sequence."""
+    files = OpenFiles(8)
+    directory = tmp_path / "log"
+    log = open_log(directory, disk, files, "compact")
+    for batch in (compacted([b"a", b"b"], 5), with_header(compacted([b"c"], 3), 57, bytes(4)), batch_of([b"d"])):
+        log.append(memoryview(batch), read_header(batch))
+    assert log.end_offset == 9
+    files.close_all()
+    files = OpenFiles(8)
+    try:
+        log = open_log(directory, disk, files, "compact")
+        assert [read_header(batch).base_offset for batch in batches_of(log)] == [0, 5, 8]
+        assert log.end_offset == 9
+    finally:
+        files.close_all()

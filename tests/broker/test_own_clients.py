@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd import ConsumerGroup
 from ingestd.client.admin import ClusterAdmin, ConfigChange, ConfigResource, ResourceType
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
@@ -56,17 +55,12 @@ async def test_what_our_producer_sends_our_consumer_reads(
 
 
 async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> None:
-    """`join_group: this broker does not have it` told nobody that it is the embedded one that has no groups."""
+    """`end_txn: this broker does not have it` told nobody that it is the embedded one that has no transactions."""
     async with Client([embedded.servers]) as client:
         with pytest.raises(UnsupportedVersion, match=r"^end_txn: the embedded broker has no transactions yet$"):
             async with AsyncProducer(client, ProducerSettings(transactional_id="shop")) as producer:
                 await producer.init_transactions(SECONDS)
-        with pytest.raises(UnsupportedVersion, match=r"^join_group: the embedded broker has no groups yet$"):
-            async with ConsumerGroup(client, "billing") as group, group.subscribe(["orders"]) as records:
-                await anext(aiter(records))
         admin = ClusterAdmin(client)
-        with pytest.raises(UnsupportedVersion, match=r"^list_groups: the embedded broker has no groups yet$"):
-            raise next(iter((await admin.list_groups()).errors.values()))
         topic = ConfigResource(ResourceType.topic, "orders")
         with pytest.raises(UnsupportedVersion, match=r": the embedded broker has no change of configurations yet$"):
             await admin.incremental_alter_configs({topic: [ConfigChange("retention.ms", "1")]})
@@ -75,8 +69,6 @@ async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> 
 @pytest.mark.parametrize(
     ("example", "arguments", "lacking"),
     [
-        ("consumer_group", "t g 1", "groups"),
-        ("subscription", "t g 1", "groups"),
         ("exactly_once", "a b 1", "transactions"),
     ],
 )
@@ -88,6 +80,18 @@ def test_an_example_that_needs_a_kafka_ends_with_what_is_lacking(
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].endswith(f": the embedded broker has no {lacking} yet")
+
+
+def test_an_example_reads_in_a_group_and_the_next_one_goes_on_there(embedded: BrokerProcess, new_topic: str) -> None:
+    program = Path(__file__).parents[1] / "examples" / "consumer_group.py"
+    produce = [sys.executable, "-m", "ingestd", "produce", "-b", embedded.servers, "-t", new_topic]
+    for _ in range(2):
+        subprocess.run(produce, input=b"one\ntwo\n", timeout=SECONDS, check=True, capture_output=True)
+        command = [sys.executable, program, embedded.servers, new_topic, new_topic, "2"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+        assert ran.stdout.splitlines()[-1] == "2 records"
+    described = [sys.executable, "-m", "ingestd", "groups", "describe", "-b", embedded.servers, new_topic]
+    assert subprocess.run(described, capture_output=True, timeout=SECONDS, check=True).stdout
 
 
 async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from embedded.batches import batch_of, numbered_batch
+from embedded.batches import batch_of, marker, numbered_batch
 
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.index import SegmentIndex
@@ -489,3 +489,40 @@ def test_a_seal_that_comes_late_leaves_no_index_in_the_log_that_has_the_name_now
     go_on.set()
     reopen.settle()
     assert list(new.directory.glob("*.index")) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_marker_has_no_sequence_and_may_bring_a_newer_epoch(reopen: Reopener, restarted: bool) -> None:
+    """Sequences go on behind a marker of the same epoch, and begin again behind one that raised it (KIP-890)."""
+    log = reopen()
+
+    def refused(batch: bytearray) -> ErrorCode:
+        with pytest.raises(KafkaError) as error:
+            append(log, batch)
+        return error.value.code
+
+    append(log, numbered_batch([b"a", b"b"], 7, 0, 0))
+    append(log, marker(7, 0))
+    log = reopen() if restarted else log
+    assert append(log, numbered_batch([b"a", b"b"], 7, 0, 0)) == 0
+    assert append(log, numbered_batch([b"c"], 7, 0, 2)) == 3
+    append(log, marker(7, 1))
+    log = reopen() if restarted else log
+    assert refused(numbered_batch([b"d"], 7, 0, 3)) is ErrorCode.invalid_producer_epoch
+    assert refused(numbered_batch([b"d"], 7, 1, 3)) is ErrorCode.out_of_order_sequence_number
+    assert append(log, numbered_batch([b"d"], 7, 1, 0)) == 5
+
+
+@pytest.mark.parametrize(
+    ("known", "code"), [(2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch), (3, None), (-1, None)]
+)
+def test_a_client_that_gives_another_leader_epoch_than_the_partitions_is_refused(
+    reopen: Reopener, known: int, code: ErrorCode | None
+) -> None:
+    log = reopen(leader_epoch=3)
+    if code is None:
+        log.check_leader_epoch(known)
+        return
+    with pytest.raises(KafkaError) as refused:
+        log.check_leader_epoch(known)
+    assert refused.value.code is code

@@ -81,19 +81,35 @@ def test_a_waiting_fetch_does_not_hold_up_other_clients(
     assert time.monotonic() - began < 5
 
 
-def test_a_batch_that_comes_before_a_fetch_begins_to_wait_wakes_it(client: RawClient, new_topic: str) -> None:
-    """Both requests are read at once: the batch is in the log before the fetch's task takes its first step."""
-    fetch, produce = (
-        b"".join(frame_request(api, 12, at, "both", body)[0])
-        for at, (api, body) in enumerate(
-            (
-                (Api.fetch, [encode_entity(fetch_request(new_topic, 0, wait_ms=120_000))]),
-                (Api.produce, produce_request(12, -1, 1000, None, [(new_topic, None, [(0, batch_of([b"woken"]))])])),
-            )
-        )
+def test_a_batch_that_comes_as_a_fetch_begins_to_wait_wakes_it(
+    client: RawClient, embedded: BrokerProcess, new_topic: str
+) -> None:
+    """Of two connections, both requests come at once: the batch may be in the log before the fetch's task begins."""
+    with RawClient(embedded.port) as other:
+        for number in range(20):
+            value = b"woken %d." % number
+            fetch = fetch_request(new_topic, number, wait_ms=120_000)
+            client.send(Api.fetch, 12, [encode_entity(fetch)])
+            other.send_produce(new_topic, 0, batch_of([value]))
+            assert value in (client.receive() or b"").tobytes()  # type: ignore[union-attr]
+            assert other.receive_produced().base_offset == number
+
+
+def test_a_batch_behind_a_fetch_of_its_own_connection_comes_after_the_answer(client: RawClient, new_topic: str) -> None:
+    """As in Kafka, which mutes the connection until the fetch is answered. Here both requests come in one piece."""
+    frames = (
+        frame_request(Api.fetch, 12, 0, "both", [encode_entity(fetch_request(new_topic, 0, wait_ms=300))]),
+        frame_request(
+            Api.produce,
+            12,
+            1,
+            "both",
+            produce_request(12, -1, 1000, None, [(new_topic, None, [(0, batch_of([b"late"]))])]),
+        ),
     )
-    client.socket.sendall(fetch + produce)
-    assert b"woken" in (client.receive() or b"").tobytes()  # type: ignore[union-attr]
+    client.socket.sendall(b"".join(part for parts, _size in frames for part in parts))
+    assert b"late" not in (client.receive() or b"late").tobytes()  # type: ignore[union-attr]
+    assert client.receive_produced().base_offset == 0
 
 
 def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(
@@ -290,6 +306,36 @@ async def test_room_for_the_epoch_that_comes_between_two_batches_of_a_new_produc
     assert told[:2] == [ErrorCode.kafka_storage_error] * 2
     assert told[2:4] == [ErrorCode.out_of_order_sequence_number] * 2
     assert told[4:] == [ErrorCode.none] * 2
+
+
+async def test_each_partition_has_a_leader_epoch_of_its_own(tmp_path: Path) -> None:
+    """Metadata, ListOffsets and OffsetForLeaderEpoch go by the partition's, not by another's."""
+
+    def told(port: int) -> list[tuple[int, ErrorCode, ErrorCode]]:
+        with RawClient(port) as client:
+            epochs = [partition.leader_epoch for partition in client.metadata("t").topics[0].partitions]
+            return [(epochs[at], *(listed(client, at, epoch) for epoch in (0, 5))) for at in range(2)]
+
+    def listed(client: RawClient, number: int, epoch: int) -> ErrorCode:
+        asked = entity(
+            Api.list_offsets,
+            5,
+            "ListOffsetsPartition",
+            partition_index=number,
+            timestamp=-1,
+            current_leader_epoch=epoch,
+        )
+        topics = (entity(Api.list_offsets, 5, "ListOffsetsTopic", name="t", partitions=(asked,)),)
+        request = entity(Api.list_offsets, 5, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
+        return ErrorCode(client.ask(request).topics[0].partitions[0].error_code)
+
+    async with BrokerServer(BrokerSettings(tmp_path / "data", port=0, default_partitions=2)) as server:
+        await asyncio.to_thread(told, server.port)
+        server._broker.partition("t", 1).log.leader_epoch = 5
+        assert await asyncio.to_thread(told, server.port) == [
+            (0, ErrorCode.none, ErrorCode.unknown_leader_epoch),
+            (5, ErrorCode.fenced_leader_epoch, ErrorCode.none),
+        ]
 
 
 def test_unknown_partitions_and_acks_are_refused(client: RawClient, new_topic: str) -> None:

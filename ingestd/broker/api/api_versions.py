@@ -13,8 +13,8 @@ from ingestd.wire.versions import EMBEDDED_FEATURE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.api_versions
 VERSIONS: Final = range(5)
@@ -29,9 +29,9 @@ class ApiVersionsHandler:
     def __init__(self, ranges: Mapping[int, range]) -> None:
         self._ranges = ranges
 
-    def __call__(self, broker: Broker, request: Request) -> Answer:
+    def __call__(self, context: Context, request: Request) -> Answer:
         """Answer. An unsupported version gets an answer in version 0 that names the supported ones."""
-        del broker
+        del context
         known = request.version in VERSIONS
         schema = messages(API, request.version if known else 0)
         error = ErrorCode.none if known else ErrorCode.unsupported_version

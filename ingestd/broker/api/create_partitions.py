@@ -13,13 +13,15 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.create_partitions
 VERSIONS: Final = range(4)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each topic has its own result."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     results = []
@@ -50,8 +52,8 @@ def _grow(broker: Broker, asked: Any, *, validate_only: bool) -> KafkaError:
     if asked.assignments is not None:
         if len(asked.assignments) != asked.count - topic.partitions:
             return KafkaError(ErrorCode.invalid_replica_assignment, "one assignment per new partition is expected")
-        if any(tuple(assignment.broker_ids) != (broker.node_id,) for assignment in asked.assignments):
-            return KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node_id}")
+        if any(tuple(assignment.broker_ids) != (broker.node.id,) for assignment in asked.assignments):
+            return KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node.id}")
     if not validate_only:
         try:
             broker.storage.add_partitions(topic, asked.count)

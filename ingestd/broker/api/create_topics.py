@@ -9,6 +9,7 @@ from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.broker.storage import NewTopic
 from ingestd.broker.topic_config import values_of
+from ingestd.broker.topics import check_not_internal
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.messages import Messages
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
     from ingestd.broker.topics import Topic
 
 API: Final = Api.create_topics
 VERSIONS: Final = range(2, 8)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Topics that exist, are asked for twice, or are wrong in any way, are refused. The others are created."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     twice = {name for name, times in Counter(topic.name for topic in asked.topics).items() if times > 1}
@@ -54,6 +57,7 @@ def _check(broker: Broker, topic: Any, twice: set[str]) -> NewTopic:
         raise KafkaError(ErrorCode.invalid_request, "named twice in one request")
     if broker.storage.topics.named(topic.name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"topic {topic.name!r} exists")
+    check_not_internal(topic.name, "created")
     partitions = topic.num_partitions
     if topic.assignments:
         partitions = _partitions_assigned(broker, topic)
@@ -73,8 +77,8 @@ def _partitions_assigned(broker: Broker, topic: Any) -> int:
     numbers = sorted(assignment.partition_index for assignment in topic.assignments)
     if numbers != list(range(len(numbers))):
         raise KafkaError(ErrorCode.invalid_replica_assignment, f"partitions {numbers} are not 0 to {len(numbers) - 1}")
-    if any(tuple(assignment.broker_ids) != (broker.node_id,) for assignment in topic.assignments):
-        raise KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node_id}")
+    if any(tuple(assignment.broker_ids) != (broker.node.id,) for assignment in topic.assignments):
+        raise KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node.id}")
     return len(numbers)
 
 

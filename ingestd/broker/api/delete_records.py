@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
+from ingestd.broker.topics import check_not_internal
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
@@ -13,6 +14,7 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.delete_records
 VERSIONS: Final = range(3)
@@ -21,8 +23,9 @@ _HIGH_WATERMARK: Final = -1
 _log = get_logger(__name__)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result. Offset -1 means the high watermark."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     first = ErrorCode.none
@@ -46,10 +49,11 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 def _delete(broker: Broker, topic: str, partition: int, offset: int) -> tuple[int, ErrorCode]:
     try:
+        check_not_internal(topic, "shortened")
         log = broker.partition(topic, partition).log
         if offset == _HIGH_WATERMARK:
-            offset = log.end_offset
-        if not 0 <= offset <= log.end_offset:
+            offset = log.high_watermark
+        if not 0 <= offset <= log.high_watermark:
             return -1, ErrorCode.offset_out_of_range
         log.delete_before(offset)
     except KafkaError as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
+from ingestd.broker.topics import check_not_internal
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.delete_topics
 VERSIONS: Final = range(1, 7)
@@ -21,8 +23,9 @@ VERSIONS: Final = range(1, 7)
 _FIRST_BY_ID: Final = 6
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each topic has its own result. When this is answered, the name is free for a new topic."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     if request.version >= _FIRST_BY_ID:
@@ -40,7 +43,10 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> KafkaError:
     try:
-        broker.storage.delete(broker.topic_with_id(topic_id) if name is None else broker.topic_named(name))
+        topic = broker.topic_with_id(topic_id) if name is None else broker.topic_named(name)
+        check_not_internal(topic.name, "deleted")
+        broker.storage.delete(topic)
+        broker.groups.topic_deleted(topic.name)
     except KafkaError as error:
         return error
     return KafkaError(ErrorCode.none)

@@ -10,8 +10,8 @@ from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.describe_cluster
 VERSIONS: Final = range(3)
@@ -19,11 +19,12 @@ VERSIONS: Final = range(3)
 _BROKERS: Final = 1
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Describes brokers only: there are no separate controllers."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    host, port = broker.address(request)
+    host, port = context.node.address(context.session)
     error, message = ErrorCode.none, None
     endpoint_type = getattr(asked, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
@@ -34,10 +35,10 @@ def handle(broker: Broker, request: Request) -> Answer:
         error_message=message,
         endpoint_type=_BROKERS,
         cluster_id=broker.storage.topics.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.node.id,
         brokers=(
             schema.make(
-                "DescribeClusterBroker", broker_id=broker.node_id, host=host, port=port, rack=None, is_fenced=False
+                "DescribeClusterBroker", broker_id=broker.node.id, host=host, port=port, rack=None, is_fenced=False
             ),
         ),
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.messages import Messages
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.describe_configs
 VERSIONS: Final = range(1, 5)
@@ -24,8 +25,9 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each resource has its own result."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     results = []
@@ -85,8 +87,8 @@ def _topic_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, in
 
 
 def _broker_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
-    if name not in {"", str(broker.node_id)}:
-        raise KafkaError(ErrorCode.invalid_request, f"node {name!r}: the only node is {broker.node_id}")
+    if name not in {"", str(broker.node.id)}:
+        raise KafkaError(ErrorCode.invalid_request, f"node {name!r}: the only node is {broker.node.id}")
     settings = broker.settings
     for key, value, value_type, documentation in (
         ("auto.create.topics.enable", str(settings.auto_create_topics).lower(), 1, "Whether Metadata creates topics."),

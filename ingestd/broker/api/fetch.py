@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ingestd.broker.broker import Broker
-    from ingestd.broker.fetch_sessions import FetchPlan, Wanted
+    from ingestd.broker.fetch_sessions import FetchPlan, State, Wanted
     from ingestd.broker.log.partition_log import LogSlice, PartitionLog
     from ingestd.broker.request import Handled, Request
+    from ingestd.broker.session import Context
     from ingestd.wire.codec import Buffer
 
 API: Final = Api.fetch
 VERSIONS: Final = range(4, 19)
 
+_READ_COMMITTED: Final = 1
 _FIRST_WITH_SESSION: Final = 7
 _FIRST_WITH_TOPIC_ID: Final = 13
 _INT32: Final = Struct(">i")
@@ -60,12 +62,20 @@ class _Found:
         return 0 if self.records is None else self.records.length
 
     @property
-    def end_offset(self) -> int:
-        return -1 if self.log is None else self.log.end_offset
+    def high_watermark(self) -> int:
+        return -1 if self.log is None else self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return -1 if self.log is None else self.log.last_stable_offset
 
     @property
     def start_offset(self) -> int:
         return -1 if self.log is None else self.log.start_offset
+
+    @property
+    def state(self) -> State:
+        return self.error, self.high_watermark, self.last_stable_offset, self.start_offset
 
 
 class _Growth:
@@ -101,14 +111,15 @@ class _Growth:
                 log.watchers.discard(self)
 
 
-def handle(broker: Broker, request: Request) -> Handled:
+def handle(context: Context, request: Request) -> Handled:
     """Answered at once if there is enough, or an error, or no time to wait."""
+    broker = context.broker
     asked = messages(API, request.version).decode(request.body)
     try:
         plan = broker.fetch_sessions.plan(asked, by_topic_id=request.version >= _FIRST_WITH_TOPIC_ID)
     except KafkaError as refused:
         return _frame(request.version, refused.code, NO_SESSION, [])
-    found = _look(broker, asked.max_bytes, plan)
+    found = _look(broker, asked, plan)
     seconds = asked.max_wait.total_seconds()
     if seconds <= 0 or _missing(asked, found) <= 0:
         return _answer(request.version, plan, found)
@@ -124,20 +135,21 @@ def _missing(asked: Any, found: list[_Found]) -> int:
 
 async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, seconds: float) -> Answer:
     # Look again: nobody was told of batches that came before this task's first step.
-    found = _look(broker, asked.max_bytes, plan)
+    found = _look(broker, asked, plan)
     if (missing := _missing(asked, found)) > 0:
         await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
-        found = _look(broker, asked.max_bytes, plan)
+        found = _look(broker, asked, plan)
     return _answer(version, plan, found)
 
 
-def _look(broker: Broker, max_bytes: int, plan: FetchPlan) -> list[_Found]:
+def _look(broker: Broker, asked: Any, plan: FetchPlan) -> list[_Found]:
     """The batches that can be sent now, within the request's limits; at least one if there is any (KIP-74)."""
-    left = 0 if broker.memory.exhausted else min(max_bytes, broker.settings.max_fetch_bytes)
+    left = 0 if broker.memory.exhausted else min(asked.max_bytes, broker.settings.max_fetch_bytes)
+    committed = asked.isolation_level == _READ_COMMITTED
     empty = True
     found = []
     for wanted in plan.wanted:
-        one = _look_at(broker, wanted, min(left, wanted.max_bytes), whatever_size=empty)
+        one = _look_at(broker, wanted, min(left, wanted.max_bytes), whatever_size=empty, committed=committed)
         found.append(one)
         if one.size:
             empty = False
@@ -145,14 +157,13 @@ def _look(broker: Broker, max_bytes: int, plan: FetchPlan) -> list[_Found]:
     return found
 
 
-def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: bool) -> _Found:
+def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: bool, committed: bool) -> _Found:
     try:
         topic = wanted.topic or broker.topic_with_id(wanted.topic_id).name
         log = broker.partition(topic, wanted.partition).log
-        error = broker.leader_error(wanted.leader_epoch)
-        if error is not ErrorCode.none:
-            return _Found(wanted, error)
-        records = log.slice(wanted.offset, max_bytes) if max_bytes > 0 or whatever_size else None
+        log.check_leader_epoch(wanted.leader_epoch)
+        until = log.last_stable_offset if committed else log.high_watermark
+        records = log.slice(wanted.offset, max_bytes, until) if max_bytes > 0 or whatever_size else None
     except KafkaError as refused:
         return _Found(wanted, refused.code)
     except CorruptBatch as damaged:
@@ -160,7 +171,7 @@ def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: b
         return _Found(wanted, ErrorCode.corrupt_message)
     if records is not None and records.length > max_bytes and not whatever_size:
         records = None
-    more = not log.ends_with(records) if records is not None else wanted.offset < log.end_offset
+    more = not records.last if records is not None else wanted.offset < until
     return _Found(wanted, ErrorCode.none, log, records, more)
 
 
@@ -168,11 +179,7 @@ def _answer(version: int, plan: FetchPlan, found: list[_Found]) -> Answer:
     session = plan.session
     if session is None:
         return _frame(version, ErrorCode.none, NO_SESSION, found)
-    news = [
-        one
-        for one in found
-        if session.news(one.wanted.key, (one.error, one.end_offset, one.start_offset), has_records=one.size > 0)
-    ]
+    news = [one for one in found if session.news(one.wanted.key, one.state, has_records=one.size > 0)]
     return _frame(version, ErrorCode.none, session.id, news if plan.incremental else found)
 
 
@@ -216,8 +223,8 @@ def _read(found: _Found) -> tuple[ErrorCode, bytes]:
 
 
 def _partition_start(version: int, found: _Found, error: ErrorCode) -> bytes:
-    """A partition's bytes before its records. There are no transactions: all up to the high watermark is stable."""
-    start = _PARTITION_START.pack(found.wanted.partition, error, found.end_offset, found.end_offset)
+    """A partition's bytes before its records. There are no transactions, so none was aborted."""
+    start = _PARTITION_START.pack(found.wanted.partition, error, found.high_watermark, found.last_stable_offset)
     if version >= 5:
         start += _INT64.pack(found.start_offset)
     start += array_length(-1, flexible=is_flexible(API, version))

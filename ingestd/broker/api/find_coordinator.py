@@ -1,4 +1,4 @@
-"""FindCoordinator: names this node for every group and every transactional id."""
+"""FindCoordinator: names this node for every group and every transactional id. The first group makes their topic."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
-from ingestd.errors import ErrorCode
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.find_coordinator
 VERSIONS: Final = range(7)
 
-_GROUP_OR_TRANSACTION: Final = (0, 1)
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
 _FIRST_WITH_KEYS: Final = 4
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """One result per key from version 4 on; before, one result."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    host, port = broker.address(request)
+    host, port = context.node.address(context.session)
     error, message = ErrorCode.none, None
-    if getattr(asked, "key_type", 0) not in _GROUP_OR_TRANSACTION:
-        error, message = ErrorCode.invalid_request, f"no coordinator for key type {asked.key_type}"
-    node = {"node_id": broker.node_id, "host": host, "port": port, "error_code": error, "error_message": message}
+    key_type = getattr(asked, "key_type", _GROUP)
+    if key_type == _GROUP:
+        try:
+            broker.groups.begin()
+        except KafkaError as refused:
+            error, message = refused.code, refused.detail
+    elif key_type != _TRANSACTION:
+        error, message = ErrorCode.invalid_request, f"no coordinator for key type {key_type}"
+    node = {"node_id": broker.node.id, "host": host, "port": port, "error_code": error, "error_message": message}
     coordinators = ()
     if request.version >= _FIRST_WITH_KEYS:
         coordinators = tuple(schema.make("Coordinator", key=key, **node) for key in asked.coordinator_keys)

@@ -9,34 +9,51 @@ from ingestd.broker.api import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Handled, Request
+    from ingestd.broker.session import Context
 
 __all__ = ["HANDLERS", "Handler"]
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """Answers one API in `versions`. ApiVersions takes any version, to answer with the supported ones."""
+    """Answers one API in `versions`. ApiVersions takes any version, to answer with the supported ones.
+
+    `handle` is called in the order of a connection's requests. If it returns a coroutine, the next request starts when
+    that is done. With `overlaps`, a request has taken effect when `handle` returns, and the coroutine only waits: then
+    the next request of the same API starts at once. A coroutine is cancelled when its client is gone. So what others
+    need to know is never in its variables.
+    """
 
     versions: range
-    handle: Callable[[Broker, Request], Handled]
+    handle: Callable[[Context, Request], Handled]
+    overlaps: bool = False
 
     def takes(self, version: int) -> bool:
         """Whether a request of this version may be handed to it."""
@@ -57,12 +74,22 @@ _OTHERS: Final = (
     describe_configs,
     create_partitions,
     describe_cluster,
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
 )
 """All APIs but ApiVersions, which tells what there is."""
 
 _VERSIONS: Final = {module.API: module.VERSIONS for module in (api_versions, *_OTHERS)}
 
 HANDLERS: Final[Mapping[int, Handler]] = {
-    **{module.API: Handler(module.VERSIONS, module.handle) for module in _OTHERS},
+    **{module.API: Handler(module.VERSIONS, module.handle, overlaps=module is produce) for module in _OTHERS},
     api_versions.API: Handler(range(1 << 15), api_versions.ApiVersionsHandler(_VERSIONS)),
 }

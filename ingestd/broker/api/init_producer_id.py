@@ -10,15 +10,16 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.init_producer_id
 VERSIONS: Final = range(6)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """A producer that gives its previous id gets a new one too, as from Kafka: only transactions keep theirs."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     error, producer_id, epoch = ErrorCode.none, -1, -1

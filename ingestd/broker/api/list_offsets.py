@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.list_offsets
 VERSIONS: Final = range(1, 12)
 
+_READ_COMMITTED: Final = 1
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _LARGEST_TIMESTAMP: Final = -3
@@ -37,15 +39,19 @@ class _Found:
     timestamp: int = -1
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
+    committed = getattr(asked, "isolation_level", 0) == _READ_COMMITTED
     topics = tuple(
         schema.make(
             "ListOffsetsTopicResponse",
             name=topic.name,
-            partitions=tuple(_partition(broker, schema, topic.name, partition) for partition in topic.partitions),
+            partitions=tuple(
+                _partition(broker, schema, topic.name, partition, committed=committed) for partition in topic.partitions
+            ),
         )
         for topic in asked.topics
     )
@@ -53,20 +59,19 @@ def handle(broker: Broker, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
 
 
-def _partition(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
-    found, epoch = _Found(), -1
-    error = broker.leader_error(getattr(asked, "current_leader_epoch", -1))
-    if error is ErrorCode.none:
-        try:
-            log = broker.partition(topic, asked.partition_index).log
-            found = _find(log, asked.timestamp)
-            if found.offset >= 0:
-                epoch = log.epochs.at(found.offset)
-        except KafkaError as refused:
-            error = refused.code
-        except (OSError, CorruptBatch) as failure:
-            _log.error("log can not be read", partition=f"{topic}-{asked.partition_index}", error=str(failure))
-            error = ErrorCode.kafka_storage_error
+def _partition(broker: Broker, schema: Messages, topic: str, asked: Any, *, committed: bool) -> Any:
+    found, epoch, error = _Found(), -1, ErrorCode.none
+    try:
+        log = broker.partition(topic, asked.partition_index).log
+        log.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+        found = _find(log, asked.timestamp, log.last_stable_offset if committed else log.high_watermark)
+        if found.offset >= 0:
+            epoch = log.epochs.at(found.offset)
+    except KafkaError as refused:
+        error = refused.code
+    except (OSError, CorruptBatch) as failure:
+        _log.error("log can not be read", partition=f"{topic}-{asked.partition_index}", error=str(failure))
+        error = ErrorCode.kafka_storage_error
     return schema.make(
         "ListOffsetsPartitionResponse",
         partition_index=asked.partition_index,
@@ -77,9 +82,10 @@ def _partition(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
     )
 
 
-def _find(log: PartitionLog, timestamp: int) -> _Found:
+def _find(log: PartitionLog, timestamp: int, until: int) -> _Found:
+    """`until` is the end of what the client may read. As in Kafka, nothing behind it is found."""
     ends = {
-        _LATEST: log.end_offset,
+        _LATEST: until,
         _EARLIEST: log.start_offset,
         _EARLIEST_LOCAL: log.start_offset,
         _LATEST_TIERED: -1,
@@ -87,16 +93,16 @@ def _find(log: PartitionLog, timestamp: int) -> _Found:
     }
     if timestamp in ends:
         return _Found(ends[timestamp])
-    if timestamp == _LARGEST_TIMESTAMP:
-        return _largest(log)
-    if timestamp < 0:
+    if timestamp < 0 and timestamp != _LARGEST_TIMESTAMP:
         raise KafkaError(ErrorCode.invalid_request, f"timestamp {timestamp}")
-    return _first_from(log, timestamp)
+    found = _largest(log) if timestamp == _LARGEST_TIMESTAMP else _first_from(log, timestamp)
+    return found if found.offset < until else _Found()
 
 
 def _first_from(log: PartitionLog, timestamp: int) -> _Found:
     for header, batch in log.batches_from_timestamp(timestamp):
-        if header.base_timestamp >= timestamp and header.base_offset >= log.start_offset and header.records == 1:
+        whole = header.records == 1 and header.last_offset_delta == 0 and not header.delete_horizon
+        if whole and header.base_timestamp >= timestamp and header.base_offset >= log.start_offset:
             return _Found(header.base_offset, header.base_timestamp)
         for record in decode_records(batch.read()):
             if record.timestamp_ms >= timestamp and record.offset >= log.start_offset:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer
+from ingestd.broker.topics import is_internal
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
     from ingestd.broker.topics import Topic
 
 API: Final = Api.metadata
@@ -22,17 +24,18 @@ VERSIONS: Final = range(14)
 _FIRST_WITH_NULL_NAME: Final = 12
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Answered at once, with topics that were just created."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = _topics(broker, schema, asked, request.version)
-    host, port = broker.address(request)
+    host, port = context.node.address(context.session)
     body = schema.encode(
         throttle_time=NO_THROTTLE,
-        brokers=(schema.make("MetadataResponseBroker", node_id=broker.node_id, host=host, port=port, rack=None),),
+        brokers=(schema.make("MetadataResponseBroker", node_id=broker.node.id, host=host, port=port, rack=None),),
         cluster_id=broker.storage.topics.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.node.id,
         topics=topics,
         error_code=ErrorCode.none,
     )
@@ -65,20 +68,20 @@ def _topics(broker: Broker, schema: Messages, asked: Any, version: int) -> tuple
 
 
 def _known(broker: Broker, schema: Messages, topic: Topic) -> Any:
-    here = (broker.node_id,)
+    here = (broker.node.id,)
     return schema.make(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=is_internal(topic.name),
         partitions=tuple(
             schema.make(
                 "MetadataResponsePartition",
                 error_code=ErrorCode.none,
                 partition_index=partition,
-                leader_id=broker.node_id,
-                leader_epoch=broker.storage.leader_epoch,
+                leader_id=broker.node.id,
+                leader_epoch=broker.partition(topic.name, partition).log.leader_epoch,
                 replica_nodes=here,
                 isr_nodes=here,
                 offline_replicas=(),

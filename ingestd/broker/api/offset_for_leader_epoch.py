@@ -12,13 +12,15 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
+    from ingestd.broker.session import Context
 
 API: Final = Api.offset_for_leader_epoch
 VERSIONS: Final = range(2, 5)
 
 
-def handle(broker: Broker, request: Request) -> Answer:
+def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result."""
+    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = tuple(
@@ -34,14 +36,13 @@ def handle(broker: Broker, request: Request) -> Answer:
 
 
 def _end_of_epoch(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
-    epoch, end_offset = -1, -1
-    error = broker.leader_error(asked.current_leader_epoch)
-    if error is ErrorCode.none:
-        try:
-            log = broker.partition(topic, asked.partition).log
-            epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
-        except KafkaError as unknown:
-            error = unknown.code
+    epoch, end_offset, error = -1, -1, ErrorCode.none
+    try:
+        log = broker.partition(topic, asked.partition).log
+        log.check_leader_epoch(asked.current_leader_epoch)
+        epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
+    except KafkaError as refused:
+        error = refused.code
     return schema.make(
         "EpochEndOffset", error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.broker.log.validation import check_batch
 from ingestd.broker.request import Answer
 from ingestd.broker.settings import Flush
+from ingestd.broker.topics import check_not_internal
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import BodyReader, array_length, nullable_string, string, uuid_bytes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ingestd.broker.log.group_commit import GroupCommit
     from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Handled, Request
+    from ingestd.broker.session import Context
     from ingestd.records.batch import BatchHeader
 
 API: Final = Api.produce
@@ -57,8 +59,9 @@ class _TopicResult:
     partitions: list[_Result]
 
 
-def handle(broker: Broker, request: Request) -> Handled:
+def handle(context: Context, request: Request) -> Handled:
     """Answered at once, or after the fsync with `Flush.always`."""
+    broker = context.broker
     reader = BodyReader(request.body, flexible=is_flexible(API, request.version))
     transactional_id = reader.nullable_string()
     acks, _timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
@@ -81,8 +84,10 @@ def handle(broker: Broker, request: Request) -> Handled:
                 results.append(_Result(partition, error))
         reader.skip_tagged_fields()
         topics.append(_TopicResult(name, topic_id, results))
-    if broker.settings.flush is Flush.always and acks != 0:
-        return _flush(request.version, topics)
+    if broker.settings.flush is Flush.always:
+        flushes = _begin_flushes(topics)
+        if acks != 0:
+            return _wait(request.version, topics, flushes)
     return _answer(request.version, topics, silent=acks == 0)
 
 
@@ -95,12 +100,13 @@ def _refusal(transactional_id: str | None, acks: int) -> KafkaError | None:
 
 
 def _topic(broker: Broker, name: str, topic_id: UUID | None) -> tuple[str, KafkaError | None]:
-    if topic_id is None and name:
-        return name, None
     try:
-        return broker.topic_with_id(topic_id).name, None
+        if topic_id is not None or not name:
+            name = broker.topic_with_id(topic_id).name
+        check_not_internal(name, "written")
     except KafkaError as error:
         return "", error
+    return name, None
 
 
 def _append(broker: Broker, version: int, topic: str, number: int, records: memoryview | None) -> _Result:
@@ -124,11 +130,15 @@ def _check_writable(broker: Broker, log: PartitionLog, header: BatchHeader) -> N
         raise
 
 
-async def _flush(version: int, topics: list[_TopicResult]) -> Answer:
+def _begin_flushes(topics: list[_TopicResult]) -> dict[GroupCommit, asyncio.Future[None]]:
+    """Readers get what was appended after an fsync, also if its producer does not wait for one."""
     commits = {result.commit for topic in topics for result in topic.partitions if result.commit is not None}
-    waits = [(commit, commit.flushed()) for commit in commits]
+    return {commit: commit.flushed() for commit in commits}
+
+
+async def _wait(version: int, topics: list[_TopicResult], flushes: dict[GroupCommit, asyncio.Future[None]]) -> Answer:
     errors = {}
-    for commit, flushed in waits:
+    for commit, flushed in flushes.items():
         try:
             # Others wait for the same flush. The end of this connection must not cancel it.
             await asyncio.shield(flushed)

@@ -1,4 +1,4 @@
-"""Group commit: one fsync for all produce requests that wait for a partition's bytes to be on the disk."""
+"""Group commit: one fsync for all that was appended to a partition meanwhile. It moves the high watermark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from ingestd.broker.log.partition_log import PartitionLog
+    from ingestd.broker.log.partition_log import LogEnd, PartitionLog
 
 __all__ = ["GroupCommit"]
 
@@ -24,6 +24,9 @@ _log = get_logger(__name__)
 
 class GroupCommit:
     """Flushes one log. While one fsync runs, new waiters wait together for the next.
+
+    With `Flush.always` a reader gets only what an fsync has brought to the disk. So every append asks for one, also
+    where nobody waits for it (acks=0).
 
     Invariants
         A waiter is answered by an fsync that began after it came.
@@ -36,19 +39,29 @@ class GroupCommit:
         self._disk = disk
         self._next: asyncio.Future[None] | None = None
         self._running: asyncio.Future[None] | None = None
+        self._begun = False
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when everything in the log now is on the disk. Fails with `KafkaError` (KAFKA_STORAGE_ERROR)."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
+            # Looked at, since perhaps nobody waits. The failure is logged here.
+            self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
         waiting = self._next
-        if self._running is None:
-            self._start()
+        if self._running is None and not self._begun:
+            # Not at once: pipelined requests that are already here append first, and share this fsync.
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self._start)
         return waiting
 
     def _start(self) -> None:
+        self._begun = False
         group, self._next = self._next, None
         assert group is not None
+        if self._partition_log.closed:
+            self._refuse(group, OSError(errno.ENOENT, "the log is closed"))
+            return
+        end = self._partition_log.log_end
         try:
             descriptors = self._partition_log.take_unflushed()
         except OSError as error:
@@ -58,17 +71,19 @@ class GroupCommit:
             return
         names = self._partition_log.take_unsynced_names()
         self._running = asyncio.get_running_loop().run_in_executor(self._disk, _sync, descriptors, names)
-        self._running.add_done_callback(lambda done: self._done(group, done))
+        self._running.add_done_callback(lambda done: self._done(group, end, done))
 
-    def _done(self, group: asyncio.Future[None], done: asyncio.Future[None]) -> None:
+    def _done(self, group: asyncio.Future[None], end: LogEnd, done: asyncio.Future[None]) -> None:
         self._running = None
         error = done.exception()
         if error is None and self._partition_log.failed:
             error = OSError(errno.EIO, "another fsync failed meanwhile")
         if error is not None:
             self._failed(group, error)
-        elif not group.done():
-            group.set_result(None)
+        else:
+            self._partition_log.synced(end)
+            if not group.done():
+                group.set_result(None)
         if self._next is not None:
             self._start()
 

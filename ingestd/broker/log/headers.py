@@ -40,20 +40,25 @@ def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, B
         position += header.size
 
 
-def scan_whole_batches(descriptor: int, end: int, first_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_whole_batches(
+    descriptor: int, end: int, first_offset: int, *, compacted: bool
+) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of every valid batch, from the file's start. Ends at the first that is not valid.
 
-    Valid: the header is possible, all bytes are there, the CRC is right, and the offset follows the batch before.
+    Valid: the header is possible, all bytes are there, the CRC is right, and the offset follows the batch before. A log
+    that is `compacted` has gaps, between batches and within them. In others a gap is damage: no CRC covers the offset.
     """
-    expected = first_offset
+    next_offset = first_offset
     try:
         for position, header in scan_headers(descriptor, 0, end):
-            if header.base_offset != expected or header.records != header.last_offset_delta + 1:
+            offsets = header.last_offset_delta + 1
+            gap = header.base_offset > next_offset or header.records < offsets
+            if header.base_offset < next_offset or not 0 <= header.records <= offsets or (gap and not compacted):
                 return
             if _crc(descriptor, position + _CRC_COVERS_FROM, position + header.size) != header.crc:
                 return
             yield position, header
-            expected = header.last_offset + 1
+            next_offset = header.last_offset + 1
     except CorruptBatch:
         return
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.log.epochs import LeaderEpochs
-from ingestd.broker.log.files import make_directory, write_atomically
+from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
 from ingestd.broker.log.producer_state import ProducerStates
 from ingestd.broker.log.segment import LOG_SUFFIX, Segment
+from ingestd.broker.settings import Flush
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
 from ingestd.logs import get_logger
 from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
         """Waits for a log to change."""
 
         def grew(self, size: int) -> None:
-            """A batch of `size` bytes was appended."""
+            """`size` bytes more can be read."""
 
         def gone(self) -> None:
             """The log was deleted or closed."""
 
 
-__all__ = ["Appended", "LogSlice", "PartitionLog"]
+__all__ = ["Appended", "LogEnd", "LogSlice", "PartitionLog"]
 
 _LOG_START_FILE: Final = "log-start-offset"
 _PRODUCERS_SUFFIX: Final = ".producers"
@@ -58,13 +59,25 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How far a log was appended to: the next offset, and the bytes that were appended since it was opened."""
+
+    offset: int
+    appended_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogSlice:
-    """A run of whole batches in one segment: [position, position + length). `first` is the size of the first batch."""
+    """A run of whole batches in one segment: [position, position + length). `first` is the size of the first batch.
+
+    `last`: nothing more can be read behind it now.
+    """
 
     segment: Segment
     position: int
     length: int
     first: int
+    last: bool = False
 
     def read(self) -> bytes:
         """The bytes. Raises `OSError`."""
@@ -75,7 +88,8 @@ class PartitionLog:
     """The log of one partition.
 
     Invariants
-        Offsets [start_offset, end_offset) are readable. Batches follow each other without a gap.
+        Offsets [start_offset, high_watermark) are readable, but for those that compaction removed.
+        With `Flush.always` the high watermark is the end that the last fsync found. A power cut takes nothing of it.
         When `append` returns, the batch is in the file (at least in the kernel's page cache).
         A failed write changes nothing: the next append goes to the same offset.
         After a failed fsync nothing is appended, acknowledged or sealed. The next start reads what the disk has.
@@ -91,11 +105,17 @@ class PartitionLog:
         *,
         leader_epoch: int,
         producer_expiry: float,
+        flush: Flush = Flush.os,
     ) -> None:
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
         self.start_offset = 0
+        self.high_watermark = 0
+        """The end of what readers get. The first offset behind it is that of a batch, or the log's end."""
+        self._flush = flush
+        self._appended_bytes = 0
+        self._readable_bytes = 0
         self.epochs = LeaderEpochs(directory)
         self.watchers: set[Watcher] = set()
         self._files = files
@@ -122,18 +142,34 @@ class PartitionLog:
         for segment in self._segments[:-1]:
             if not segment.sealed:
                 self._seal_if_possible(segment)
+        if self._flush is Flush.always:
+            self._sync_recovered()
+        self.high_watermark = self.end_offset
+
+    def _sync_recovered(self) -> None:
+        """After a kill, batches may be in the kernel's page cache alone."""
+        try:
+            for segment in self._segments:
+                if segment.unflushed and segment.size:
+                    os.fsync(segment.descriptor)
+                    sync_directory(self.directory)
+                    segment.unflushed = False
+        except OSError as error:
+            _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
+            self.fail()
 
     def _load_segments(self) -> None:
         bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
+        torn = False
         for base_offset in bases:
             segment = self._segment(base_offset)
-            if self._segments and base_offset != self.end_offset:
+            if self._segments and (torn or not self._may_follow(base_offset)):
                 _log.warning(
                     "segment does not follow the log, removed", segment=str(segment.path), expected=self.end_offset
                 )
                 segment.delete()
                 continue
-            segment.load()
+            torn = segment.load(compacted=self.config.compacts)
             self._segments.append(segment)
         if not self._segments:
             self._segments.append(self._segment(0))
@@ -141,6 +177,10 @@ class PartitionLog:
         for path in self.directory.glob("*.index"):
             if int(path.stem) not in known:
                 path.unlink()
+
+    def _may_follow(self, base_offset: int) -> bool:
+        """Whether a segment may come next. In a compacted log, the last batches of a segment may have been removed."""
+        return base_offset == self.end_offset or (self.config.compacts and base_offset > self.end_offset)
 
     def _load_start_offset(self) -> None:
         self.start_offset = self._segments[0].base_offset
@@ -181,13 +221,36 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record gets. It is the high watermark too, because there is one replica."""
+        """The offset that the next record gets."""
         return self._segments[-1].next_offset
+
+    @property
+    def log_end(self) -> LogEnd:
+        """How far the log was appended to."""
+        return LogEnd(self.end_offset, self._appended_bytes)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what readers of committed records get. There are no transactions: it is the high watermark."""
+        return self.high_watermark
 
     @property
     def size(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
+
+    def check_leader_epoch(self, known: int) -> None:
+        """Check the leader epoch that a client gives; -1 for none (KIP-320).
+
+        Raises `KafkaError`: FENCED_LEADER_EPOCH for an older one than this log's, UNKNOWN_LEADER_EPOCH for a newer one.
+        """
+        if known in {-1, self.leader_epoch}:
+            return
+        older = known < self.leader_epoch
+        raise KafkaError(
+            ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch,
+            f"{self.directory.name}: leader epoch {known}, expected {self.leader_epoch}",
+        )
 
     def append(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a valid batch. Its base offset and leader epoch are written into `batch` itself.
@@ -202,7 +265,7 @@ class PartitionLog:
                 ErrorCode.kafka_storage_error, f"{self.directory.name}: an fsync failed; restart the broker"
             )
         idempotent = header.producer_id != NO_PRODUCER_ID
-        if idempotent:
+        if idempotent and not header.control:
             before = self._producers.check(header)
             if before is not None:
                 return Appended(before, duplicate=True)
@@ -217,14 +280,26 @@ class PartitionLog:
             self._refused = None
         if idempotent:
             self._producers.appended(header, base_offset, time.time())
+        self._appended_bytes += len(batch)
+        if self._flush is Flush.os:
+            self._readable(self.end_offset, self._appended_bytes)
+        return Appended(base_offset, duplicate=False)
+
+    def synced(self, end: LogEnd) -> None:
+        """All before `end` is on the disk."""
+        if end.offset > self.high_watermark and not self._closed:
+            self._readable(end.offset, end.appended_bytes)
+
+    def _readable(self, end_offset: int, appended_bytes: int) -> None:
+        more, self._readable_bytes = appended_bytes - self._readable_bytes, appended_bytes
+        self.high_watermark = end_offset
         # A watcher that has enough leaves the set during this loop.
         for watcher in tuple(self.watchers):
-            watcher.grew(len(batch))
-        return Appended(base_offset, duplicate=False)
+            watcher.grew(more)
 
     def refused(self, header: BatchHeader) -> None:
         """Keep the place of a batch that there was no room for, because it will be sent again."""
-        if header.producer_id != NO_PRODUCER_ID:
+        if header.producer_id != NO_PRODUCER_ID and not header.control:
             self._producers.refused(header)
 
     def _say_refused(self, size: int, error: OSError) -> None:
@@ -320,8 +395,6 @@ class PartitionLog:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
         if self._failed:
             raise OSError(errno.EIO, "an fsync failed before")
-        if self._deleted:
-            raise OSError(errno.ENOENT, "the log was deleted")
         # Every segment is checked: they are sealed in any order, and the newest may be empty.
         unflushed = [segment for segment in self._segments if segment.unflushed]
         descriptors: list[int] = []
@@ -342,6 +415,11 @@ class PartitionLog:
         return self.directory if unsynced else None
 
     @property
+    def closed(self) -> bool:
+        """Whether the log was closed or deleted."""
+        return self._closed
+
+    @property
     def failed(self) -> bool:
         """Whether an fsync failed."""
         return self._failed
@@ -350,9 +428,10 @@ class PartitionLog:
         """Stop taking batches: after a failed fsync it is not known what the disk has."""
         self._failed = True
 
-    def slice(self, offset: int, max_bytes: int) -> LogSlice | None:
-        """Whole batches from `offset` on; at least one, even if it is larger than `max_bytes`. None at the log's end.
+    def slice(self, offset: int, max_bytes: int, until: int | None = None) -> LogSlice | None:
+        """Whole batches from `offset` on; at least one, even if it is larger than `max_bytes`. None if there is none.
 
+        They end at `until`, where a batch begins: the last stable offset, say. Without it, at the high watermark.
         Raises `KafkaError` (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
         """
         if not self.start_offset <= offset <= self.end_offset:
@@ -360,19 +439,19 @@ class PartitionLog:
                 ErrorCode.offset_out_of_range,
                 f"{self.directory.name}: {offset} is not within {self.start_offset} to {self.end_offset}",
             )
-        if offset == self.end_offset:
-            return None
-        segment = self._segments[bisect_right(self._segments, offset, key=_base_offset) - 1]
+        until = self.high_watermark if until is None else until
+        at = bisect_right(self._segments, offset, key=_base_offset) - 1
         try:
-            position, length, first = segment.slice(offset, max_bytes)
+            # The batches at the end of a segment may have been compacted away. Then the next one has what follows.
+            while at < len(self._segments) and self._segments[at].base_offset < until:
+                segment = self._segments[at]
+                if (found := segment.slice(offset, max_bytes, until)) is not None:
+                    position, length, first, last = found
+                    return LogSlice(segment, position, length, first, last and segment.next_offset >= until)
+                at += 1
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
-        return LogSlice(segment, position, length, first)
-
-    def ends_with(self, piece: LogSlice) -> bool:
-        """Whether nothing follows `piece` in the log."""
-        segment = piece.segment
-        return segment.next_offset == self.end_offset and piece.position + piece.length == segment.size
+        return None
 
     def batches_from_timestamp(self, timestamp: int) -> Iterator[tuple[BatchHeader, LogSlice]]:
         """Batches with a record at or after `timestamp` (ms), in order of offsets. Raises `OSError`."""
@@ -444,6 +523,8 @@ class PartitionLog:
         size = self.size
         keep_from = self.start_offset
         for segment in self._segments[:-1]:
+            if segment.next_offset > self.high_watermark:
+                break
             over = 0 <= self.config.retention_bytes <= size - segment.size
             if not over and not self._expired(segment, now):
                 break

@@ -59,6 +59,7 @@ class ProducerStates:
     Invariants
         Sequences of one producer id and epoch follow each other without a gap. After 2³¹-1 comes 0.
         The state depends only on the batches in the log. So a replay of the log gives it again.
+        A control batch has no sequence: it may bring a newer epoch, and is none of the remembered batches.
     """
 
     __slots__ = ("_awaited", "_expiry", "_producers")
@@ -99,7 +100,8 @@ class ProducerStates:
         for appended in producer.appended:
             if appended.base_sequence == header.base_sequence and appended.last_sequence == last_sequence:
                 return appended.base_offset
-        expected = (producer.appended[-1].last_sequence + 1) % _SEQUENCES if producer.appended else header.base_sequence
+        # With only a control batch in this epoch, the first sequence is next, as in Kafka.
+        expected = (producer.appended[-1].last_sequence + 1) % _SEQUENCES if producer.appended else 0
         if header.base_sequence != expected:
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
@@ -129,6 +131,9 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        if header.control:
+            producer.written = written
+            return
         self._awaited.pop(header.producer_id, None)
         producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
         producer.written = written

@@ -27,7 +27,7 @@ class Segment:
 
     Invariants
         Bytes up to `size` are whole batches. Bytes of a failed write after them are cut off before the next write.
-        Batches follow each other without a gap of offsets.
+        Offsets rise from batch to batch. There may be gaps, which compaction leaves.
     """
 
     __slots__ = (
@@ -104,22 +104,24 @@ class Segment:
             if header.max_timestamp >= timestamp:
                 yield position, header
 
-    def slice(self, offset: int, max_bytes: int) -> tuple[int, int, int]:
-        """Whole batches from the one with `offset` on: their position, their bytes, and the bytes of the first one.
+    def slice(self, offset: int, max_bytes: int, until: int) -> tuple[int, int, int, bool] | None:
+        """Whole batches from the first that ends behind `offset` on, and before `until`, where a batch begins.
 
-        As many as fit into `max_bytes`, as far as the index knows where they end, and at least one. (0, 0, 0) at the
-        end.
+        Their position, their bytes, the bytes of the first one, and whether they are the last ones before `until` here.
+        As many as fit into `max_bytes`, as far as the index knows where they end, and at least one. None if there is no
+        such batch. Raises `OSError`, `CorruptBatch`.
         """
         found = next(self.headers(offset), None)
-        if found is None:
-            return 0, 0, 0
+        if found is None or found[1].base_offset >= until:
+            return None
         start, header = found
-        first = header.size
-        if start + max_bytes >= self.size:
-            end = self.size
-        else:
-            end = max(self.index.last_start_until(start + max_bytes), start + first)
-        return start, end - start, first
+        last = self.size
+        if until < self.next_offset:
+            last = next((position for position, _header in self.headers(until)), self.size)
+        end = last
+        if start + max_bytes < last:
+            end = max(self.index.last_start_until(start + max_bytes), start + header.size)
+        return start, end - start, header.size, end == last
 
     def read(self, position: int, length: int) -> bytes:
         """Bytes of the file. Raises `OSError`."""
@@ -130,10 +132,11 @@ class Segment:
         self.index.write(self.index_path, self.size, self.next_offset)
         self._sealed_size = self.size
 
-    def load(self) -> None:
+    def load(self, *, compacted: bool) -> bool:
         """Load the segment by its index. Without an index that fits, read the file and keep the valid batches.
 
-        What follows the last valid batch is cut off. Raises `OSError`.
+        What follows the last valid batch is cut off. `compacted`: gaps are no damage. Returns whether there was
+        something to cut off. Raises `OSError`.
         """
         status = os.fstat(self.descriptor)
         self.created = status.st_mtime
@@ -141,16 +144,20 @@ class Segment:
         if known is not None:
             self.index, self.next_offset = known
             self.size = self._sealed_size = status.st_size
-            return
+            return False
         self.index_path.unlink(missing_ok=True)
         self.index = SegmentIndex(self.index.interval, self._files.indexes)
         self.unflushed = True
-        for position, header in scan_whole_batches(self.descriptor, status.st_size, self.base_offset):
+        for position, header in scan_whole_batches(
+            self.descriptor, status.st_size, self.base_offset, compacted=compacted
+        ):
             self.index.add(header.base_offset, position, header.max_timestamp)
             self.size = position + header.size
             self.next_offset = header.last_offset + 1
-        if self.size < status.st_size:
-            os.ftruncate(self.descriptor, self.size)
+        if self.size == status.st_size:
+            return False
+        os.ftruncate(self.descriptor, self.size)
+        return True
 
     def delete(self) -> None:
         """Remove the files. Raises `OSError`."""

@@ -6,7 +6,10 @@ from ingestd.records.batch import patch_producer, seal
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Codec, Compression
 
-__all__ = ["batch_of", "numbered_batch", "with_header"]
+__all__ = ["batch_of", "compacted", "marker", "numbered_batch", "with_header"]
+
+_ATTRIBUTES_AT, _PRODUCER_AT, _LAST_OFFSET_DELTA_AT = 21, 43, 23
+_TRANSACTIONAL_CONTROL = b"\0\x30"
 
 
 def batch_of(values: list[bytes], codec: Codec = Codec.none, timestamp_ms: int = 1_000) -> bytearray:
@@ -34,3 +37,17 @@ def with_header(batch: bytearray, at: int, content: bytes) -> bytearray:
     changed[at : at + len(content)] = content
     seal(memoryview(changed))
     return changed
+
+
+def marker(producer_id: int, epoch: int) -> bytearray:
+    """The control batch that commits a producer's transaction. It has no sequence."""
+    builder = BatchBuilder(limit=1 << 20)
+    builder.append(bytes.fromhex("00000001"), bytes.fromhex("000000000000"), (), 1_000)
+    batch = bytearray(builder.build(Compression(Codec.none)))
+    producer = producer_id.to_bytes(8, "big") + epoch.to_bytes(2, "big") + (-1).to_bytes(4, "big", signed=True)
+    return with_header(with_header(batch, _PRODUCER_AT, producer), _ATTRIBUTES_AT, _TRANSACTIONAL_CONTROL)
+
+
+def compacted(values: list[bytes], offsets: int) -> bytearray:
+    """A batch of so many offsets, of which the cleaner left only the first records."""
+    return with_header(batch_of(values), _LAST_OFFSET_DELTA_AT, (offsets - 1).to_bytes(4, "big"))

@@ -1,0 +1,1 @@
+"""Groups: what the group coordinator decides, without sockets, files and clocks."""
