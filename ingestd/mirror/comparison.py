@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import TopicPartition
     from ingestd.consumer.fetched import FetchedBatch
+    from ingestd.mirror.filtering import RecordFilter
     from ingestd.records.decode import Record
 
 __all__ = ["Comparison", "Difference", "PartitionLog"]
@@ -80,8 +81,10 @@ class Difference:
 class _Reading:
     """A place in a log, and the batch behind it. The batch is decoded once a part of it is asked for."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: PartitionLog, record_filter: RecordFilter | None = None) -> None:
+        """`record_filter`: only records that it takes count."""
         self.log = log
+        self._filter = record_filter
         self.passed = 0
         """Records that were passed over since the start, those read again among them."""
         self._batches = log.batches(log.first)
@@ -106,7 +109,7 @@ class _Reading:
             if batch is None:
                 return None
             self._batch, self._records, self._at = batch, None, 0
-            if not batch.whole and not self.records:
+            if (not batch.whole or self._filter is not None) and not self.records:
                 self._leave()
         return self._batch
 
@@ -114,14 +117,14 @@ class _Reading:
     def untouched(self) -> FetchedBatch | None:
         """The batch, if all of it is still to come."""
         batch = self._batch
-        return batch if batch is not None and batch.whole and self._at == 0 else None
+        return batch if batch is not None and batch.whole and self._at == 0 and self._filter is None else None
 
     @property
     def records(self) -> Sequence[Record]:
         """The rest of the batch. Not to be asked for at the end. Raises `CorruptBatch`, `UnsupportedCodec`."""
         assert self._batch is not None, "asked for behind the end"
         if self._records is None:
-            self._records = records_of(self._batch, self.log.key, check_crc=False)
+            self._records = self.decoded(self._batch)
         return self._records[self._at :] if self._at else self._records
 
     @property
@@ -129,7 +132,14 @@ class _Reading:
         """Of the next record, if it is known; otherwise the place that was reached."""
         if self._batch is None:
             return self._offset
-        return self.records[0].offset if self._at or not self._batch.whole else self._batch.header.base_offset
+        if self._at or not self._batch.whole or self._filter is not None:
+            return self.records[0].offset
+        return self._batch.header.base_offset
+
+    def decoded(self, batch: FetchedBatch) -> Sequence[Record]:
+        """The records of a batch that count. Raises `CorruptBatch`, `UnsupportedCodec`."""
+        records = records_of(batch, self.log.key, check_crc=False)
+        return records if self._filter is None else list(filter(self._filter.takes, records))
 
     def pass_batch(self) -> int:
         """Pass over a batch of which nothing was passed yet. Returns how many records it has."""
@@ -161,7 +171,7 @@ class _Reading:
             return found
         async with aclosing(self.log.batches(self._batch.next_offset)) as batches:
             async for batch in batches:
-                found += records_of(batch, self.log.key, check_crc=False)[: most - len(found)]
+                found += self.decoded(batch)[: most - len(found)]
                 if len(found) == most:
                     break
         return found
@@ -200,12 +210,21 @@ class Comparison:
         In memory: what the logs fetched ahead, one decoded batch of each, and `AHEAD` records of each.
     """
 
-    def __init__(self, source: PartitionLog, target: PartitionLog, *, limit: int, begun_later: bool = False) -> None:
+    def __init__(
+        self,
+        source: PartitionLog,
+        target: PartitionLog,
+        *,
+        limit: int,
+        begun_later: bool = False,
+        record_filter: RecordFilter | None = None,
+    ) -> None:
         """What is before `limit` at the source must be on the target. What is behind it may be.
 
-        `begun_later`: the mirror may have begun to copy behind the first record of the source.
+        `begun_later`: the mirror may have begun to copy behind the first record of the source. `record_filter`: which
+        records of the source it copies.
         """
-        self._source = _Reading(source)
+        self._source = _Reading(source, record_filter)
         self._target = _Reading(target)
         self._limit = limit
         self._begun_later = begun_later
@@ -372,7 +391,7 @@ class Comparison:
         """Places where all fits so far, up to the end of what was looked at: offset, how many fit."""
         async with aclosing(log.batches(start)) as batches:
             async for batch in batches:
-                records = records_of(batch, log.key, check_crc=False)
+                records = self._source.decoded(batch)
                 rows = list(map(_row, records))
                 going, open_places = open_places, []
                 for offset, fits in going:

@@ -5,7 +5,7 @@ Each source partition's position is a commit for the partition that it is copied
     offset       of the target partition: behind the last record that was copied. So tools that show the lag of groups,
                  which compare with the end of the target's log, do not show a difference between two clusters' offsets
     metadata     JSON: the cluster, topic id and offset at the source to go on from, and the leader epoch of the record
-                 before it
+                 before it; and the id of the topic on the target, which may be deleted and made again
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from ingestd.client.client import Client
     from ingestd.consumer.group.membership import Membership
     from ingestd.daemon.source import StoredPosition
+    from ingestd.mirror.translations import Translations
     from ingestd.retry import Deadline
 
 __all__ = ["CanNotBegin", "GroupPositions", "MirrorPosition", "PositionsNotUnderstood", "read_positions"]
@@ -55,13 +56,14 @@ class MirrorPosition:
 
     offset: the next offset to read at the source. leader_epoch: of the record before it, -1 if not known.
     target_offset: the offset behind the last record that was copied, on the target. topic_id: of the topic at the
-    source, empty if it is not known.
+    source, target_id: of the one on the target; empty if it is not known.
     """
 
     offset: int
     leader_epoch: int
     target_offset: int
     topic_id: str = ""
+    target_id: str = ""
 
 
 class GroupPositions:
@@ -72,10 +74,14 @@ class GroupPositions:
         What could not be committed is committed with the next attempt, while its partition is still this host's.
         A commit is made with the member and generation of the moment: of two hosts that believe to have a partition,
         the target takes only one's.
+        Where records went (`Translations`) is written before the position that they are before.
     """
 
-    def __init__(self, route: str, group: str, source: str) -> None:
+    def __init__(self, route: str, group: str, source: str, translations: Translations | None = None) -> None:
         """`source` is the source cluster's name. The membership comes with `open`."""
+        self.at_end: Callable[[Deadline], Awaitable[str | None]] | None = None
+        """What is left to do once all positions are committed. Returns why it could not be done, or None."""
+        self._translations = translations
         self._group = group
         self._source = source
         self._membership: Membership | None = None
@@ -84,15 +90,13 @@ class GroupPositions:
         self._log = get_logger("ingestd.supervisor").bind(route=route, group=group)
         self._tasks = TaskOwner(lambda error: self._log.error("positions can not be committed", exc_info=error))
         self._failing = ""
-        self._started = False
         self._first_run: int | None = None
         """When the mirror ran first, in ms since 1970 UTC, where its positions say so."""
 
     def open(self, membership: Membership) -> None:
         """Commit in this member's name from now on."""
-        self._membership = membership
-        if not self._started:
-            self._started = True
+        first, self._membership = self._membership is None, membership
+        if first:
             self._tasks.start(self._commit_again_and_again(membership), "commits of a mirror")
 
     async def read(
@@ -116,14 +120,21 @@ class GroupPositions:
 
         It stands beside every position of a mirror that began with the latest records. Raises `IngestdError`.
         """
-        (listed,) = await ClusterAdmin(target).list_group_offsets({self._group: None}, timeout=timeout)
-        if listed.error is not None:
-            raise listed.error
-        self._learn_first_run(listed.offsets.values())
+        self._learn_first_run((await self._listed(target, timeout)).values())
         if self._first_run is not None:
             return self._first_run
         self._first_run = round(time.time() * 1000)
         return None
+
+    async def any(self, target: Client, timeout: float) -> bool:
+        """Whether there is any position: the mirror has run before, on some host. Raises `IngestdError`."""
+        return bool(await self._listed(target, timeout))
+
+    async def _listed(self, target: Client, timeout: float) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        (listed,) = await ClusterAdmin(target).list_group_offsets({self._group: None}, timeout=timeout)
+        if listed.error is not None:
+            raise listed.error
+        return listed.offsets
 
     def _learn_first_run(self, committed: Iterable[OffsetAndMetadata | None]) -> None:
         for found in committed:
@@ -143,6 +154,7 @@ class GroupPositions:
             "offset": position.offset,
             "epoch": position.leader_epoch,
             "topic_id": position.topic_id,
+            "target_id": position.target_id,
             "since": self._first_run,
         }
         return OffsetAndMetadata(max(0, position.target_offset), -1, orjson.dumps(said).decode())
@@ -157,8 +169,12 @@ class GroupPositions:
     def remember(self, stored: StoredPosition) -> None:
         """See `PositionKeeper`."""
         detail: Mapping[str, Any] = stored.detail
-        position = MirrorPosition(stored.position, detail["epoch"], detail["target_offset"], detail["topic_id"])
-        self._changed[TopicPartition(detail["target_topic"], detail["partition"])] = self._committed(position)
+        ids = detail["topic_id"], detail["target_id"]
+        position = MirrorPosition(stored.position, detail["epoch"], detail["target_offset"], *ids)
+        to = TopicPartition(detail["target_topic"], detail["partition"])
+        self._changed[to] = self._committed(position)
+        if self._translations is not None and stored.note is not None:
+            self._translations.copied(to, position.topic_id, stored.note)
         self._work.set()
 
     def forget(self, source: str) -> None:
@@ -175,8 +191,13 @@ class GroupPositions:
                 break
             await asyncio.sleep(min(COMMIT_INTERVAL, deadline.remaining))
         left = len(self._changed)
+        problem = None
+        if not left and self.at_end is not None:
+            problem = await self.at_end(deadline)
+        if self._translations is not None:
+            await self._translations.close(max(1.0, deadline.remaining))
         await membership.close(max(1.0, deadline.remaining))
-        return f"{left} positions could not be committed to group {self._group}: {self._failing}" if left else None
+        return f"{left} positions could not be committed to group {self._group}: {self._failing}" if left else problem
 
     async def _commit_again_and_again(self, membership: Membership) -> None:
         while True:
@@ -192,6 +213,8 @@ class GroupPositions:
         changed, self._changed = self._changed, {}
         ours = {partition: offset for partition, offset in changed.items() if partition in membership.assignment}
         try:
+            if self._translations is not None:
+                await self._translations.write(timeout)
             await membership.commit(ours, timeout)
         except IngestdError as error:
             self._changed = {**ours, **self._changed}
@@ -241,8 +264,10 @@ async def read_positions(
 def _understood(group: str, source: str, partition: TopicPartition, found: OffsetAndMetadata) -> MirrorPosition:
     try:
         said = _said(found)
-        cluster, offset, epoch, topic_id = said["cluster"], said["offset"], said["epoch"], said.get("topic_id", "")
-        whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0 and isinstance(topic_id, str)
+        cluster, offset, epoch = said["cluster"], said["offset"], said["epoch"]
+        ids = said.get("topic_id", ""), said.get("target_id", "")
+        whole = isinstance(offset, int) and isinstance(epoch, int) and offset >= 0
+        whole = whole and all(isinstance(one, str) for one in ids)
     except (ValueError, TypeError, KeyError, AttributeError):
         whole, cluster = False, None
     if not whole or cluster != source:
@@ -252,4 +277,4 @@ def _understood(group: str, source: str, partition: TopicPartition, found: Offse
             "has set it, or another mirror has the same group. Give this one another `group`, or delete the "
             "group's offset: the partition is then read from its start, and its records are copied again"
         )
-    return MirrorPosition(offset, epoch, found.offset, topic_id)
+    return MirrorPosition(offset, epoch, found.offset, *ids)

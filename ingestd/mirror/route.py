@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping  # noqa: TC003 - types of fields are looked up when a configuration is read
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
+from ingestd.client.metadata import TOPIC_NAME
 from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Pattern
 from ingestd.daemon.source import Claim, Words
-from ingestd.mirror.selection import NAMING, TOPIC_NAME, Selection
+from ingestd.mirror.losses import REFUSED, RETENTION
+from ingestd.mirror.selection import NAMING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.runner import Runner, Workplace
     from ingestd.daemon.source import Finder, StoredPosition, Surroundings
+    from ingestd.mirror.filtering import RecordFilter
 
 __all__ = ["MirrorRoute"]
 
-_EDGES: Final = ("earliest", "latest")
+_STARTS: Final = ("earliest", "latest", "mirrormaker2")
 
 
 def _as_time(text: str) -> datetime | None:
@@ -33,7 +37,7 @@ def _as_time(text: str) -> datetime | None:
 
 
 def _is_start(text: str) -> bool:
-    return text in _EDGES or _as_time(text) is not None
+    return text in _STARTS or _as_time(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +58,64 @@ class MirrorRoute:
     Topics that match later are taken when they appear. Kafka's own topics never are."""
     exclude: tuple[Pattern, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
     """Regular expressions of topics to leave alone, although `topics` match them."""
+    keys: tuple[Pattern, ...] = ()
+    """Regular expressions. Only records are copied whose key one of them matches as a whole. With this or one of the
+    next three, every batch is decompressed, Python looks at each record, and a batch of which records are left out is
+    made anew: up to ten times the CPU."""
+    exclude_keys: tuple[Pattern, ...] = ()
+    """Regular expressions of keys. Records that have one of them are not copied."""
+    headers: Mapping[str, Pattern] = field(default_factory=dict)
+    """Regular expressions by names of headers, as in `{region = "eu|us"}`. Only records are copied that have each of
+    these headers with a value that matches as a whole."""
+    exclude_headers: Mapping[str, Pattern] = field(default_factory=dict)
+    """Regular expressions by names of headers. Records that have one of these headers, with a value that matches, are
+    not copied."""
     naming: str = "prefix"
     """What a topic is called on the target: `prefix`: the source cluster's name and a dot before it, as MirrorMaker 2
     does; `identity`: the same; or a template as in `"copy-of-{topic}"`, with `{topic}` and `{source}`."""
     start: Annotated[
-        str, Expected('"earliest", "latest", or a time with its zone, as in "2026-01-31T08:00:00Z"', _is_start)
+        str,
+        Expected(
+            '"earliest", "latest", "mirrormaker2", or a time with its zone, as in "2026-01-31T08:00:00Z"', _is_start
+        ),
     ] = "earliest"
-    """Where to begin in topics that are there when the mirror runs for the first time: `earliest`, `latest`, or a time
-    as in `2026-01-31T08:00:00Z`. Later topics and partitions are read from their beginning."""
+    """Where to begin in topics that are there when the mirror runs for the first time: `earliest`, `latest`, a time as
+    in `2026-01-31T08:00:00Z`, or `mirrormaker2`: where MirrorMaker 2 stopped that called the source as it is called
+    here. Topics and partitions that come later, or that MirrorMaker 2 does not know, are read from their beginning, or
+    from that time."""
     create_topics: bool = True
     """Whether topics that are missing on the target are created there, with as many partitions as at the source and
-    its configuration; and whether partitions are added when the source's topic gets more."""
+    its configuration; and whether partitions are added, and the configuration is changed, when the source's are."""
+    exclude_configs: tuple[Pattern, ...] = ()
+    """Regular expressions of keys of topics' configurations that are not copied, as in `["retention.*"]`; with `[".*"]`
+    none is. Timestamp types and their bounds, `min.insync.replicas`, unclean elections and throttles never are."""
     replication_factor: Annotated[
         int, Expected("-1, or 1 to 32767", lambda number: number == -1 or 1 <= number <= 32767)
     ] = -1
     """Replicas of topics that the mirror creates; -1: as many as the target's brokers give by themselves."""
     group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
     """The group on the target whose offsets are this mirror's positions. By default `ingestd-mirror-NAME`."""
+    groups: tuple[Pattern, ...] = ()
+    """Regular expressions of consumer groups at the source, as in `["billing", "web-.*"]`. Their committed offsets are
+    translated, record by record, and committed on the target for as long as the group has no members there, never
+    backwards. Empty: none is. Of records that the mirror did not copy, or copied before this was set, no offset is
+    known: a group that is still there is not translated until it is past them."""
+    sync_groups_interval: Interval = 10.0
+    """Seconds between two looks at the offsets of `groups`. What a group commits at the source is on the target
+    about so much later. Each look asks every broker of the source for its groups."""
+    send_back: bool = False
+    """Whether records that a mirror brought to the source from the target are copied back to it. That is for a target
+    which has lost them. If both directions do it, records go round for ever."""
     refresh_interval: Interval = 5.0
     """Seconds between two looks at the source's topics and partitions."""
+    bandwidth: Annotated[int, Expected("bytes a second, more than 0", lambda rate: rate > 0)] | None = None
+    """Most bytes of record batches that this host sends in a second; by default there is no limit. Workers share
+    it as they need it."""
     delivery: Delivery = "at-least-once"
     """Every record arrives, after a crash perhaps twice. (`exactly-once` is to come.)"""
-    on_undeliverable: Literal["stop"] = "stop"
-    """What the mirror does when the target refuses a record for good: `stop`, and say so."""
+    on_undeliverable: Literal["stop", "skip"] = "stop"
+    """What the mirror does when the target refuses a record for good (one that is too large, has no key where the topic
+    is compacted, or a time that the topic does not take): `stop`, and say so; or `skip` it, and say that it is lost."""
 
     def __post_init__(self) -> None:
         """Check what goes together. Raises `WrongSetting`, which names the key and what was expected."""
@@ -90,16 +129,14 @@ class MirrorRoute:
         same = self.source == self.target and template == NAMING["identity"]
         expected = "another one than identity, since source and target are one cluster"
         checks.require("naming", expected, holds=not same, beside=["source", "target"])
+        expected = "one of letters, digits, '.', '_' and '-', of which the name of a topic is made, or no `groups`"
+        holds = not self.groups or TOPIC_NAME.fullmatch(self.offsets_topic) is not None
+        checks.require("group", expected, holds=holds, beside=["groups"])
         checks.finish()
 
     def unfit(self, clusters: Mapping[str, ClusterSettings]) -> Iterator[tuple[str, str]]:
         """See `ingestd.daemon.source.Route.unfit`."""
         source, target = clusters.get(self.source), clusters.get(self.target)
-        if target is not None and target.embedded:
-            yield (
-                "target",
-                "expected a Kafka: an embedded broker has no groups yet, and a mirror keeps its positions in one",
-            )
         one = source is not None and target is not None and set(source.bootstrap) & set(target.bootstrap)
         if one and self.template == NAMING["identity"]:
             yield "naming", "expected another one than identity, since source and target have brokers in common"
@@ -112,11 +149,11 @@ class MirrorRoute:
     @classmethod
     def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:
         """See `ingestd.daemon.source.Route.warnings`: mirrors that would copy each other's records for ever."""
-        same_names = [route for route in routes if route.template == NAMING["identity"]]
+        same_names = [route for route in routes if route.template == NAMING["identity"] and route.send_back]
         for one, other in combinations(same_names, 2):
             if (one.source, one.target) == (other.target, other.source):
                 yield (
-                    f"mirrors.{one.name}.naming: with identity here and in [mirrors.{other.name}], which copies back, "
+                    f"mirrors.{one.name}.send_back: here and in [mirrors.{other.name}], which copies back: "
                     "records of topics that both take go round for ever"
                 )
 
@@ -136,9 +173,23 @@ class MirrorRoute:
         return f"ingestd-mirror-{self.name}" if self.group is None else self.group
 
     @property
+    def offsets_topic(self) -> str:
+        """The topic on the target that keeps which offset there a record of the source has."""
+        return f"{self.positions_group}.offsets.internal"
+
+    @property
     def selection(self) -> Selection:
         """The topics that it takes, and their names on the target."""
         return Selection(self.source, self.target, self.topics, self.exclude, self.template)
+
+    @property
+    def record_filter(self) -> RecordFilter | None:
+        """Which records are copied; None: all."""
+        if not (self.keys or self.exclude_keys or self.headers or self.exclude_headers):
+            return None
+        from ingestd.mirror.filtering import RecordFilter  # noqa: PLC0415 - few mirrors need it
+
+        return RecordFilter(self.keys, self.exclude_keys, self.headers, self.exclude_headers)
 
     @property
     def cluster(self) -> str:
@@ -167,14 +218,21 @@ class MirrorRoute:
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:
-        """See `ingestd.daemon.source.Route.loss_reasons`: the source removed records before they were copied."""
-        return ("retention",)
+        """See `ingestd.daemon.source.Route.loss_reasons`.
+
+        The source removed records before they were copied; or the target refused one for good, and it was skipped.
+        """
+        return (RETENTION, REFUSED)
 
     def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:  # noqa: ARG002 - positions are at the target
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.mirror.finder import MirrorFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
         return MirrorFinder(self, surroundings)
+
+    def import_runner(self) -> None:
+        """See `ingestd.daemon.source.Route.import_runner`."""
+        from ingestd.mirror import runner  # noqa: F401, PLC0415 - its imports are the finder's too, for the most part
 
     def runner(self, workplace: Workplace) -> Runner:
         """See `ingestd.daemon.source.Route.runner`."""

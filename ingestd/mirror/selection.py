@@ -6,18 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from ingestd.client.metadata import TOPIC_NAME
+from ingestd.errors import ErrorCode
 
-__all__ = ["IDENTITY", "NAMING", "TOPIC_NAME", "Selection"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from ingestd.client.metadata import TopicMetadata
+
+__all__ = ["NAMING", "REGISTRY_TOPIC", "Selection"]
+
+REGISTRY_TOPIC: Final = "ingestd-mirrors.producers"
+"""The topic of `registry.py`. It is about one cluster, and no mirror takes it."""
 
 NAMING: Final = {"prefix": "{source}.{topic}", "identity": "{topic}"}
 """The names of common templates."""
-
-IDENTITY: Final = "{topic}"
-
-TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""What Kafka takes for a topic's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,14 @@ class Selection:
         With `{source}.` before the names, a topic that begins with the target's name came from there, by the mirror in
         the other direction. It is not sent back.
         """
-        if self.template.startswith("{source}.") and topic.startswith(f"{self.target}."):
+        if topic == REGISTRY_TOPIC or (self.template.startswith("{source}.") and topic.startswith(f"{self.target}.")):
             return False
         return _matches(self.include, topic) and not _matches(self.exclude, topic)
+
+    def unmatched(self, topics: Collection[str]) -> list[str]:
+        """The patterns that take none of these topics."""
+        taken = [topic for topic in topics if self.takes(topic)]
+        return [pattern for pattern in self.include if not any(_matches([pattern], topic) for topic in taken)]
 
     def renamed(self, topic: str) -> str:
         """What a topic is called on the target. Raises `ValueError` if Kafka takes no such name."""
@@ -53,6 +61,29 @@ class Selection:
                 "'.', '_' and '-'"
             )
         return name
+
+    def wanted(self, topics: Mapping[str, TopicMetadata]) -> tuple[dict[str, TopicMetadata], dict[str, str]]:
+        """The topics to copy, by their names on the target; and those that can not be, with why."""
+        wanted: dict[str, TopicMetadata] = {}
+        problems: dict[str, str] = {}
+        for topic, known in topics.items():
+            if not self.takes(topic):
+                continue
+            try:
+                name = self.renamed(topic)
+            except ValueError as error:
+                problems[topic] = str(error)
+                continue
+            if known.error is not ErrorCode.none or not known.partitions:
+                problems[topic] = f"the source says {known.error.name.upper()}"
+            elif name in wanted:
+                problems[topic] = f"it would be called {name} on the target, as {wanted[name].name} is"
+            else:
+                wanted[name] = known
+        problems |= dict.fromkeys(
+            self.unmatched(topics), "matches no topic of the source yet, or none that this account may see"
+        )
+        return wanted, problems
 
 
 def _matches(patterns: Iterable[str], topic: str) -> bool:

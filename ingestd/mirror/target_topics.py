@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ingestd.client.admin import ConfigResource, ConfigSource, NewPartitions, NewTopic, ResourceType
+from ingestd.client.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,43 +15,39 @@ if TYPE_CHECKING:
     from ingestd.client.admin import ClusterAdmin
     from ingestd.client.metadata import TopicMetadata
     from ingestd.mirror.route import MirrorRoute
+    from ingestd.mirror.topic_configs import TopicConfigs
 
-__all__ = ["NOT_COPIED", "PreparedTopics", "TargetTopics"]
-
-NOT_COPIED: Final = (
-    "message.timestamp.type",
-    "message.timestamp.difference.max.ms",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.after.max.ms",
-    "min.insync.replicas",
-    "unclean.leader.election.enable",
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-)
-"""Configurations that a topic on the target does not take from the source: records keep their own timestamps, and the
-rest is about the brokers of one cluster."""
+__all__ = ["PreparedTopics", "TargetTopics"]
 
 REQUEST_TIMEOUT: Final = 30.0
 """Seconds for one question or change, retries included."""
+
+
+KNOWN_WITHIN: Final = 5.0
+"""Seconds until brokers know a topic that was created, or has grown. What they do not know by then is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTopics:
     """By name on the target: how many partitions can be written now; and why the others can not be.
 
+    ids: of the topics that are there; without those whose brokers tell no id.
     made: topics that were created or have grown just now, with the first partition that is new.
     """
 
     partitions: Mapping[str, int]
     problems: Mapping[str, str]
+    ids: Mapping[str, str] = field(default_factory=dict)
     made: Mapping[str, int] = field(default_factory=dict)
 
 
 class TargetTopics:
     """Looks, creates and grows. Holds nothing of its own."""
 
-    def __init__(self, route: MirrorRoute, source: ClusterAdmin, target: ClusterAdmin) -> None:
+    def __init__(self, route: MirrorRoute, configs: TopicConfigs, source: ClusterAdmin, target: ClusterAdmin) -> None:
+        """`configs` says which configuration a new topic gets."""
         self._route = route
+        self._configs = configs
         self._source = source
         self._target = target
 
@@ -64,31 +61,46 @@ class TargetTopics:
         problems: dict[str, str] = {}
         there = await self._there(list(wanted), problems)
         missing = [name for name in wanted if name not in there and name not in problems]
-        grown = {name: len(wanted[name].partitions) for name in there if there[name] < len(wanted[name].partitions)}
+        have = {name: len(topic.partitions) for name, topic in there.items()}
+        grown = {name: len(wanted[name].partitions) for name in have if have[name] < len(wanted[name].partitions)}
         made: dict[str, int] = {}
         if self._route.create_topics:
-            made = dict.fromkeys(missing, 0) | {name: there[name] for name in grown}
+            made = dict.fromkeys(missing, 0) | {name: have[name] for name in grown}
             if missing:
                 await self._create({name: wanted[name] for name in missing}, problems)
             if grown:
                 await self._grow(grown, problems)
             if missing or grown:
-                there = await self._there([name for name in wanted if name not in problems], problems)
+                there = await self._there_soon(wanted, problems)
+        have = {name: len(topic.partitions) for name, topic in there.items()}
         for name in wanted:
-            have, need = there.get(name, 0), len(wanted[name].partitions)
-            if have < need and name not in problems:
+            count, need = have.get(name, 0), len(wanted[name].partitions)
+            if count < need and name not in problems:
                 allowed = "" if self._route.create_topics else ", and create_topics is false"
-                problems[name] = f"{name} has {have} partitions on the target, {need} are needed{allowed}"
-        ready = {name: count for name, count in there.items() if name not in problems}
-        return PreparedTopics(ready, problems, {name: first for name, first in made.items() if name in ready})
+                problems[name] = f"{name} has {count} partitions on the target, {need} are needed{allowed}"
+        ready = {name: count for name, count in have.items() if name not in problems}
+        ids = {name: str(topic.topic_id) for name, topic in there.items() if topic.topic_id}
+        return PreparedTopics(ready, problems, ids, {name: first for name, first in made.items() if name in ready})
 
-    async def _there(self, names: Sequence[str], problems: dict[str, str]) -> dict[str, int]:
-        """The topics that are there, with their numbers of partitions."""
+    async def _there_soon(
+        self, wanted: Mapping[str, TopicMetadata], problems: dict[str, str]
+    ) -> dict[str, TopicMetadata]:
+        """The topics that are there once brokers know what was made just now. They hear of it a moment later."""
+        there: dict[str, TopicMetadata] = {}
+        async for _ in Backoff().attempts_until(Deadline.after(KNOWN_WITHIN)):
+            there = await self._there([name for name in wanted if name not in problems], problems)
+            have = {name: len(topic.partitions) for name, topic in there.items()}
+            if all(have.get(name, 0) >= len(wanted[name].partitions) for name in wanted if name not in problems):
+                break
+        return there
+
+    async def _there(self, names: Sequence[str], problems: dict[str, str]) -> dict[str, TopicMetadata]:
+        """The topics that are there."""
         described = await self._target.describe_topics(names, timeout=REQUEST_TIMEOUT)
         there = {}
         for name, topic in described.items():
             if topic.error is ErrorCode.none and topic.partitions:
-                there[name] = len(topic.partitions)
+                there[name] = topic
             elif topic.error not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
                 problems[name] = f"the target says {topic.error.name.upper()}"
         return there
@@ -104,11 +116,7 @@ class TargetTopics:
             if one.error is not None:
                 problems[target] = f"its configuration at the source can not be read: {one.error}"
                 continue
-            configs = {
-                entry.name: entry.value
-                for entry in one.entries.values()
-                if entry.source == ConfigSource.topic and not entry.sensitive and entry.name not in NOT_COPIED
-            }
+            configs = self._configs.made(target, one)
             partitions = len(wanted[target].partitions)
             new.append(NewTopic(target, partitions, self._route.replication_factor, configs))
         for created in await self._target.create_topics(new, timeout=REQUEST_TIMEOUT) if new else ():

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ingestd.client.admin import ClusterAdmin, ConfigResource, ResourceType
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.consumer import Consumer
-from ingestd.consumer.settings import ConsumerSettings
+from ingestd.consumer.offsets import resolve_offsets
+from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation
 from ingestd.errors import ErrorCode, IngestdError
 from ingestd.mirror.comparison import Comparison
 from ingestd.mirror.positions import read_positions
+from ingestd.mirror.registry import ProducerRegistry, cluster_id
+from ingestd.mirror.selection import NAMING
 from ingestd.mirror.target_topics import REQUEST_TIMEOUT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 
     from ingestd.client.client import Client
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.mirror.comparison import Difference
     from ingestd.mirror.route import MirrorRoute
 
-__all__ = ["PartitionVerdict", "Verification", "verify"]
+__all__ = ["PartitionVerdict", "Verification", "mirrored_partitions", "verify"]
 
 AT_ONCE: Final = 4
 """Partitions that are compared at the same time."""
@@ -76,9 +79,9 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
     """
     admins = ClusterAdmin(source), ClusterAdmin(target)
     positions = await read_positions(admins[1], route.positions_group, route.source, REQUEST_TIMEOUT)
-    pairs = await _pairs(route, admins[0])
+    pairs = await mirrored_partitions(route, admins[0])
     if to_end:
-        limits = await _offsets(source, pairs, "latest")
+        limits = await _offsets(source, pairs, Edge.latest)
     else:
         limits = {one: positions[to].offset for one, to in pairs.items() if to in positions}
     if not limits:
@@ -89,12 +92,20 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
     copied = await _there(admins[1], [pairs[one] for one in limits])
     target_spans = await _spans(target, copied)
     source_spans = await _spans(source, limits)  # behind the target's ends: all that was copied by then is before these
+    left_out = await _left_out(route, source, target)  # after the ends: ids are registered before they are used
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def verdict(one: TopicPartition) -> PartitionVerdict:
         to, limit = pairs[one], limits[one]
-        logs = _ClusterLog(source, one, *source_spans[one]), _ClusterLog(target, to, *target_spans.get(to, (0, 0)))
-        comparison = Comparison(*logs, limit=limit, begun_later=route.start != "earliest")
+        logs = (
+            _ClusterLog(source, one, *source_spans[one], left_out and left_out[0]),
+            _ClusterLog(target, to, *target_spans.get(to, (0, 0)), left_out and left_out[1]),
+        )
+        comparison = Comparison(
+            *logs, limit=limit, begun_later=route.start != "earliest", record_filter=route.record_filter
+        )
+        if left_out:
+            comparison.notes.append("both directions: what came from the target, and what is its own, is left out")
         difference = problem = None
         async with turns:
             try:
@@ -124,8 +135,12 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
 class _ClusterLog:
     """See `PartitionLog`. Each reading has a consumer of its own, which bounds its memory."""
 
-    def __init__(self, client: Client, key: TopicPartition, first: int, end: int) -> None:
+    def __init__(
+        self, client: Client, key: TopicPartition, first: int, end: int, left_out: Callable[[int], bool] | None
+    ) -> None:
+        """`left_out` says of a producer id whether its batches do not count."""
         self._client = client
+        self._left_out = left_out
         self.key = key
         self.first = first
         self.end = end
@@ -138,10 +153,26 @@ class _ClusterLog:
         async with Consumer(self._client, settings) as consumer:
             reading = await consumer.consume_partition(*self.key, start, self.end)
             async for batch in reading.batches():
-                yield batch
+                if self._left_out is None or not self._left_out(batch.header.producer_id):
+                    yield batch
 
 
-async def _pairs(route: MirrorRoute, source: ClusterAdmin) -> dict[TopicPartition, TopicPartition]:
+async def _left_out(
+    route: MirrorRoute, source: Client, target: Client
+) -> tuple[Callable[[int], bool], Callable[[int], bool]] | None:
+    """By producer id, what does not count on each side where a mirror comes back to the same names. Else None."""
+    if route.template != NAMING["identity"]:
+        return None
+    theirs = await cluster_id(target)
+    came_back = {known for known, found in (await ProducerRegistry(source).all()).items() if found.source == theirs}
+    if not came_back:
+        return None
+    ours = await cluster_id(source)
+    copied = {known for known, found in (await ProducerRegistry(target).all()).items() if found.source == ours}
+    return came_back.__contains__, lambda producer_id: producer_id not in copied
+
+
+async def mirrored_partitions(route: MirrorRoute, source: ClusterAdmin) -> dict[TopicPartition, TopicPartition]:
     """The source's partitions that the mirror takes, with those that they are copied to."""
     pairs: dict[TopicPartition, TopicPartition] = {}
     for topic, known in (await source.list_topics(timeout=REQUEST_TIMEOUT)).items():
@@ -162,17 +193,14 @@ async def _there(target: ClusterAdmin, wanted: Collection[TopicPartition]) -> li
     return [one for one in wanted if one.partition < counts.get(one.topic, 0)]
 
 
-async def _offsets(
-    client: Client, partitions: Iterable[TopicPartition], start: Literal["earliest", "latest"]
-) -> dict[TopicPartition, int]:
-    async with Consumer(client, ConsumerSettings(isolation="read_committed")) as consumer:
-        return await consumer.offsets(dict.fromkeys(partitions, start))
+async def _offsets(client: Client, partitions: Iterable[TopicPartition], edge: Edge) -> dict[TopicPartition, int]:
+    return await resolve_offsets(client, dict.fromkeys(partitions, edge), Isolation.read_committed, REQUEST_TIMEOUT)
 
 
 async def _spans(client: Client, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
     """The first offset of each, and its end."""
-    ends = await _offsets(client, partitions, "latest")
-    firsts = await _offsets(client, partitions, "earliest")
+    ends = await _offsets(client, partitions, Edge.latest)
+    firsts = await _offsets(client, partitions, Edge.earliest)
     return {one: (firsts[one], max(firsts[one], ends[one])) for one in partitions}
 
 

@@ -10,9 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
+from confluent_kafka import Consumer, TopicPartition
 from embedded.process import BrokerProcess
 from harness import reading
-from harness.daemon import Daemon
+from harness.daemon import ConfiguredDaemon, Daemon
+from harness.mirrors import produce, records
 from harness.written import LogWriter, Written
 
 if TYPE_CHECKING:
@@ -106,3 +108,35 @@ def test_a_killed_daemon_leaves_no_broker_behind_and_its_successor_has_every_lin
         assert daemon.wait(90) == 0
         assert not (tmp_path / "daemon" / "state" / "clusters" / "target.address").exists()
     written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=True)
+
+
+def test_a_mirror_into_the_embedded_broker_goes_on_from_its_positions_there(
+    embedded: BrokerProcess, new_topic: str, tmp_path: Path
+) -> None:
+    """Its positions are offsets of a group on the target, whose broker is killed."""
+    values = [b"%d" % number for number in range(200)]
+    mirror = {"source": "east", "target": "west", "topics": [new_topic], "naming": "identity", "refresh_interval": 0.5}
+    tables = {
+        "clusters.east": {"bootstrap": [embedded.servers]},
+        "clusters.west": {"embedded": True},
+        "mirrors.m": mirror,
+    }
+    with ConfiguredDaemon(tmp_path / "daemon", tables, daemon={"workers": 1}) as daemon:
+        address = tmp_path / "daemon" / "state" / "clusters" / "west.address"
+
+        def copied() -> list[list[bytes]]:
+            target = address.read_text().strip()
+            return [[record[1] for record in records(target, new_topic, partition)] for partition in (0, 1)]
+
+        daemon.start_ready()
+        produce(embedded.servers, new_topic, values[:100], partitions=2)
+        daemon.until(lambda: sum(map(len, copied())) == 100, "100 records are copied", 60)
+        broker_of(daemon).kill()
+        produce(embedded.servers, new_topic, values[100:], partitions=2)
+        daemon.until(lambda: sum(map(len, copied())) == 200, "200 records are copied", 60)
+        assert copied() == [values[::2], values[1::2]]
+        reader = Consumer({"bootstrap.servers": address.read_text().strip(), "group.id": "ingestd-mirror-m"})
+        wanted = [TopicPartition(new_topic, partition) for partition in (0, 1)]
+        daemon.until(lambda: [one.offset for one in reader.committed(wanted, 10)] == [100, 100], "positions", 20)
+        reader.close()
+        assert daemon.stop() == 0

@@ -6,27 +6,28 @@ import signal
 import subprocess
 import time
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions
-from harness.mirrors import copied_to_the_end, positions, produce, records, runs_once, source_offset
+from harness.mirrors import caught_up, copied_to_the_end, positions, produce, records, runs_once, source_offset
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_arrive_as_they_were_whatever_their_codec(kafka, west, mirror, topic, codec):
-    name = topic(partitions=2)
-    produce(kafka.servers, name, [b"%d" % n * 20 for n in range(5000)], partitions=2, **{"compression.type": codec})
-    runs_once(mirror(topics=[name]))
-    for partition in range(2):
-        sent = records(kafka.servers, name, partition)
-        assert len(sent) == 2500
-        assert records(west.servers, f"east.{name}", partition) == sent
+def test_records_arrive_as_they_were_whatever_their_codec(kafka, west, mirror, topic):
+    names = {codec: topic(partitions=2) for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
+    for codec, name in names.items():
+        values = [b"%d" % n * 20 for n in range(5000)]
+        produce(kafka.servers, name, values, partitions=2, **{"compression.type": codec})
+    runs_once(mirror(topics=list(names.values())))
+    for codec, name in names.items():
+        for partition in range(2):
+            sent = records(kafka.servers, name, partition)
+            assert len(sent) == 2500
+            assert records(west.servers, f"east.{name}", partition) == sent, codec
 
 
 def test_a_second_run_copies_only_what_is_new(kafka, west, mirror, topic):
     name = topic()
     daemon = mirror(topics=[name])
-    for round_ in range(3):
+    for round_ in range(2):
         produce(kafka.servers, name, [b"%d-%d" % (round_, n) for n in range(100)])
         runs_once(daemon)
     assert records(west.servers, f"east.{name}") == records(kafka.servers, name)
@@ -48,42 +49,6 @@ def test_only_committed_records_are_copied_and_the_position_passes_the_markers(k
     assert values == [b"%d.%d" % (number, part) for number in range(1, 20, 2) for part in range(5)]
     (position,) = positions(west, "ingestd-mirror-committed", f"east.{name}")
     assert (position.offset, source_offset(position)) == (50, 120)
-
-
-def test_gaps_of_compaction_are_kept_record_for_record(kafka, west, mirror, topic):
-    name = topic(cleanup_policy="compact", segment_ms="200", min_cleanable_dirty_ratio="0.01")
-    west.create_topic(f"east.{name}")  # not compacted: what arrives is what is compared
-    producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5, "compression.type": "lz4"})
-    for number in range(4000):
-        producer.produce(name, b"%d" % number, b"key-%d" % (number % 40 if number % 4 else number))
-    assert producer.flush(30) == 0
-    deadline = time.monotonic() + 60
-    while len(before := records(kafka.servers, name)) > 2000:
-        assert time.monotonic() < deadline, "the log cleaner does not run"
-        time.sleep(0.3)  # a segment is closed by an append that comes so late
-        producer.produce(name, b"again", b"again")
-        producer.flush(10)
-    runs_once(mirror(topics=[name]))
-    copied = records(west.servers, f"east.{name}")
-    assert is_part(copied, before)
-    assert is_part(records(kafka.servers, name), copied)
-
-
-def is_part(some, of):
-    """Whether `some` is `of`, in order, without what compaction took meanwhile."""
-    rest = iter(of)
-    return all(one in rest for one in some)
-
-
-def test_times_of_the_broker_are_kept(kafka, west, mirror, topic):
-    name = topic(message_timestamp_type="LogAppendTime")
-    produce(kafka.servers, name, [b"%d" % number for number in range(1000)])
-    runs_once(mirror(topics=[name]))
-    theirs, ours = records(kafka.servers, name), records(west.servers, f"east.{name}")
-    assert len(theirs) == 1000
-    assert [(*one[:3], one[3][1]) for one in ours] == [(*one[:3], one[3][1]) for one in theirs]
-    assert {one[3][0] for one in theirs} == {2}
-    assert {one[3][0] for one in ours} == {1}, "to the target it is the records' own time"
 
 
 def test_topics_and_partitions_that_come_later_are_copied_from_their_beginning(kafka, west, mirror, topic):
@@ -110,9 +75,9 @@ def test_topics_and_partitions_that_come_later_are_copied_from_their_beginning(k
 
 def test_after_kills_of_workers_and_supervisor_nothing_is_missing_and_order_is_kept(kafka, west, mirror, topic):
     name = topic(partitions=3)
-    daemon = mirror(topics=[name], daemon={"restart_backoff": 0.05})
+    daemon = mirror(topics=[name], daemon={"workers": 2, "restart_backoff": 0.05})
     daemon.start_ready()
-    total = 30000
+    total = 15000
     producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 5})
     for number in range(total):
         producer.produce(name, b"%d" % number, partition=number % 3)
@@ -141,8 +106,6 @@ def test_two_mirrors_of_one_group_are_told_apart(kafka, west, mirror, topic):
     name = topic()
     produce(kafka.servers, name, [b"one"])
     runs_once(mirror(topics=[name], naming="copy.{topic}", group="shared"))
-    producer = Producer({"bootstrap.servers": west.servers})
-    producer.flush(10)
     consumer = Consumer({"bootstrap.servers": west.servers, "group.id": "shared"})
     consumer.commit(offsets=[TopicPartition(f"copy.{name}", 0, 1)], asynchronous=False)
     consumer.close()
@@ -191,39 +154,53 @@ def test_two_hosts_share_a_mirror_and_hand_partitions_over_with_nothing_twice(ka
         more(600)
     other.until(lambda: len(owned(other)) == 6, "the other host has all", 60)
     more(600)
-    other.until(lambda: caught_up(other, 6), "all is copied", 60)
+    copied_to_the_end(other, 6)
     assert other.stop() == 0
     assert numbers(west, f"east.{name}", 6) == [list(range(one, produced, 6)) for one in range(6)]
 
 
-def caught_up(daemon, partitions):
-    """Whether a daemon has said of each of its partitions that nothing is left."""
-    sources = daemon.status()["routes"][0]["sources"]
-    return len(sources) == partitions and all(source["lag"] == 0 for source in sources)
+UNDER_WAY = 5 * 1049
+"""Records of 1,000 bytes that a worker may be in the midst of sending as it freezes: it ends these requests."""
 
 
-def test_a_host_that_was_frozen_past_its_session_is_taken_over_and_can_not_commit(kafka, west, mirror, topic):
-    name = topic(partitions=2)
-    group = f"frozen-{name}"
-    keys = {"topics": [name], "name": group}
+def test_a_host_that_was_frozen_past_its_session_is_taken_over_and_sends_nothing_when_it_wakes(
+    kafka, west, mirror, topic
+):
+    # It was: a thawed host sent 11,297 of 19,625 records twice, all that its workers had read and not sent.
+    name, total = topic(partitions=2), 40_000
+    keys = {"topics": [name], "name": f"woken-{name}", "daemon": {"workers": 2}}
     one, other = mirror(**keys), mirror(**keys)
+    values = [b"%01000d" % number for number in range(total)]
     one.start_ready()
-    produce(kafka.servers, name, [b"%d" % number for number in range(1000)], partitions=2)
-    one.until(lambda: caught_up(one, 2), "all is copied", 60)
-    for pid in [one.pid, *one.worker_pids()]:
+    produce(kafka.servers, name, values[:1000], partitions=2)
+    copied_to_the_end(one, 2)
+    workers = one.worker_pids()
+    west.freeze(1)  # so that what is read waits with the producers
+    produce(kafka.servers, name, values[1000:], partitions=2)
+    one.until(lambda: one.status()["routes"][0]["bytes_read"] > total * 900, "it has read most", 10)
+    for pid in [*workers, one.pid]:
         os.kill(pid, signal.SIGSTOP)
+    west.thaw(1)
+    time.sleep(1)  # what was on its way to the broker is there
+    ends = sum(len(copied) for copied in numbers(west, f"east.{name}", 2))
+    committed = sum(at.offset for at in positions(west, f"ingestd-mirror-woken-{name}", f"east.{name}", 2))
+    assert ends < total / 2, "there is a lot left to send"
     other.start()
-    produce(kafka.servers, name, [b"%d" % number for number in range(1000, 2000)], partitions=2)
-    other.until(lambda: caught_up(other, 2), "the other host has all, and copied all", 60)
+    other.until(lambda: caught_up(other, 2), "the other host has all, and copied all", 90)
     for pid in [*pids_of(one), one.pid]:
         os.kill(pid, signal.SIGCONT)
-    other.until(lambda: len(owned(one) | owned(other)) == 2 and not owned(one) & owned(other), "they share again", 60)
-    produce(kafka.servers, name, [b"%d" % number for number in range(2000, 3000)], partitions=2)
-    other.until(lambda: all(caught_up(each, len(owned(each))) for each in (one, other)), "all is copied", 60)
+    other.until(lambda: len(owned(one)) == 1 == len(owned(other)), "they share again", 60)
+    assert not owned(one) & owned(other)
+    produce(kafka.servers, name, values[:100], partitions=2)
+    other.until(lambda: caught_up(one, 1) and caught_up(other, 1), "all is copied", 60)
     assert one.stop() == 0
     assert other.stop() == 0
-    for partition, copied in enumerate(numbers(west, f"east.{name}", 2)):
-        assert list(dict.fromkeys(copied)) == list(range(partition, 3000, 2))
+    copies = numbers(west, f"east.{name}", 2)
+    for partition, copied in enumerate(copies):
+        assert list(dict.fromkeys(copied)) == list(range(partition, total, 2))
+    again = sum(map(len, copies)) - total - 100
+    print(f"{ends} copied when it was frozen, {committed} of them committed; {again} came twice")
+    assert again <= ends - committed + 2 * UNDER_WAY
 
 
 def pids_of(daemon):
@@ -237,10 +214,10 @@ def pids_of(daemon):
 def test_a_run_with_an_end_is_refused_while_hosts_run_the_mirror(kafka, west, mirror, topic):
     name = topic()
     keys = {"topics": [name], "name": f"busy-{name}"}
-    running, once = mirror(**keys), mirror(**keys, daemon={"once_patience": 2.0})
+    running, once = mirror(**keys), mirror(**keys, daemon={"once_patience": 0.5})
     running.start_ready()
     produce(kafka.servers, name, [b"one"])
-    running.until(lambda: caught_up(running, 1), "all is copied", 30)
+    copied_to_the_end(running, 1)
     once.start("--once")
     assert once.wait(30) == 1
     assert f"group ingestd-mirror-busy-{name} has members: hosts run this mirror now" in once.log.read_text()

@@ -161,7 +161,7 @@ class KafkaCluster:
             "allow.everyone.if.no.acl.found": "true",
             "log.cleaner.dedupe.buffer.size": "2097152",
             # A dead or frozen node must be noticed within a test's patience.
-            "broker.heartbeat.interval.ms": "300",
+            "broker.heartbeat.interval.ms": "600",
             "broker.session.timeout.ms": "2000",
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.heartbeat.interval.ms": "300",
@@ -171,6 +171,8 @@ class KafkaCluster:
             "controller.socket.timeout.ms": "2000",
             # What tests moved stays where it is: nothing happens by itself every five minutes.
             "auto.leader.rebalance.enable": "false",
+            # Some twenty nodes idle in a run of all tests.
+            "metadata.max.idle.interval.ms": "0",
             "controller.quorum.election.timeout.ms": "500",
             "controller.quorum.fetch.timeout.ms": "1000",
         }

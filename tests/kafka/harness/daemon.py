@@ -162,10 +162,18 @@ class ConfiguredDaemon:
         return [worker["pid"] for worker in self.status()["workers"] if worker.get("pid")]
 
     def kill_worker(self, slot: int = 0) -> int:
-        """SIGKILL one worker; the process id it had."""
-        pid = self.worker_pids()[slot]
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        """SIGKILL one worker, once it runs; the process id it had."""
+        found: list[int] = []
+
+        def runs() -> bool:
+            found[:] = [
+                worker["pid"] for worker in self.status()["workers"] if worker["slot"] == slot and worker["pid"]
+            ]
+            return bool(found)
+
+        self.until(runs, f"worker {slot} runs", 30)
+        os.kill(found[0], signal.SIGKILL)
+        return found[0]
 
     def acknowledged(self) -> int:
         """Bytes of files acknowledged since the start."""
@@ -182,6 +190,16 @@ class ConfiguredDaemon:
                 raise RuntimeError(f"the daemon ended with {self._process.returncode}:\n{last_lines(self.log)}")
             time.sleep(POLL_SECONDS)
         raise TimeoutError(f"not within {timeout:g} s: {what}\n{last_lines(self.log)}")
+
+    def not_ready(self) -> str:
+        """Why /readyz answers that not everything can be delivered; empty while all can."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/readyz", timeout=ANSWER_SECONDS):
+                return ""
+        except urllib.error.HTTPError as refused:
+            return refused.read().decode()
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            return f"no answer: {error}"
 
     def page(self, path: str) -> str | None:
         """What an HTTP path answers; None unless with a status of success."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "secured_kafka", "kafka_of_release", "racks", "west"}
+KAFKA_FIXTURES = {"kafka", "kafka3", "kafka_cluster", "secured_kafka", "kafka_of_release", "racks", "west", "south"}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ __all__ = ["JavaProgram", "java_program"]
 
 SOURCES = Path(__file__).resolve().parents[2] / "interop" / "java"
 END_SECONDS = 20
+ANSWER_SECONDS = 100
 
 
 class JavaProgram:
@@ -27,6 +30,15 @@ class JavaProgram:
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         self._process = process
         self._errors = errors
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+            self._lines.put("")
 
     def tell(self, message: Any) -> None:
         """Send one line."""
@@ -35,12 +47,15 @@ class JavaProgram:
         self._process.stdin.flush()
 
     def hear(self) -> Any:
-        """The next line. Raises `RuntimeError` with what the program said when it has ended."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        """The next line. Raises `RuntimeError` with what the program said when it has ended, or says nothing."""
+        try:
+            line = self._lines.get(timeout=ANSWER_SECONDS)
+        except queue.Empty:
+            line = ""
         if not line:
             self._errors.seek(0)
-            raise RuntimeError(f"the Java program ended: {self._errors.read()}")
+            ended = "has ended" if self._process.poll() is not None else f"said nothing for {ANSWER_SECONDS} s"
+            raise RuntimeError(f"the Java program {ended}: {self._errors.read()}")
         return json.loads(line)
 
     def ask(self, message: Any) -> Any:
@@ -66,11 +81,9 @@ def java_program(name: str, directory: Path) -> Iterator[JavaProgram]:
             yield JavaProgram(process, errors)
         finally:
             assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.close()
             try:
                 process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(END_SECONDS)
-            process.stdout.close()

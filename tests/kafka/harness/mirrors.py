@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from harness.cluster import KafkaCluster
 from harness.daemon import ConfiguredDaemon
@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["copied_to_the_end", "positions", "produce", "records", "runs_once", "set_back", "source_offset"]
+__all__ = [
+    "caught_up",
+    "copied_to_the_end",
+    "messages",
+    "positions",
+    "produce",
+    "records",
+    "runs_once",
+    "set_back",
+    "set_offsets",
+    "source_offset",
+]
 
 NUMBERS = itertools.count()
 """Of mirrors: each has a group of its own."""
@@ -32,6 +43,13 @@ BEGAN = int(time.time() * 1000)
 def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """The target: a second node for the whole session. Tests leave it as they found it, but for topics."""
     with KafkaCluster(tmp_path_factory.mktemp("west") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def south(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A third node for the whole session, for tests that kill, stop and freeze it. It runs when they end."""
+    with KafkaCluster(tmp_path_factory.mktemp("south") / "cluster") as cluster:
         yield cluster
 
 
@@ -57,7 +75,7 @@ def mirror(kafka: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[
             "clusters.west": {"bootstrap": target.bootstrap},
             f"mirrors.{name}": {"source": "east", "target": "west", "refresh_interval": 0.5, **keys},
         }
-        made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 2, **(daemon or {})}))
+        made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 1, **(daemon or {})}))
         return made[-1]
 
     yield make
@@ -76,11 +94,12 @@ def produce(servers: str, topic: str, values: Iterable[bytes], *, partitions: in
     assert producer.flush(30) == 0
 
 
-def records(servers: str, topic: str, partition: int = 0, *, isolation: str = "read_committed") -> list[Any]:
-    """Everything of a partition: key, value, headers, timestamp type and time, read by librdkafka."""
+def messages(servers: str, topic: str, partition: int = 0, *, isolation: str = "read_committed") -> list[Message]:
+    """Everything of a partition, read by librdkafka."""
     settings = {
         "bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False,
         "isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 10,  # the end is said with the first empty answer
     }  # fmt: skip
     consumer = Consumer(settings)
     found = []
@@ -88,13 +107,19 @@ def records(servers: str, topic: str, partition: int = 0, *, isolation: str = "r
         consumer.assign([TopicPartition(topic, partition, 0)])
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            for message in consumer.consume(1000, 1.0):
+            for message in consumer.consume(1000, 0.05):  # waits so long unless it has all of them
                 if message.error() is not None:
                     return found
-                found.append((message.key(), message.value(), message.headers(), message.timestamp()))
+                found.append(message)
         raise TimeoutError(f"{topic}-{partition}: no end within 30 s, {len(found)} records")
     finally:
         consumer.close()
+
+
+def records(servers: str, topic: str, partition: int = 0, *, isolation: str = "read_committed") -> list[Any]:
+    """Everything of a partition: key, value, headers, timestamp type and time, read by librdkafka."""
+    found = messages(servers, topic, partition, isolation=isolation)
+    return [(message.key(), message.value(), message.headers(), message.timestamp()) for message in found]
 
 
 def runs_once(daemon: ConfiguredDaemon, status: int = 0) -> None:
@@ -103,14 +128,15 @@ def runs_once(daemon: ConfiguredDaemon, status: int = 0) -> None:
     assert daemon.wait(60) == status, daemon.log.read_text()
 
 
+def caught_up(daemon: ConfiguredDaemon, partitions: int) -> bool:
+    """Whether a daemon's mirror has so many partitions, and their owners have said that nothing of them is left."""
+    sources = daemon.status()["routes"][0]["sources"]
+    return len(sources) == partitions and all(source["lag"] == 0 for source in sources)
+
+
 def copied_to_the_end(daemon: ConfiguredDaemon, partitions: int, timeout: float = 60) -> None:
-    """Wait until so many partitions of its mirror have no lag, as their owners have said."""
-
-    def copied() -> bool:
-        lags = [line for line in daemon.metrics().splitlines() if line.startswith("ingestd_source_lag_records{")]
-        return len(lags) == partitions and all(line.endswith(" 0.0") for line in lags)
-
-    daemon.until(copied, "all is copied", timeout)
+    """Wait until a daemon's mirror has so many partitions, and has copied all of them."""
+    daemon.until(lambda: caught_up(daemon, partitions), "all is copied", timeout)
 
 
 def positions(cluster: KafkaCluster, group: str, topic: str, partitions: int = 1) -> list[OffsetAndMetadata]:
@@ -127,15 +153,22 @@ async def _committed(cluster: KafkaCluster, group: str) -> Mapping[Any, OffsetAn
 
 def set_back(cluster: KafkaCluster, group: str, topic: str, offsets: Sequence[OffsetAndMetadata]) -> None:
     """Commit these offsets of a topic's partitions in the group's name."""
-    asyncio.run(_set_back(cluster, group, {(topic, number): one for number, one in enumerate(offsets)}))
+    asyncio.run(_commit(cluster, {group: {(topic, number): one for number, one in enumerate(offsets)}}))
 
 
-async def _set_back(
-    cluster: KafkaCluster, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+def set_offsets(cluster: KafkaCluster, groups: Mapping[str, Mapping[tuple[str, int], int]]) -> None:
+    """Commit offsets of partitions in the names of these groups."""
+    asyncio.run(_commit(cluster, groups))
+
+
+async def _commit(
+    cluster: KafkaCluster, groups: Mapping[str, Mapping[tuple[str, int], int | OffsetAndMetadata]]
 ) -> None:
     async with Client(cluster.bootstrap) as client:
-        outcomes = await ClusterAdmin(client).alter_group_offsets(group, offsets)
-    assert [outcome.error for outcome in outcomes] == [None] * len(offsets)
+        admin = ClusterAdmin(client)
+        asked = [admin.alter_group_offsets(group, offsets) for group, offsets in groups.items()]
+        outcomes = [outcome for each in await asyncio.gather(*asked) for outcome in each]
+    assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
 
 
 def source_offset(position: OffsetAndMetadata) -> int:

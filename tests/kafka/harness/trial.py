@@ -6,6 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from harness.daemon import Daemon
@@ -66,8 +67,11 @@ class Trial:
         assert status == 0, f"ended with {status}:\n{last_lines(self.daemon.log)}"
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill it with SIGKILL. Until its workers have seen that, and gone, they deliver what will come again."""
+        workers = psutil.Process(self.daemon.pid).children()
         self.daemon.kill()
+        _, left = psutil.wait_procs(workers, timeout=30)
+        assert not left
         self.judge.ended(killed=True)
 
     def once(self, seconds: float = 60) -> None:

@@ -10,6 +10,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.fetched import FetchedBatch
 from ingestd.mirror import comparison
 from ingestd.mirror.comparison import Comparison, Difference
+from ingestd.mirror.filtering import RecordFilter
 from ingestd.records.batch import read_header, seal
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Codec, Compression
@@ -224,3 +225,21 @@ async def test_empty_logs(length):
     difference, made = await compared(Log([]), Log(numbered(length)))
     assert difference == (Difference("extra", 0, 0) if length else None)
     assert made.target_records == length
+
+
+@given(lengths, sizes, sizes, st.sets(st.integers(0, 6), max_size=4), st.integers(0, 59))
+async def test_with_a_filter_what_it_takes_must_be_there_and_nothing_else(length, cut, copied, taken, back):
+    chosen = RecordFilter([f"k{number}" for number in taken] or ["none"], [], {}, {})
+    records = numbered(length)
+    kept = [one for one in records if int(one[0][1:]) in taken]
+    difference, made = await compared(Log(records, cut), Log(kept, copied), record_filter=chosen)
+    assert (difference, made.source_records, made.target_records) == (None, len(kept), len(kept))
+    again = kept[min(back, len(kept)) :]
+    difference, made = await compared(Log(records, cut), Log(kept + again, copied), record_filter=chosen)
+    assert (difference, made.duplicates) == (None, len(again))
+    if kept:
+        difference, _ = await compared(Log(records, cut), Log(kept[:-1], copied), record_filter=chosen)
+        assert difference.what == "missing"
+    left_out = [(b"left out", b"v", [], 1)]
+    difference, _ = await compared(Log(records + left_out, cut), Log(kept + left_out, copied), record_filter=chosen)
+    assert difference.what == "extra"

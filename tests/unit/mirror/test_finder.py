@@ -1,12 +1,14 @@
 """MirrorFinder: what the group gives a host is read once, and not any more once it goes."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.daemon.source import Surroundings
 from ingestd.mirror.finder import MirrorFinder
+from ingestd.mirror.positions import MirrorPosition
 from ingestd.mirror.route import MirrorRoute
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("east.orders", 0)
@@ -17,6 +19,9 @@ class Sources:
 
     def __init__(self):
         self.appeared_, self.withdrawn, self.may_end = [], [], asyncio.Event()
+
+    def looked(self, problem):
+        pass
 
     def appeared(self, found):
         self.appeared_.append(found.source)
@@ -39,7 +44,7 @@ def finder():
     made._sources = Sources()
     made._ready = {THERE: HERE}
     made._ours = {THERE}
-    made._taken = {THERE: HERE}
+    made._taken[THERE] = HERE
     return made
 
 
@@ -55,3 +60,46 @@ async def test_a_partition_that_goes_is_not_taken_again_by_a_look_meanwhile(find
     await finder._take()
     assert finder._sources.withdrawn == ["orders-0"]
     assert finder._sources.appeared_ == []
+
+
+async def test_a_topic_that_was_deleted_on_the_target_is_given_up_once(finder):
+    # A broker that has not heard of it yet may name the old topic again: that is no second deletion.
+    finder._sources.may_end.set()
+    deleted = [await finder._note_deleted({"east.orders": name}, finder._sources) for name in ("a", "b", "a", "b")]
+    assert deleted == [set(), {"east.orders"}, set(), set()]
+    assert finder._sources.withdrawn == ["orders-0"]
+    assert finder._taken == {}
+    assert finder._ours == {THERE}
+    assert finder._ids.on_target("east.orders") == "b"
+
+
+async def test_a_position_in_a_topic_that_is_deleted_while_it_is_taken_is_none_in_the_new_topic(finder):
+    # It was stored with the new topic's id: the mirror went on there, and what came before was lost.
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def refresh(topics, timeout):
+        pass
+
+    async def positions(ours, source, target):
+        asked.set()
+        await may_go_on.wait()
+        return {THERE: MirrorPosition(2700, -1, 2700, "s", "a")}, ()
+
+    client = SimpleNamespace(metadata=SimpleNamespace(refresh=refresh))
+    finder._surroundings = Surroundings(once=False, others=(), client=lambda name: client, host="h")
+    finder._starts = SimpleNamespace(positions=positions)
+    finder._ids.source = {"orders": "s"}
+    finder._taken.clear()
+    finder._sources.may_end.set()
+    seen = []
+    finder._sources.appeared = lambda found: seen.append(found.detail["target_id"])
+    await finder._note_deleted({"east.orders": "a"}, finder._sources)
+    taking = asyncio.create_task(finder._take())
+    await asked.wait()
+    noting = asyncio.create_task(finder._note_deleted({"east.orders": "b"}, finder._sources))
+    await asyncio.sleep(0)
+    may_go_on.set()
+    await taking
+    assert await noting == {"east.orders"}
+    assert seen == ["a"]
+    assert finder._sources.withdrawn == ["orders-0"]

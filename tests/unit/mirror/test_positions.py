@@ -53,7 +53,14 @@ async def keeper(group):
 
 
 def moved(offset, target_offset=-1):
-    detail = {"topic": "orders", "partition": 2, "target_topic": "east.orders", "epoch": 4, "topic_id": "7c"}
+    detail = {
+        "topic": "orders",
+        "partition": 2,
+        "target_topic": "east.orders",
+        "epoch": 4,
+        "topic_id": "7c",
+        "target_id": "9a",
+    }
     return StoredPosition("orders-2", offset, {**detail, "target_offset": target_offset})
 
 
@@ -62,7 +69,7 @@ async def test_what_is_committed_is_read_again(group, keeper):
     assert await keeper.finish(Deadline.after(5)) is None
     again = GroupPositions("m", "g", "east")
     again.open(group)
-    assert await again.read([TO], 5) == {TO: MirrorPosition(700, 4, 650, "7c")}
+    assert await again.read([TO], 5) == {TO: MirrorPosition(700, 4, 650, "7c", "9a")}
     assert group.offsets[TO].offset == 650, "tools compare it with the end of the target's log"
     await again.finish(Deadline.after(5))
 

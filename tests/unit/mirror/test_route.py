@@ -42,6 +42,9 @@ def faults(tmp_path):
         ("topics = []", "topics = []: expected at least one regular expression"),
         ("topics = ['b', 'a(']", 'topics[1] = "a(": expected a regular expression: missing )'),
         ("exclude = ['*']", 'exclude[0] = "*": expected a regular expression: nothing to repeat'),
+        ("keys = ['a(']", 'keys[0] = "a(": expected a regular expression: missing )'),
+        ("headers = ['a']", 'headers = ["a"]: expected a table'),
+        ("headers.region = 'a('", 'headers.region = "a(": expected a regular expression: missing )'),
         ("naming = 'copy'", 'naming = "copy": expected "prefix", "identity", or a template with {topic}'),
         ("naming = 'a/{topic}'", 'naming = "a/{topic}": expected letters, digits'),
         (
@@ -49,8 +52,14 @@ def faults(tmp_path):
             'naming = "identity": expected another one than identity, since source and target are one cluster',
         ),
         ("target = 'wst'", "target = \"wst\": no such [clusters.NAME] (east, west); did you mean 'west'?"),
-        ("start = 'beginning'", 'start = "beginning": expected "earliest", "latest", or a time with its zone'),
-        ("start = '2026-01-31T08:00:00'", 'start = "2026-01-31T08:00:00": expected "earliest", "latest", or a time'),
+        (
+            "start = 'beginning'",
+            'start = "beginning": expected "earliest", "latest", "mirrormaker2", or a time with its zone',
+        ),
+        (
+            "start = '2026-01-31T08:00:00'",
+            'start = "2026-01-31T08:00:00": expected "earliest", "latest", "mirrormaker2", or a time',
+        ),
         ("replication_factor = 0", "replication_factor = 0: expected -1, or 1 to 32767"),
         ("group = ''", 'group = "": expected a group\'s name, not an empty one'),
         ("refresh_interval = 0", "refresh_interval = 0: expected seconds, more than 0, at most 86400"),
@@ -91,7 +100,7 @@ def cluster(**keys):
 @pytest.mark.parametrize(
     ("naming", "east", "west", "key"),
     [
-        ("prefix", {"bootstrap": ("a:1",)}, {"embedded": True}, "target"),
+        ("prefix", {"bootstrap": ("a:1",)}, {"embedded": True}, None),
         ("identity", {"bootstrap": ("a:1", "b:1")}, {"bootstrap": ("b:1",)}, "naming"),
         ("prefix", {"bootstrap": ("a:1",)}, {"bootstrap": ("a:1",)}, None),
         ("identity", {"embedded": True}, {"bootstrap": ("b:1",)}, None),
@@ -102,8 +111,11 @@ def test_what_does_not_fit_to_its_clusters_is_named(naming, east, west, key):
     assert set(found) == ({key} if key else set())
 
 
-@pytest.mark.parametrize(("naming", "said"), [("identity", 1), ("prefix", 0)])
-def test_mirrors_that_copy_each_others_records_for_ever_are_warned_of(naming, said):
-    there, back = route(naming=naming), route(name="b", source="west", target="east", naming=naming)
-    warned = list(MirrorRoute.warnings([there, back, route(name="c", naming=naming)]))
+@pytest.mark.parametrize(
+    ("naming", "send_back", "said"), [("identity", True, 1), ("identity", False, 0), ("prefix", True, 0)]
+)
+def test_mirrors_that_copy_each_others_records_for_ever_are_warned_of(naming, send_back, said):
+    keys = {"naming": naming, "send_back": send_back}
+    there, back = route(**keys), route(name="b", source="west", target="east", **keys)
+    warned = list(MirrorRoute.warnings([there, back, route(name="c", **keys)]))
     assert len([one for one in warned if "go round for ever" in one]) == said * 2

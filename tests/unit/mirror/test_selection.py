@@ -1,8 +1,11 @@
 """Selection: which topics are taken, and what they are called on the target."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from ingestd.mirror.selection import NAMING, Selection
+from ingestd.errors import ErrorCode
+from ingestd.mirror.selection import NAMING, REGISTRY_TOPIC, Selection
 
 
 def selection(include=(".*",), exclude=(), naming="prefix"):
@@ -30,6 +33,10 @@ def test_an_exclude_wins():
     assert not chosen.takes("orders-private")
 
 
+def test_the_registry_of_producer_ids_is_about_one_cluster():
+    assert not selection(["ingestd.*"]).takes(REGISTRY_TOPIC)
+
+
 def test_what_came_from_the_target_is_not_sent_back():
     # east has west.orders, from the mirror in the other direction: copied, it would be east.west.orders, and so on.
     assert not selection().takes("west.orders")
@@ -49,3 +56,23 @@ def test_a_name_that_kafka_does_not_take_is_refused():
     assert selection().renamed("t" * 244)
     with pytest.raises(ValueError, match="and it has 250 characters; expected at most 249"):
         selection().renamed("t" * 245)
+
+
+def topic(name, error=ErrorCode.none):
+    return SimpleNamespace(name=name, error=error, partitions=() if error else (0,))
+
+
+def test_a_topic_that_can_not_be_copied_is_named_with_why_and_the_others_are_taken():
+    topics = {name: topic(name) for name in ("orders", "t" * 245, "other")}
+    topics["orders-away"] = topic("orders-away", ErrorCode.leader_not_available)
+    wanted, problems = selection(["orders.*", "t+", "bills"]).wanted(topics)
+    assert wanted == {"east.orders": topics["orders"]}
+    assert problems.keys() == {"orders-away", "t" * 245, "bills"}
+    assert problems["orders-away"] == "the source says LEADER_NOT_AVAILABLE"
+    assert problems["bills"] == "matches no topic of the source yet, or none that this account may see"
+
+
+def test_of_two_topics_with_one_name_on_the_target_the_first_is_taken():
+    wanted, problems = selection(naming="all").wanted({name: topic(name) for name in ("a", "b")})
+    assert wanted["all"].name == "a"
+    assert problems == {"b": "it would be called all on the target, as a is"}
