@@ -1,10 +1,22 @@
 """Spark: the PySpark data source `ingestd`, and the pipelines that run on it.
 
-    options.py    text to `ReadOptions`; refuses what it does not know
-    planning.py   on the driver: offsets to `OffsetRange`s, one for each task
-    source.py     in Spark's Python workers: `BatchReader.read`, a `SyncConsumer` for each range
-    arrow.py      fetched batches to pyarrow record batches of 10,000 rows, on the columns' own buffers
-    pipeline.py   `run`: a configured pipeline, once; committed records only
+    source.py         what Spark calls; the other files do the work
+    given.py          options by their proper names; refuses what it does not know
+    cluster.py        addresses, TLS and account of a cluster, from options named as those of Java's client
+    read_options.py   text to `BatchOptions` and `StreamOptions`
+    planner.py        on the driver: ends of logs and offsets of groups, asked of a cluster
+    planning.py       on the driver: offsets to `OffsetRange`s, one for each task
+    stream.py         on the driver: where a micro-batch begins and ends
+    commits.py        on the driver: tells a group how far a stream is
+    reading.py        in Spark's Python workers: a range to rows
+    arrow.py          fetched batches to pyarrow record batches of 10,000 rows, on the columns' own buffers
+    raw.py            fetched batches as rows, one for each, with their bytes
+    write_options.py  text to `WriteOptions`
+    writing.py        in Spark's Python workers: rows to record batches of partitions; rows.py has their columns
+    passing.py        the same for rows that are record batches
+    outflow.py        sends these batches; one for a task, kept for the next one (kept.py)
+    transactions.py   the same, exactly once
+    pipeline.py       `run`: a configured pipeline, once; committed records only
 
 Arrow's types must be exactly those of `arrow_schema`: a test compares them with what Spark makes of the schema. A
 record without headers has null headers, as with Spark's Kafka connector. The view `source` of a pipeline has headers.

@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 
-__all__ = ["ROWS", "arrow_schema", "record_batches"]
+__all__ = ["BYTES", "MILLISECONDS", "POSITION", "ROWS", "arrow_schema", "in_microseconds", "record_batches"]
 
 ROWS: Final = 10_000
 """Rows of one batch. Spark did best with this many."""
 
-_BYTES: Final = 16 * 1024 * 1024
+BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers that may wait for company: rows of a megabyte do not come by the 10,000."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS: Final = pa.list_(pa.field("element", _HEADER))
-_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+POSITION: Final = pa.struct(
+    [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), pa.field("offset", pa.int64())]
+)
+MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """The columns of Spark's Kafka connector, as Arrow has them."""
+def arrow_schema(*, include_headers: bool, include_position: bool = False) -> pa.Schema:
+    """The columns of Spark's Kafka connector, and `position` where it is wanted, as Arrow has them."""
     fields = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -48,17 +51,24 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
     ]
     if include_headers:
         fields.append(pa.field("headers", _HEADERS))
+    if include_position:
+        fields.append(pa.field("position", POSITION))
     return pa.schema(fields)
 
 
 def record_batches(
-    batches: Iterable[FetchedBatch], topic: str, partition: int, *, include_headers: bool
+    batches: Iterable[FetchedBatch],
+    topic: str,
+    partition: int,
+    *,
+    include_headers: bool,
+    include_position: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one partition's batches, in order. Raises `CorruptBatch`, `UnsupportedCodec`."""
-    rows = _Rows(topic, partition, include_headers=include_headers)
+    rows = _Rows(topic, partition, include_headers=include_headers, include_position=include_position)
     for batch in batches:
         rows.append(columns_of(batch, check_crc=True), int(batch.header.log_append_time))
-        if rows.count >= ROWS or rows.size >= _BYTES:
+        if rows.count >= ROWS or rows.size >= BYTES:
             yield from rows.take_full()
     yield from rows.take_all()
 
@@ -81,11 +91,12 @@ class _Piece:
 class _Rows:
     """Gathers pieces until there are enough rows for a batch."""
 
-    def __init__(self, topic: str, partition: int, *, include_headers: bool) -> None:
+    def __init__(self, topic: str, partition: int, *, include_headers: bool, include_position: bool) -> None:
         self.count = 0
         self.size = 0
         self._include_headers = include_headers
-        self._schema = arrow_schema(include_headers=include_headers)
+        self._include_position = include_position
+        self._schema = arrow_schema(include_headers=include_headers, include_position=include_position)
         self._pieces: list[_Piece] = []
         # Built once; batches take slices of them.
         self._topic = pa.repeat(pa.scalar(topic, pa.string()), ROWS)
@@ -99,7 +110,7 @@ class _Rows:
             _binary(columns.keys, columns.count, pa.binary()),
             _binary(columns.values, columns.count, pa.binary()),
             pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.offsets)]),
-            pa.Array.from_buffers(_MILLISECONDS, columns.count, [None, pa.py_buffer(columns.timestamps)]),
+            pa.Array.from_buffers(MILLISECONDS, columns.count, [None, pa.py_buffer(columns.timestamps)]),
         ]
         if self._include_headers:
             arrays.append(_headers(columns.headers, columns.count))
@@ -111,7 +122,7 @@ class _Rows:
 
     def take_full(self) -> Iterator[pa.RecordBatch]:
         """Batches of `ROWS` rows; a last, smaller part stays unless it is the bytes that are too many."""
-        keep = self.size < _BYTES or self.count > ROWS
+        keep = self.size < BYTES or self.count > ROWS
         return self._take(keep_rest=keep)
 
     def take_all(self) -> Iterator[pa.RecordBatch]:
@@ -136,24 +147,30 @@ class _Rows:
     def _batch(self, rows: _Piece) -> pa.RecordBatch:
         count = rows.count
         key, value, offset, timestamp, *headers = rows.columns
-        try:
-            timestamp = timestamp.cast(_MICROSECONDS)
-        except pa.ArrowInvalid as error:
-            raise CorruptBatch(
-                f"a timestamp at offset {offset[0].as_py()} or up to {count - 1} records after it can not be told "
-                "in microseconds, as Spark wants it"
-            ) from error
         columns = [
             key,
             value,
             self._topic.slice(0, count),
             self._partition.slice(0, count),
             offset,
-            timestamp,
+            in_microseconds(timestamp, offset),
             self._timestamp_types[rows.timestamp_type].slice(0, count),
         ]
         columns += map(_null_where_empty, headers)
+        if self._include_position:
+            columns.append(pa.StructArray.from_arrays([columns[2], columns[3], offset], fields=list(POSITION)))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def in_microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
+    """Timestamps as Spark wants them. `offsets`: of the rows. Raises `CorruptBatch` for one that is too large."""
+    try:
+        return timestamps.cast(_MICROSECONDS)
+    except pa.ArrowInvalid as error:
+        raise CorruptBatch(
+            f"a timestamp at offset {offsets[0].as_py()} or up to {len(offsets) - 1} rows after it can not be told "
+            "in microseconds, as Spark wants it"
+        ) from error
 
 
 def _runs(pieces: list[_Piece]) -> list[list[_Piece]]:

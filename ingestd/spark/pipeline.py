@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -16,11 +17,16 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as sql
 
 from ingestd.errors import IngestdError
+from ingestd.spark.commits import why_not_committed
+from ingestd.spark.planner import Planner
+from ingestd.spark.planning import bounds, nested
+from ingestd.spark.read_options import batch_options
 from ingestd.spark.source import register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ingestd.client.metadata import TopicPartition
     from ingestd.daemon.configuration import PipelineSettings
 
 __all__ = ["VIEW", "PipelineFailed", "PipelineResult", "run"]
@@ -50,7 +56,9 @@ class PipelineResult:
 
 
 def run(pipeline: PipelineSettings, bootstrap: Sequence[str], *, session: SparkSession | None = None) -> PipelineResult:
-    """Run a pipeline once over what its topics hold now; committed records only.
+    """Run a pipeline once over what its topics hold now, or what is new since its group's last commit.
+
+    Committed records only. The group's offsets are committed once the rows are written.
 
     `bootstrap`: addresses of the source cluster (from `Configuration.bootstrap`). Without a `session` one is started on
     the pipeline's master, and stopped at the end. Raises `PipelineFailed`.
@@ -62,21 +70,55 @@ def run(pipeline: PipelineSettings, bootstrap: Sequence[str], *, session: SparkS
         else:
             with _own_session(pipeline) as spark:
                 rows = _run(pipeline, bootstrap, spark)
-    except (PySparkException, Py4JError) as error:
+    except PipelineFailed:
+        raise
+    except (IngestdError, PySparkException, Py4JError) as error:
         raise PipelineFailed(f"pipeline {pipeline.name}: {_reason(error)}") from error
     return PipelineResult(pipeline.name, rows, pipeline.sink.path, time.monotonic() - begun)
 
 
 def _run(pipeline: PipelineSettings, bootstrap: Sequence[str], spark: SparkSession) -> int | None:
+    options = {
+        "kafka.bootstrap.servers": ",".join(bootstrap),
+        "subscribe": ",".join(pipeline.source.topics),
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+    }
+    if pipeline.source.group is None:
+        return _written(pipeline, options, spark)
+    of_group = {
+        "startingOffsets": "group",
+        "kafka.group.id": pipeline.source.group,
+        "startingOffsetsByGroupStrategy": "earliest",
+    }
+    parsed = batch_options(options | of_group)
+    with Planner(parsed.cluster, parsed.consumer) as planner:
+        starts, ends = bounds(parsed, planner)
+        # This also shows, before anything is written, whether the group can be committed at all.
+        _commit(pipeline, planner, starts)
+        del options["subscribe"]  # a partition that comes now is for the next run
+        options["assign"] = json.dumps({topic: list(map(int, each)) for topic, each in nested(ends).items()})
+        options["startingOffsets"], options["endingOffsets"] = json.dumps(nested(starts)), json.dumps(nested(ends))
+        rows = _written(pipeline, options, spark)
+        try:
+            _commit(pipeline, planner, ends)
+        except PipelineFailed as error:
+            raise PipelineFailed(f"{error}. The rows are written, and the next run reads them again") from error
+    return rows
+
+
+def _commit(pipeline: PipelineSettings, planner: Planner, offsets: Mapping[TopicPartition, int]) -> None:
+    group = pipeline.source.group
+    assert group is not None, "the pipeline has a group"
+    for error in planner.commit(group, offsets).values():
+        if error is not None:
+            raise PipelineFailed(f"pipeline {pipeline.name}: {why_not_committed(group, error)}") from error
+
+
+def _written(pipeline: PipelineSettings, options: dict[str, str], spark: SparkSession) -> int | None:
+    """Run the query; how many rows it wrote."""
     register(spark)
-    source = (
-        spark.read.format("ingestd")
-        .option("kafka.bootstrap.servers", ",".join(bootstrap))
-        .option("subscribe", ",".join(pipeline.source.topics))
-        .option("kafka.isolation.level", "read_committed")
-        .option("includeHeaders", "true")
-        .load()
-    )
+    source = spark.read.format("ingestd").options(**options).load()
     source.createOrReplaceTempView(VIEW)
     written = Observation(f"rows written by {pipeline.name}")
     result = spark.sql(pipeline.sql).observe(written, sql.count(sql.lit(1)).alias("rows"))

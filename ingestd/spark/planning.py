@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import heapq
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
 from ingestd.consumer.settings import AtTime, Edge, Start, TopicPartition
-from ingestd.errors import ConfigurationError, IngestdError
-from ingestd.spark.options import Assigned, Subscribed
+from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
+from ingestd.spark.read_options import Assigned, Committed, Subscribed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ingestd.spark.options import RangeBounds, ReadOptions, Subscription
+    from ingestd.client.metadata import TopicMetadata
+    from ingestd.spark.read_options import BatchOptions, RangeBounds, ReadOptions, Subscription
 
-__all__ = ["DataLoss", "Log", "OffsetRange", "plan"]
+__all__ = [
+    "DataLoss",
+    "Log",
+    "OffsetRange",
+    "Topics",
+    "bounds",
+    "nested",
+    "plan",
+    "require_all",
+    "split",
+    "starts",
+    "subscribed",
+]
+
+
+_MAYBE_DELETED: Final = "some records may have been deleted (failOnDataLoss = false reads what is there)"
 
 
 class DataLoss(IngestdError):
@@ -34,6 +50,8 @@ class OffsetRange(InputPartition):
     partition: int
     start: int
     end: int
+    topic_id: str | None = None
+    """The id of the topic that these offsets are of. None: the cluster does not tell ids."""
 
     @property
     def size(self) -> int:
@@ -42,46 +60,160 @@ class OffsetRange(InputPartition):
 
 
 class Log(Protocol):
-    """What planning asks a cluster; `SyncConsumer` answers."""
+    """What planning asks a cluster; `Planner` answers."""
 
     def topics(self) -> list[str]:
         """Every topic that is not internal."""
         ...
 
-    def partitions(self, topic: str) -> list[int]:
-        """A topic's partitions."""
+    def describe(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
+        """Topics as they are now; those that do not exist have that error."""
         ...
 
     def offsets(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
         """The offsets that these starts mean now."""
         ...
 
+    def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a consumer group goes on, of those of these partitions of which it has committed an offset."""
+        ...
 
-def plan(options: ReadOptions, log: Log) -> list[OffsetRange]:
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The partitions that a query reads, in order, and the ids of their topics as far as the cluster tells them."""
+
+    partitions: tuple[TopicPartition, ...]
+    ids: Mapping[str, str]
+    missing: tuple[str, ...] = ()
+    """Topics that are named by the query and do not exist."""
+
+
+def plan(options: BatchOptions, log: Log) -> list[OffsetRange]:
     """The ranges to read, in order of topic, partition and offset; none where there is nothing.
 
     Raises `ConfigurationError` where an option does not fit the partitions, `DataLoss`, and what `log` raises.
     """
-    partitions = _partitions(options.subscription, log)
-    starting = _for_each(options.starting, partitions)
+    topics = require_all(subscribed(options.subscription, log))
+    begins, ends = _bounds(options, topics.partitions, log)
+    ranges = [
+        OffsetRange(*key, begins[key], ends[key], topics.ids.get(key.topic))
+        for key in topics.partitions
+        if begins[key] < ends[key]
+    ]
+    return split(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def bounds(options: BatchOptions, log: Log) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where each partition begins, and where it ends. Raises what `plan` raises."""
+    return _bounds(options, require_all(subscribed(options.subscription, log)).partitions, log)
+
+
+def _bounds(
+    options: BatchOptions, partitions: Sequence[TopicPartition], log: Log
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     ending = _for_each(options.ending, partitions)
     latest = log.offsets(dict.fromkeys(partitions, Edge.latest))
     earliest = log.offsets(dict.fromkeys(partitions, Edge.earliest))
-    asked_starts = _resolve(starting, earliest, latest, log)
+    begins = starts(options, partitions, earliest, latest, log)
     asked_ends = _resolve(ending, earliest, latest, log)
-    ranges = []
+    ends = {
+        key: _within(options, options.ending, key, asked_ends[key], earliest[key], latest[key]) for key in partitions
+    }
+    return begins, ends
+
+
+def starts(
+    options: ReadOptions,
+    partitions: Sequence[TopicPartition],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    log: Log,
+) -> dict[TopicPartition, int]:
+    """Where each partition begins. Raises what `plan` raises."""
+    if isinstance(options.starting.everywhere, Committed):
+        return _committed(options, options.starting.everywhere, partitions, earliest, latest, log)
+    starting = _for_each(options.starting, partitions)
+    asked = _resolve(starting, earliest, latest, log)
+    found = {}
     for key in partitions:
-        none_since = isinstance(starting[key], AtTime) and asked_starts[key] >= latest[key]
+        none_since = isinstance(starting[key], AtTime) and asked[key] >= latest[key]
         if none_since and not options.latest_if_no_timestamp:
             raise ConfigurationError(
                 f"ingestd source: option {options.starting.option}: {key} has no record at or after that time; "
                 "expected one, or startingOffsetsByTimestampStrategy = latest"
             )
-        start = _within(options, options.starting, key, asked_starts[key], earliest[key], latest[key])
-        end = _within(options, options.ending, key, asked_ends[key], earliest[key], latest[key])
-        if start < end:
-            ranges.append(OffsetRange(*key, start, end))
-    return split(ranges, options.min_partitions, options.max_records_per_partition)
+        found[key] = _within(options, options.starting, key, asked[key], earliest[key], latest[key])
+    return found
+
+
+def _committed(
+    options: ReadOptions,
+    where: Committed,
+    partitions: Sequence[TopicPartition],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    log: Log,
+) -> dict[TopicPartition, int]:
+    committed = log.committed(where.group, partitions)
+    # Where nothing is, every start is the same.
+    without = [key for key in partitions if key not in committed and earliest[key] < latest[key]]
+    if without and where.otherwise is None:
+        raise ConfigurationError(
+            f"ingestd source: option startingOffsets = group: group {where.group} has no committed offset of "
+            f"{_names(without)}; expected one of each partition, or startingOffsetsByGroupStrategy = earliest or latest"
+        )
+    found = dict(earliest if where.otherwise is Edge.earliest else latest)
+    for key, offset in committed.items():
+        if options.fail_on_data_loss and not earliest[key] <= offset <= latest[key]:
+            raise DataLoss(
+                f"ingestd source: group {where.group} has committed offset {offset} of {key}, whose log has "
+                f"{earliest[key]} to {latest[key]}; {_MAYBE_DELETED}; or reset the group's offsets"
+            )
+        found[key] = min(max(offset, earliest[key]), latest[key])
+    return found
+
+
+def subscribed(subscription: Subscription, log: Log) -> Topics:
+    """The partitions that a query reads now. Raises `ConfigurationError`, `KafkaError`, and what `log` raises."""
+    if isinstance(subscription, Assigned):
+        names = sorted({key.topic for key in subscription.partitions})
+    elif isinstance(subscription, Subscribed):
+        names = sorted(subscription.topics)
+    else:
+        pattern = re.compile(subscription.pattern)
+        names = [topic for topic in log.topics() if pattern.fullmatch(topic)]
+    found = log.describe(names) if names else {}
+    partitions: list[TopicPartition] = []
+    ids: dict[str, str] = {}
+    missing: list[str] = []
+    for name in names:
+        topic = found.get(name)
+        if topic is None or topic.error is ErrorCode.unknown_topic_or_partition:
+            missing.append(name)
+            continue
+        if topic.error is not ErrorCode.none:
+            raise KafkaError(topic.error, name)
+        if topic.topic_id is not None:
+            ids[name] = str(topic.topic_id)
+        partitions += [TopicPartition(name, one.partition) for one in topic.partitions]
+    if isinstance(subscription, Assigned):
+        wanted = sorted(key for key in subscription.partitions if key.topic not in missing)
+        absent = [key for key in wanted if key not in set(partitions)]
+        if absent:
+            count = sum(key.topic == absent[0].topic for key in partitions)
+            raise ConfigurationError(
+                f"ingestd source: option assign names {_names(absent)}; the topic has partitions 0 to {count - 1}"
+            )
+        partitions = wanted
+    return Topics(tuple(partitions), ids, tuple(missing))
+
+
+def require_all(topics: Topics) -> Topics:
+    """Raise `KafkaError` if a topic that the query names does not exist."""
+    if topics.missing:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, ", ".join(topics.missing[:5]))
+    return topics
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
@@ -104,29 +236,12 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int | None, max_records
 
 def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [whole.start + whole.size * number // count for number in range(count + 1)]
-    return (OffsetRange(whole.topic, whole.partition, start, end) for start, end in pairwise(edges))
-
-
-def _partitions(subscription: Subscription, log: Log) -> list[TopicPartition]:
-    if isinstance(subscription, Assigned):
-        for topic in {key.topic for key in subscription.partitions}:
-            known = log.partitions(topic)
-            missing = [key for key in subscription.partitions if key.topic == topic and key.partition not in known]
-            if missing:
-                raise ConfigurationError(
-                    f"ingestd source: option assign names {_names(missing)}; the topic has partitions 0 to {max(known)}"
-                )
-        return sorted(subscription.partitions)
-    if isinstance(subscription, Subscribed):
-        topics = sorted(subscription.topics)
-    else:
-        pattern = re.compile(subscription.pattern)
-        topics = [topic for topic in log.topics() if pattern.fullmatch(topic)]
-    return [TopicPartition(topic, partition) for topic in topics for partition in log.partitions(topic)]
+    return (replace(whole, start=start, end=end) for start, end in pairwise(edges))
 
 
 def _for_each(bounds: RangeBounds, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
     if bounds.everywhere is not None:
+        assert not isinstance(bounds.everywhere, Committed), "`starts` asks the group"
         return dict.fromkeys(partitions, bounds.everywhere)
     missing = sorted(set(partitions) - bounds.each.keys())
     surplus = sorted(bounds.each.keys() - set(partitions))
@@ -166,7 +281,7 @@ def _within(
     if options.fail_on_data_loss and isinstance(bounds.each.get(key), int):
         raise DataLoss(
             f"ingestd source: option {bounds.option} asks for offset {offset} of {key}, whose log has {earliest} to "
-            f"{latest}; some records may have been deleted (failOnDataLoss = false reads what is there)"
+            f"{latest}; {_MAYBE_DELETED}"
         )
     return min(max(offset, earliest), latest)
 
@@ -174,3 +289,11 @@ def _within(
 def _names(partitions: Sequence[TopicPartition]) -> str:
     shown = ", ".join(map(str, partitions[:5]))
     return f"{shown} and {len(partitions) - 5} more" if len(partitions) > 5 else shown
+
+
+def nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Offsets by topic and partition, in order, as JSON has them."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found

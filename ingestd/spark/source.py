@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -16,12 +32,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ingestd.consumer.settings import ConsumerSettings, OutOfRange
-from ingestd.consumer.sync import SyncConsumer
-from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
-from ingestd.spark.arrow import record_batches
-from ingestd.spark.options import ReadOptions, parse_options
-from ingestd.spark.planning import DataLoss, OffsetRange, plan
+from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.spark.commits import Commits
+from ingestd.spark.planner import Planner
+from ingestd.spark.planning import OffsetRange, plan
+from ingestd.spark.read_options import (
+    BatchOptions,
+    ReadOptions,
+    Rows,
+    StreamOptions,
+    batch_options,
+    read_options,
+    stream_options,
+)
+from ingestd.spark.reading import read_range
+from ingestd.spark.rows import HEADERS, POSITION, check_rows
+from ingestd.spark.stream import NOWHERE, StreamEnd, StreamPlan
+from ingestd.spark.transactions import end_all, write_once
+from ingestd.spark.write_options import Guarantee, WriteOptions, write_options
+from ingestd.spark.writing import Written, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +58,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["BatchReader", "IngestdDataSource", "register", "spark_schema"]
+__all__ = [
+    "BatchReader",
+    "BatchWriter",
+    "IngestdDataSource",
+    "StreamReader",
+    "StreamWriter",
+    "register",
+    "spark_batch_schema",
+    "spark_schema",
+]
+
+
+_log = logging.getLogger(__name__)
+
+_IDLE: Final = 0.05
+"""Seconds before Spark may look for news again where there was none. By itself it looks every 10 ms."""
 
 
 def register(spark: SparkSession) -> None:
@@ -37,8 +81,8 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(IngestdDataSource)
 
 
-def spark_schema(*, include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka connector."""
+def spark_schema(*, include_headers: bool, include_position: bool = False) -> StructType:
+    """The columns of Spark's Kafka connector, and `position` where it is wanted."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -49,13 +93,36 @@ def spark_schema(*, include_headers: bool) -> StructType:
         StructField("timestampType", IntegerType()),
     ]
     if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField("headers", ArrayType(header)))
+        fields.append(StructField("headers", HEADERS))
+    if include_position:
+        fields.append(StructField("position", POSITION))
     return StructType(fields)
 
 
+def spark_batch_schema(*, include_position: bool = False) -> StructType:
+    """The columns of rows that are record batches. `batch` has the bytes."""
+    fields = [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("baseOffset", LongType()),
+        StructField("lastOffset", LongType()),
+        StructField("recordCount", IntegerType()),
+        StructField("maxTimestamp", TimestampType()),
+        StructField("batch", BinaryType()),
+    ]
+    if include_position:
+        fields.append(StructField("position", POSITION))
+    return StructType(fields)
+
+
+def _own_schema(options: ReadOptions) -> StructType:
+    if options.rows is Rows.batches:
+        return spark_batch_schema(include_position=options.include_position)
+    return spark_schema(include_headers=options.include_headers, include_position=options.include_position)
+
+
 class IngestdDataSource(DataSource):
-    """`spark.read.format("ingestd")`, for batch queries; options as in `ingestd.spark.options`."""
+    """`format("ingestd")`; options as in `ingestd.spark.read_options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,55 +130,181 @@ class IngestdDataSource(DataSource):
         return "ingestd"
 
     def schema(self) -> StructType:
-        """The columns, `headers` among them where `includeHeaders` says so. Raises `ConfigurationError`."""
-        return spark_schema(include_headers=parse_options(self.options).include_headers)
+        """The columns that `rows`, `includeHeaders` and `includePosition` ask for. Raises `ConfigurationError`."""
+        return _own_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
         """The reader of a batch query. Raises `ConfigurationError`, also for a schema that is not the source's own."""
-        options = parse_options(self.options)
-        if schema != spark_schema(include_headers=options.include_headers):
-            raise ConfigurationError(
-                f"ingestd source: the schema is fixed; expected none to be given, got {schema.simpleString()}"
-            )
+        options = batch_options(self.options)
+        _require_own_schema(schema, options)
         return BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """The reader of a streaming query. Raises what `reader` raises."""
+        options = stream_options(self.options)
+        _require_own_schema(schema, options)
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's argument
+        """The writer of a batch query. Raises `ConfigurationError`, also for columns that can not be written."""
+        if overwrite:
+            raise ConfigurationError(
+                'ingestd sink: mode overwrite: a topic is not overwritten; expected mode("append")'
+            )
+        options = write_options(self.options)
+        if options.guarantee is Guarantee.exactly_once:
+            raise ConfigurationError("ingestd sink: delivery = exactly-once is for streaming queries")
+        check_rows(schema, options.rows, topic=options.topic, position=False)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001, ARG002
+        """The writer of one micro-batch. Raises what `writer` raises."""
+        options = write_options(self.options)
+        exactly_once = options.guarantee is Guarantee.exactly_once
+        check_rows(schema, options.rows, topic=options.topic, position=exactly_once)
+        return StreamWriter(options)
+
+
+def _require_own_schema(schema: StructType, options: ReadOptions) -> None:
+    if schema != _own_schema(options):
+        raise ConfigurationError(
+            f"ingestd source: the schema is fixed; expected none to be given, got {schema.simpleString()}"
+        )
 
 
 class BatchReader(DataSourceReader):
     """Plans on the driver, reads in Spark's Python workers. Pickles: it holds the options and nothing else."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: BatchOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
-        with SyncConsumer(self._options.bootstrap, self._settings()) as consumer:
-            return plan(self._options, consumer)
+        with _planner(self._options) as planner:
+            return plan(self._options, planner)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow record batches.
+        """The rows of one range, as Arrow record batches. Raises what `reading.read_range` raises."""
+        return _read(self._options, partition)
 
-        Raises `DataLoss`, `CorruptBatch`, `KafkaError`, `DeadlineExceeded`.
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in one process beside the driver, reads in Spark's Python workers. Pickles the options."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._planner: Planner | None = None
+        self._plan: StreamPlan | None = None
+        self._commits: Commits | None = None
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[StreamOptions]]:
+        return StreamReader, (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """See `stream.NOWHERE`."""
+        return NOWHERE
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say of the least and the most of a micro-batch. See `latestOffset`."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, in as many micro-batches as the limits make of it."""
+        self._planned().stop_at_present()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` itself while there is nothing to read.
+
+        A limit of Spark's own, which takes everything, stands for itself; any other is the one of the options. Raises
+        what `StreamPlan.next_end` raises.
         """
-        if not isinstance(partition, OffsetRange):  # Spark's own placeholder where the plan has no range
-            return
-        with SyncConsumer(self._options.bootstrap, self._settings()) as consumer:
-            batches = consumer.batches(partition.topic, partition.partition, partition.start, partition.end)
-            try:
-                yield from record_batches(
-                    batches, partition.topic, partition.partition, include_headers=self._options.include_headers
-                )
-            except KafkaError as error:
-                if error.code is not ErrorCode.offset_out_of_range:
-                    raise
-                raise DataLoss(
-                    f"ingestd source: offsets {partition.start} to {partition.end} of {partition.topic}-"
-                    f"{partition.partition} were deleted while the query ran "
-                    "(failOnDataLoss = false reads what is there)"
-                ) from error
+        before, plan = _end(start), self._planned()
+        end = plan.next_end(before, limited=not isinstance(limit, ReadAllAvailable))
+        if self._commits is not None and before is not None and plan.latest is not None:
+            # Spark asks for a next end only when it has logged that the batch before is done. Its own `commit` comes
+            # later, when there is something new, and so never for the last batch.
+            self._commits.done({key: offset for key, offset in before.offsets.items() if key in plan.latest})
+        if end is None:
+            time.sleep(_IDLE)
+            return start
+        return end.to_json()
 
-    def _settings(self) -> ConsumerSettings:
-        options = self._options
-        return ConsumerSettings(
-            isolation=options.isolation,
-            out_of_range=OutOfRange.error if options.fail_on_data_loss else OutOfRange.earliest,
-        )
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends of the logs at the last look, for the query's progress."""
+        latest = None if self._plan is None else self._plan.latest
+        return None if latest is None else StreamEnd(latest).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges of a micro-batch, one for each task."""
+        upto = _end(end)
+        return [] if upto is None else self._planned().ranges(_end(start), upto)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, as Arrow record batches. Raises what `reading.read_range` raises."""
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        """Close what planning needs."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = self._plan = self._commits = None
+
+    def _planned(self) -> StreamPlan:
+        if self._plan is None:
+            self._planner = _planner(self._options)
+            self._plan = StreamPlan(self._options, self._planner)
+            if self._options.commit_to is not None:
+                self._commits = Commits(self._options.commit_to, self._planner)
+        return self._plan
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes rows at least once. Pickles: it holds the options and nothing else."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task. They are acknowledged when this returns."""
+        return write_rows(self._options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the rows of one micro-batch. Pickles: it holds the options and nothing else."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task. They are acknowledged when this returns."""
+        if self._options.guarantee is Guarantee.exactly_once:
+            return write_once(self._options, iterator)
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Commit what the tasks left open. Raises what `transactions.end_all` raises."""
+        end_all(self._options, messages, commit=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Abort what the tasks left open, for readers that wait for its end. What fails is ended by the next run."""
+        try:
+            end_all(self._options, messages, commit=False)
+        except IngestdError as error:
+            _log.warning("ingestd sink: a transaction was left open: %s", error)
+
+
+def _end(offset: dict[str, Any]) -> StreamEnd | None:
+    return None if offset == NOWHERE else StreamEnd.from_json(offset)
+
+
+def _planner(options: ReadOptions) -> Planner:
+    return Planner(options.cluster, options.consumer)
+
+
+def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, OffsetRange):  # not Spark's own placeholder where the plan has no range
+        yield from read_range(options, partition)

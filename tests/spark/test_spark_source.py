@@ -176,7 +176,7 @@ def test_sql_over_the_source_needs_no_python_for_each_row(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "t", "kafka.max.poll.records": "1"}, "unknown option kafka.max.poll.records"),
+        ({"subscribe": "t", "max.poll.records": "1"}, "unknown option max.poll.records"),
         ({}, "none of assign, subscribe, subscribePattern is given; expected one"),
         ({"subscribe": "no-such-topic"}, "UNKNOWN_TOPIC_OR_PARTITION.*no-such-topic"),
     ],

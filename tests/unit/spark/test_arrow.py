@@ -17,9 +17,15 @@ def rows(batches, **options):
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_the_schema_is_exactly_what_spark_makes_of_its_own(include_headers):
-    expected = to_arrow_schema(spark_schema(include_headers=include_headers), timezone="UTC")
-    assert arrow_schema(include_headers=include_headers).equals(expected)
+@pytest.mark.parametrize("include_position", [False, True])
+def test_the_schema_is_exactly_what_spark_makes_of_its_own(include_headers, include_position):
+    columns = {"include_headers": include_headers, "include_position": include_position}
+    assert arrow_schema(**columns).equals(to_arrow_schema(spark_schema(**columns), timezone="UTC"))
+
+
+def test_a_row_says_where_it_comes_from_if_that_is_wanted(fetched):
+    (batch,) = rows([fetched(40, [(None, b"v", [], 5)] * 2)], include_position=True)
+    assert batch["position"].to_pylist() == [{"topic": "t", "partition": 3, "offset": at} for at in (40, 41)]
 
 
 def test_a_record_is_a_row(fetched):

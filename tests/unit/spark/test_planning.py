@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.consumer.settings import AtTime, Edge
+from ingestd.client.metadata import PartitionMetadata, TopicMetadata
+from ingestd.consumer.settings import AtTime, Edge, TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.spark.options import parse_options
 from ingestd.spark.planning import DataLoss, OffsetRange, plan, split
+from ingestd.spark.read_options import batch_options
+
+
+def described(name, partitions, topic_id=None):
+    found = tuple(PartitionMetadata(number, 0, 0, (0,), (0,)) for number in range(partitions))
+    return TopicMetadata(name, topic_id, found)
 
 
 class Log:
@@ -15,15 +21,19 @@ class Log:
 
     def __init__(self, **topics):
         self._topics = topics
+        self.groups = {}
 
     def topics(self):
         return sorted(self._topics)
 
-    def partitions(self, topic):
-        return list(range(len(self._topics[topic])))
+    def describe(self, topics):
+        return {name: described(name, len(self._topics[name])) for name in topics if name in self._topics}
 
     def offsets(self, wanted):
         return {key: self._offset(*self._topics[key.topic][key.partition], start) for key, start in wanted.items()}
+
+    def committed(self, group, partitions):
+        return {key: offset for key, offset in self.groups.get(group, {}).items() if key in partitions}
 
     def _offset(self, oldest, newest, start):
         if isinstance(start, AtTime):
@@ -35,7 +45,7 @@ LOG = Log(a=[(0, 100), (50, 80)], b=[(7, 7)], other=[(0, 9)])
 
 
 def planned(**options):
-    parsed = parse_options({"bootstrap": "x:1"} | options)
+    parsed = batch_options({"bootstrap": "x:1"} | options)
     return [(one.topic, one.partition, one.start, one.end) for one in plan(parsed, LOG)]
 
 
@@ -82,6 +92,32 @@ def test_a_time_after_the_last_record_is_an_error_or_the_end():
     found = planned(subscribe="a", startingTimestamp="90", startingOffsetsByTimestampStrategy="latest")
     assert found == [("a", 0, 90, 100)]
     assert planned(subscribe="a", endingTimestamp="90") == [("a", 0, 0, 90), ("a", 1, 50, 80)]
+
+
+def of_group(committed, **options):
+    log = Log(a=[(0, 100), (50, 80)], b=[(7, 7)])
+    log.groups["g"] = {TopicPartition(*key): offset for key, offset in committed.items()}
+    given = {"bootstrap": "x:1", "subscribe": "a,b", "startingOffsets": "group", "kafka.group.id": "g"} | options
+    return [(one.topic, one.partition, one.start, one.end) for one in plan(batch_options(given), log)]
+
+
+def test_a_query_starts_where_a_group_has_committed():
+    assert of_group({("a", 0): 30, ("a", 1): 80, ("c", 0): 5}) == [("a", 0, 30, 100)]
+
+
+def test_without_a_committed_offset_a_partition_that_has_records_is_an_error_or_starts_at_an_edge():
+    with pytest.raises(ConfigurationError, match="group g has no committed offset of a-1; expected one of each"):
+        of_group({("a", 0): 30})
+    found = of_group({("a", 0): 30}, startingOffsetsByGroupStrategy="earliest")
+    assert found == [("a", 0, 30, 100), ("a", 1, 50, 80)]
+    assert of_group({("a", 0): 30}, startingOffsetsByGroupStrategy="latest") == [("a", 0, 30, 100)]
+
+
+def test_committed_offsets_that_are_gone_are_data_loss_or_what_is_there():
+    gone = {("a", 0): 101, ("a", 1): 3}
+    with pytest.raises(DataLoss, match="group g has committed offset 101 of a-0, whose log has 0 to 100"):
+        of_group(gone)
+    assert of_group(gone, failOnDataLoss="false") == [("a", 1, 50, 80)]
 
 
 def test_the_largest_ranges_are_split_first():

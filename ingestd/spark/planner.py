@@ -1,0 +1,53 @@
+"""Planner: what the driver asks a cluster, and tells it: ends of logs, as any consumer, and offsets of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingestd.client.admin import ClusterAdmin
+from ingestd.client.metadata import TopicPartition
+from ingestd.consumer.sync import SyncConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ingestd.client.group import OffsetAndMetadata
+    from ingestd.consumer.settings import ConsumerSettings
+    from ingestd.errors import IngestdError
+    from ingestd.spark.cluster import Cluster
+
+__all__ = ["Planner"]
+
+_FETCH_SECONDS: Final = 30.0
+_COMMIT_SECONDS: Final = 5.0
+"""A query waits for a commit between two micro-batches."""
+
+
+class Planner(SyncConsumer):
+    """A consumer that also reads and commits the offsets of groups, without being a member of one."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
+        super().__init__(cluster.bootstrap, settings, cluster.client)
+
+    def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a group goes on, of those of these partitions of which it has committed an offset.
+
+        Raises `KafkaError`, `DeadlineExceeded`.
+        """
+        listing = ClusterAdmin(self._client).list_group_offsets({group: partitions}, timeout=_FETCH_SECONDS)
+        (found,) = self._call(listing, f"offsets of group {group}")
+        if found.error is not None:
+            raise found.error
+        for error in found.errors.values():
+            raise error
+        return {key: committed.offset for key, committed in found.offsets.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, IngestdError | None]:
+        """Commit offsets of a group that has no members. Takes 5 s at most. Returns the error of each partition.
+
+        If the group has members, that is UNKNOWN_MEMBER_ID. Raises `IngestdError` where all failed at once.
+        """
+        asked: dict[tuple[str, int], int | OffsetAndMetadata] = dict(offsets.items())
+        committing = ClusterAdmin(self._client).alter_group_offsets(group, asked, timeout=_COMMIT_SECONDS)
+        outcomes = self._call(committing, f"committing offsets of group {group}")
+        return {TopicPartition(one.topic, one.partition): one.error for one in outcomes}
