@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum, IntEnum
@@ -27,6 +28,7 @@ __all__ = [
     "did_you_mean",
     "is_of",
     "is_text",
+    "parse_address",
     "require_all_of",
     "require_at_least",
     "require_client",
@@ -42,6 +44,21 @@ __all__ = [
 _WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 _SHOWN: Final = (bool, int, float, str, type(None), Enum)
 """What a message may show as it is: of anything else it names the class."""
+
+
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]|([^\s/@:\[\]]+)):([0-9]{1,5})", re.ASCII)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, or of `[HOST]:PORT` for IPv6. The port is 0 to 65535. Raises `ValueError`."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[3]) > 65535:
+        if "@" in text:  # what is before it may be a password
+            raise ValueError("what has an @ in it is not HOST:PORT; accounts are settings of their own")
+        version_6 = text.count(":") > 1 and not text.startswith("[")
+        more = "; an IPv6 address stands in brackets, [HOST]:PORT" if version_6 else ""
+        raise ValueError(f"{text!r} is not HOST:PORT{more}")
+    return found[1] or found[2], int(found[3])
 
 
 class Checks:

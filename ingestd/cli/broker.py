@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ingestd.broker.server import serve
 from ingestd.broker.settings import BrokerSettings
+from ingestd.checks import parse_address
 from ingestd.cli.event_loop import run_async
-from ingestd.daemon.fields import parse_address
 from ingestd.errors import ConfigurationError
 from ingestd.logs import configure_logs
 from ingestd.records.loops import say_if_plain

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ingestd.checks import parse_address
 from ingestd.cli.properties import Properties
 from ingestd.cli.reaching import saying_who_is_not_reached
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
-from ingestd.daemon.fields import parse_address
 from ingestd.errors import ConfigurationError
 from ingestd.records.loops import say_if_plain
 from ingestd.wire.connection import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -62,14 +63,30 @@ class ClusterAccess:
             yield client
 
 
+class _RouteKinds(Mapping[str, "type[Route]"]):
+    """Imports a kind when it is looked up: a daemon without tails needs nothing of them."""
+
+    def __getitem__(self, section: str) -> type[Route]:
+        if section == "tails":
+            from ingestd.tail.route import TailRoute  # noqa: PLC0415
+
+            return TailRoute
+        if section == "mirrors":
+            from ingestd.mirror.route import MirrorRoute  # noqa: PLC0415
+
+            return MirrorRoute
+        raise KeyError(section)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("tails", "mirrors"))
+
+    def __len__(self) -> int:
+        return 2
+
+
 def route_kinds() -> Mapping[str, type[Route]]:
     """The tables of routes that a configuration file may have, and what each is made into."""
-    # Tools that need no configuration do without these.
-    from ingestd.mirror.route import MirrorRoute  # noqa: PLC0415
-    from ingestd.tail.route import TailRoute  # noqa: PLC0415
-
-    kinds: dict[str, Any] = {"tails": TailRoute, "mirrors": MirrorRoute}
-    return kinds
+    return _RouteKinds()
 
 
 def load_configuration(path: Path) -> Configuration:

@@ -51,7 +51,7 @@ def run_with_live_table(configuration: Configuration, *, once: bool) -> Summary:
 
 
 class LiveTable:
-    """The daemon's routes as a table: lines, rate, lag and what is acknowledged."""
+    """The daemon's routes as a table: lines or records, their rate, lag, and what is acknowledged."""
 
     def __init__(self) -> None:
         self._acknowledged: dict[str, int] = {}

@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (None: this process's); the exit code."""
     # Importing makes some 100,000 objects that stay: looking through them again and again is a tenth of a verb's start.
     gc.set_threshold(100_000)
+    # To look for its plugins, pydantic reads what all installed packages say of themselves: a tenth of a start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     imports.own_process = True
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] != ["run"]:
@@ -35,9 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Until the daemon listens to SIGTERM itself, there is nothing to drain.
     code = FAILED if "--once" in given else 0
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+    gc.disable()  # until all is imported: see `run_configuration`
     try:
         return _run_verb(given)
     finally:
+        gc.enable()
         signal.signal(signal.SIGTERM, before)
 
 

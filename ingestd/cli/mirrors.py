@@ -1,4 +1,4 @@
-"""`ingestd mirror`: whether a configured mirror's target has what its source has."""
+"""`ingestd mirror`: whether a configured mirror's target has what its source has, and consumers can go over."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.cli.configured import configured_access
 from ingestd.errors import ConfigurationError
+from ingestd.mirror.hand_over import hand_over, way_back
 from ingestd.mirror.route import MirrorRoute
 from ingestd.mirror.verify import verify
 
@@ -13,10 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ingestd.daemon.configuration import Configuration
+    from ingestd.mirror.hand_over import HandOver
     from ingestd.mirror.verify import PartitionVerdict, Verification
 
-__all__ = ["HEADER", "remarks", "rows", "verify_mirrors"]
+__all__ = [
+    "HAND_OVER_HEADER",
+    "HEADER",
+    "hand_over_mirror",
+    "hand_over_remarks",
+    "hand_over_rows",
+    "remarks",
+    "reverse",
+    "rows",
+    "verify_mirrors",
+]
 
+HAND_OVER_HEADER = ("GROUP", "PARTITIONS", "TRANSLATED", "LAG", "VERDICT")
 HEADER = ("MIRROR", "TOPIC", "PARTITION", "TO", "SOURCE", "TARGET", "DUPLICATES", "VERDICT")
 
 
@@ -27,17 +40,52 @@ async def verify_mirrors(
 
     Raises `ConfigurationError` where there is no such mirror, and what `verify` raises.
     """
+    verified = []
+    for route in _mirrors(configuration, name):
+        source, target = (configured_access(configuration, cluster) for cluster in (route.source, route.target))
+        async with source.client() as from_client, target.client() as to_client:
+            verified.append(await verify(route, from_client, to_client, to_end=to_end))
+    return verified
+
+
+async def hand_over_mirror(configuration: Configuration, name: str, timeout: float) -> HandOver:
+    """See `ingestd.mirror.hand_over.hand_over`. Raises `ConfigurationError` where there is no such mirror."""
+    (route,) = _mirrors(configuration, name)
+    source, target = (configured_access(configuration, cluster) for cluster in (route.source, route.target))
+    async with source.client() as from_client, target.client() as to_client:
+        return await hand_over(route, from_client, to_client, timeout=timeout)
+
+
+def reverse(configuration: Configuration, name: str) -> str:
+    """See `ingestd.mirror.hand_over.way_back`. Raises `ConfigurationError` where there is no such mirror."""
+    (route,) = _mirrors(configuration, name)
+    return way_back(route)
+
+
+def _mirrors(configuration: Configuration, name: str | None) -> list[MirrorRoute]:
+    """One mirror of a configuration, or all."""
     mirrors = {route.name: route for route in configuration.routes if isinstance(route, MirrorRoute)}
     if not mirrors:
         raise ConfigurationError(f"{configuration.file}: no mirrors; expected a [mirrors.NAME]")
     if name is not None and name not in mirrors:
         raise ConfigurationError(f"{configuration.file}: no such [mirrors.NAME]: {name} ({', '.join(mirrors)})")
-    verified = []
-    for route in mirrors.values() if name is None else [mirrors[name]]:
-        source, target = (configured_access(configuration, cluster) for cluster in (route.source, route.target))
-        async with source.client() as from_client, target.client() as to_client:
-            verified.append(await verify(route, from_client, to_client, to_end=to_end))
-    return verified
+    return list(mirrors.values()) if name is None else [mirrors[name]]
+
+
+def hand_over_rows(handed: HandOver) -> Iterator[Sequence[object]]:
+    """For people: a row for each group, under `HAND_OVER_HEADER`."""
+    for one in handed.groups:
+        yield one.group, one.partitions, one.translated, one.lag, "ready" if one.ready else "; ".join(one.problems)
+
+
+def hand_over_remarks(handed: HandOver) -> Iterator[str]:
+    """For people: what concerns the mirror as a whole."""
+    for partition, offsets in handed.behind.items():
+        yield f"{partition}: {offsets} offsets are not copied yet"
+    if not handed.groups:
+        yield "no group that matches has committed an offset of what is mirrored"
+    elif handed.same_offsets:
+        yield "offsets are the same on both sides"
 
 
 def rows(verified: Sequence[Verification], *, strict: bool = False) -> Iterator[Sequence[object]]:

@@ -25,6 +25,7 @@ def run_configuration(configuration: Configuration, *, once: bool) -> Summary:
     """Run the daemon, logging to standard error; on a terminal with a table of its routes below the log."""
     settings = configuration.daemon
     gc.freeze()  # what is there by now lives as long as the process
+    gc.enable()
     sys.setswitchinterval(0.001)  # a thread that looks at thousands of files leaves the loop its turn
     if sys.stderr.isatty() and settings.log_format != "json":
         from ingestd.cli.live_table import run_with_live_table  # noqa: PLC0415 - rich is a tenth of the daemon's start

@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from ingestd.checks import parse_address
 from ingestd.client.broker import Broker
 from ingestd.client.metadata import Node
 from ingestd.errors import Closed, ErrorCode, KafkaError, WrongSetting
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ingestd.client.settings import ClientSettings
     from ingestd.errors import IngestdError
 
-__all__ = ["CONTROL", "Brokers", "parse_address"]
+__all__ = ["CONTROL", "Brokers"]
 
 CONTROL = "control"
 """The purpose of connections for metadata and administration."""
@@ -27,15 +28,17 @@ CONTROL = "control"
 _FIRST_SEED_ID = -2  # -1 means "no node" in the protocol
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6 address]:port". Raises `WrongSetting`, naming the address."""
+def _seed(address: str) -> tuple[str, int]:
+    """Host and port of a bootstrap address. Raises `WrongSetting`."""
     if not isinstance(address, str):
         raise WrongSetting("bootstrap", f'"host:port", not {address!r}')
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise WrongSetting("bootstrap", f'"host:port", as in "kafka-1:9092", not {address!r}')
-    return host, int(port)
+    try:
+        host, port = parse_address(address)
+    except ValueError as error:
+        raise WrongSetting("bootstrap", f'"host:port", as in "kafka-1:9092": {error}') from None
+    if not port:
+        raise WrongSetting("bootstrap", f"a port from 1 to 65535, not {address!r}")
+    return host, port
 
 
 class Brokers:
@@ -49,7 +52,7 @@ class Brokers:
     def __init__(self, bootstrap: Sequence[str], settings: ClientSettings) -> None:
         if isinstance(bootstrap, (str, bytes)) or not isinstance(bootstrap, Collection):
             raise WrongSetting("bootstrap", f'a list of addresses, as in ["kafka-1:9092"], not {bootstrap!r}')
-        addresses = list(dict.fromkeys(parse_address(address) for address in bootstrap))
+        addresses = list(dict.fromkeys(_seed(address) for address in bootstrap))
         random.shuffle(addresses)  # so that not all clients begin with the same broker
         self._settings = settings
         self._seed_nodes = [Node(_FIRST_SEED_ID - n, host, port) for n, (host, port) in enumerate(addresses)]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ingestd.errors import IngestdError
 
 __all__ = [
+    "TOPIC_NAME",
     "ClusterMetadata",
     "MetadataSource",
     "NewLeader",
@@ -27,7 +28,8 @@ __all__ = [
 
 NO_LEADER = -1
 
-_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+"""What Kafka takes for the whole name of a topic."""
 
 
 def require_topic_name(topic: str) -> None:
@@ -38,7 +40,7 @@ def require_topic_name(topic: str) -> None:
     given: object = topic
     if not isinstance(given, str):
         raise TypeError(f"topic: {given!r}; expected a string")
-    if not _TOPIC_NAME.fullmatch(given):
+    if not TOPIC_NAME.fullmatch(given):
         rule = "a topic's name is 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"
         raise KafkaError(ErrorCode.invalid_topic_exception, f"{given!r}: {rule}")
 

@@ -30,8 +30,10 @@ class AbortedFilter:
     def hides(self, header: BatchHeader, batch: memoryview) -> bool:
         """Whether this batch, the next in order, is hidden from the reader: aborted, or a control batch.
 
-        Raises `CorruptBatch` when a control batch has no readable marker.
+        Raises `CorruptBatch` where an aborted transaction is open and the marker of a control batch can not be read.
         """
+        if not self._coming and not self._open:
+            return header.control
         while self._coming and self._coming[0][1] <= header.last_offset:
             self._open.add(self._coming.popleft()[0])
         if header.control:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ingestd.client.client import Client
+    from ingestd.client.metadata import TopicMetadata
     from ingestd.consumer.events import ConsumerEvents
     from ingestd.records.decode import Record
 
@@ -88,6 +89,14 @@ class Consumer:
                 continue
             return sorted(topic.name for topic in answer.topics if not topic.is_internal)
         raise DeadlineExceeded(f"topics: no broker answered within {deadline.shown} s ({last})") from last
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
+        """Topics with their ids and partitions, as the cluster has them now. Those that do not exist have that error.
+
+        Raises `DeadlineExceeded`.
+        """
+        snapshot = await self._client.metadata.refresh(topics, self._settings.metadata_timeout)
+        return {topic: snapshot.topics[topic] for topic in topics if topic in snapshot.topics}
 
     async def partitions(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `KafkaError` when there is no such topic, `DeadlineExceeded`."""

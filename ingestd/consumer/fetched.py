@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.consumer.aborted import AbortedFilter
 from ingestd.consumer.settings import Isolation
@@ -24,8 +24,7 @@ _PINNED_SHARE = 4
 """A view keeps the memory of the whole answer. So a part smaller than this fraction of it is copied."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedBatch:
+class FetchedBatch(NamedTuple):
     """A whole record batch, as the broker keeps it or made of its old messages.
 
     Records below `first` or from `end` on are not for the reader.
@@ -88,10 +87,12 @@ def cut(
     try:
         for data in batches_of(records):
             header = read_header(data)
-            wanted = header.last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
+            last_offset = header.last_offset
+            wanted = last_offset >= position and header.records > 0 and (end is None or header.base_offset < end)
             if not hidden.hides(header, data) and wanted:
                 batches.append(FetchedBatch(header, data, position, end))
-            next_offset = max(next_offset, header.last_offset + 1)
+            if last_offset >= next_offset:
+                next_offset = last_offset + 1
             if header.leader_epoch != leader_epoch:
                 leader_epoch, epoch_start = header.leader_epoch, header.base_offset
             size += len(data)

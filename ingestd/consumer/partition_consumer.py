@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ingestd.client.group import OffsetAndMetadata
@@ -363,7 +362,7 @@ class PartitionConsumer:
         if self._open is not None and self._holder.left:
             committable = self.committable
             self._next_offset, self._next_epoch = committable.offset, committable.leader_epoch
-            self._unread.put_back(replace(self._open, first=self._next_offset))
+            self._unread.put_back(self._open._replace(first=self._next_offset))
             self._holder.clear()
             self._open = None
         self._finish_open()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from ingestd.client.metadata import TopicMetadata
     from ingestd.consumer.fetched import FetchedBatch
     from ingestd.consumer.partition_consumer import PartitionConsumer
     from ingestd.consumer.settings import End, Start, TopicPartition
@@ -165,7 +165,7 @@ class SyncPartition:
                 return None
         batch = self._batches[0]
         # Not by the offset alone: a policy may have gone back, and then there is more to hand out before it.
-        return replace(batch, first=self._next_offset) if self._begun else batch
+        return batch._replace(first=self._next_offset) if self._begun else batch
 
     async def _take(self) -> bool:
         """On the consumer's loop: wait for batches; False at the end.
@@ -208,6 +208,10 @@ class SyncConsumer:
     def topics(self) -> list[str]:
         """See `Consumer.topics`."""
         return self._call(self._consumer.topics(), "listing topics")
+
+    def describe(self, topics: Collection[str]) -> dict[str, TopicMetadata]:
+        """See `Consumer.describe`."""
+        return self._call(self._consumer.describe(topics), f"describing {', '.join(sorted(topics)[:5])}")
 
     def partitions(self, topic: str) -> list[int]:
         """See `Consumer.partitions`."""

@@ -1,6 +1,7 @@
 """Arena: one memfd, mapped by every worker, handed out by its owner in runs of 64 KiB pages.
 
-The first page is the owner's notice board. It has the owner's load, which peers read when they look for help.
+The first page is the owner's notice board. It has the owner's load, which peers read when they look for help, and what
+the owner has sent for each route whose bandwidth all workers share.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ NOT_STARTED = 1 << 32
 _FREE = 0
 _USED = 1
 _LOAD = struct.Struct("=Q")
+_SENT = struct.Struct("=Q")
+_ROUTES = PAGE_BYTES // _SENT.size - 1
+"""So many routes have room on a notice board, behind the load."""
 
 
 def pages_for(size: int) -> int:
@@ -37,6 +41,12 @@ def largest_batch(arena_bytes: int) -> int:
     The notice board takes one more page. Without room for two such runs nothing would ever be read.
     """
     return (arena_bytes // PAGE_BYTES - 2) // 2 * PAGE_BYTES
+
+
+def _sent_at(route: int) -> int:
+    if route >= _ROUTES:
+        raise ValueError(f"route {route}: a notice board has room for {_ROUTES} routes")
+    return _LOAD.size + route * _SENT.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,10 @@ class ArenaView:
         """Encoding jobs that the owner has to do. A hint, which may be out of date; `NOT_STARTED` before the first."""
         published = int(_LOAD.unpack_from(self._memory)[0])
         return published - 1 if published else NOT_STARTED
+
+    def sent(self, route: int) -> int:
+        """Bytes that the owner has published as sent for a route, by its number. A hint, which may be out of date."""
+        return int(_SENT.unpack_from(self._memory, _sent_at(route))[0])
 
     def close(self) -> None:
         """Unmap it. If views of it are still held, it is unmapped with the last of them."""
@@ -112,6 +126,10 @@ class Arena(ArenaView):
     def publish_load(self, jobs: int) -> None:
         """Tell peers how many encoding jobs this worker has to do, and by that, that it has started."""
         _LOAD.pack_into(self._memory, 0, jobs + 1)
+
+    def publish_sent(self, route: int, total: int) -> None:
+        """Tell peers how many bytes this worker has sent for a route, by its number."""
+        _SENT.pack_into(self._memory, _sent_at(route), total)
 
     def allocate(self, size: int) -> Run | None:
         """A run of at least `size` bytes, or None when no such run is free."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
 from ingestd.daemon.arena import PAGE_BYTES
-from ingestd.daemon.fields import Address, ClusterName, Expected, Seconds, is_address
+from ingestd.daemon.fields import Address, BrokerAddress, ClusterName, Expected, Seconds, is_address
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.connection import ConnectionSettings
@@ -104,7 +104,7 @@ class ClusterSettings:
     name: str
     embedded: bool = False
     """Run the cluster's broker as a process of the daemon."""
-    bootstrap: tuple[Address, ...] = ()
+    bootstrap: tuple[BrokerAddress, ...] = ()
     """Addresses (`HOST:PORT`) to ask first for the cluster's brokers."""
     tls: TlsSettings | None = None
     """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts."""
@@ -161,6 +161,10 @@ class PipelineSource:
 
     cluster: ClusterName
     topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)]
+    group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
+    """A consumer group. A run begins where the group has committed, and commits where it ended once its rows are
+    written. So each run takes what is new, and lag tools show what waits. A partition without a committed offset is
+    read from its beginning. The group must have no members. By default each run takes everything."""
 
 
 @dataclass(frozen=True, slots=True)

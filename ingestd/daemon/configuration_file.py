@@ -34,10 +34,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
     """Read and check a configuration file.
 
-    `kinds` has the route class for each kind of table: `{"tails": TailRoute}` for `[tails.NAME]`. A route class is a
-    dataclass. Its fields, except `name`, are the table's keys (see `ingestd.daemon.fields`). It may raise
-    `WrongSetting` from `__post_init__` for values that do not go together. Nothing outside the file is looked at.
-    Raises `FaultyConfiguration` with all faults.
+    `kinds` has the route class for each kind of table: `{"tails": TailRoute}` for `[tails.NAME]`. Only those of tables
+    in the file are looked up. A route class is a dataclass. Its fields, except `name`, are the table's keys (see
+    `ingestd.daemon.fields`). It may raise `WrongSetting` from `__post_init__` for values that do not go together.
+    Nothing outside the file is looked at. Raises `FaultyConfiguration` with all faults.
     """
     path = Path(path)
     document = Document(str(path), _parse(path))
@@ -45,12 +45,14 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
     for section, name in tables:
         if document.look_up((section, name, "name")) is not None:
             document.fault((section, name, "name"), "unknown key")
-    read = document.read(file_class(kinds), _rest_of_file(document.content))
+    met = {section: kinds[section] if section in document.content else Any for section in kinds}
+    read = document.read(file_class(met), _rest_of_file(document.content))
     for section, name in tables:
         if not _NAME.fullmatch(name):
             document.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
     _check_routes(document, kinds, read)
     _check_data(document, read.daemon, read.clusters)
+    _check_pipelines(document, read.pipelines)
     if not document.faults and not tables:
         expected = f"expected [clusters.NAME], and what uses it, as [{[*kinds, 'pipelines'][0]}.NAME] does"
         document.fault((), f"nothing to do in it; {expected}", show=False)
@@ -81,8 +83,8 @@ def _parse(path: Path) -> dict[str, Any]:
     raise FaultyConfiguration([Fault(str(path), "", None, problem)])
 
 
-def file_class(kinds: Mapping[str, type[Route]]) -> type:
-    """The class of a whole file: `[daemon]`, and the named tables of each section."""
+def file_class(kinds: Mapping[str, Any]) -> type:
+    """The class of a whole file: `[daemon]`, and the named tables of each section, by the class of these."""
     sections: dict[str, Any] = {"clusters": ClusterSettings, **kinds, "pipelines": PipelineSettings}
     tables: list[Any] = [
         (each, Mapping[str, kind], field(default_factory=dict))  # type: ignore[valid-type]
@@ -101,6 +103,15 @@ def _rest_of_file(content: dict[str, Any]) -> RestOfFile:
     size = daemon.get("arena_bytes", DaemonSettings().arena_bytes) if isinstance(daemon, dict) else None
     size_is_known = isinstance(size, int) and holds_an_arena(size)
     return RestOfFile(clusters if isinstance(clusters, dict) else None, size if size_is_known else None)
+
+
+def _check_pipelines(document: Document, names: Iterable[str]) -> None:
+    for name in names:
+        table = ("pipelines", name)
+        group = document.look_up((*table, "source", "group"))
+        if group is not None and document.look_up((*table, "sink", "mode")) == "ignore":
+            problem = "expected another one beside source.group: with ignore nobody knows whether rows were written"
+            document.fault((*table, "sink", "mode"), problem)
 
 
 def _check_routes(document: Document, sections: Iterable[str], read: Any) -> None:

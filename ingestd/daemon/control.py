@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from ingestd.errors import ErrorCode
 
 __all__ = [
+    "Answered",
+    "Asked",
     "Assign",
     "Conclude",
     "Configure",
     "ControlChannel",
     "Drain",
     "Drained",
-    "IdentityGranted",
-    "IdentityRefused",
     "IdentityWanted",
     "LeaderHinted",
+    "Leased",
     "MetadataPushed",
     "MetadataWanted",
     "Moved",
     "PositionsReported",
+    "Refused",
     "Revoke",
     "RouteFailed",
     "SourceEnded",
@@ -58,7 +60,10 @@ LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The first message: who the worker is, and all routes with their clusters. Peers name a route by its index."""
+    """The first message: who the worker is, and all routes with their clusters. Peers name a route by its index.
+
+    workers: how many workers the daemon has.
+    """
 
     slot: int
     incarnation: int
@@ -68,6 +73,7 @@ class Configure:
     log_format: LogFormat
     statistics_interval: float
     position_interval: float
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,14 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """A route may be sent until then, on this machine's monotonic clock, and no longer without another such message."""
+
+    route: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataPushed:
     """A cluster's newest metadata."""
 
@@ -114,17 +128,16 @@ class MetadataPushed:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityGranted:
-    """The producer id and epoch asked for under `ticket`."""
+class Answered:
+    """What was asked for under `ticket`: a `ProducerIdentity`, or what a route's finder answers."""
 
     ticket: int
-    producer_id: int
-    epoch: int
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityRefused:
-    """There is no producer id for `ticket`. With a `code` it is refused for good; without one the worker asks again."""
+class Refused:
+    """There is no answer for `ticket`. With a `code` it is refused for good; without one the worker asks again."""
 
     ticket: int
     reason: str
@@ -142,13 +155,17 @@ class Drain:
 
 
 class Moved(NamedTuple):
-    """Every byte of a source before `position` is acknowledged. Also sent if only the detail changed."""
+    """Every byte of a source before `position` is acknowledged. Also sent if only the detail changed.
+
+    note: for the route's `PositionKeeper`, once (see `StoredPosition`).
+    """
 
     route: str
     source: str
     generation: int
     position: int
     detail: Mapping[str, Any]
+    note: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +246,15 @@ class IdentityWanted:
     ticket: int
     cluster: str
     previous: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A route's runner asks the route's finder something that only they understand."""
+
+    ticket: int
+    route: str
+    question: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,10 @@ class EncodeStage:
         """How many jobs should be under way at once. More would only fill memory."""
         return 2 + JOBS_PER_PEER * len(self._peers)
 
+    def peers_sent(self, route: int) -> int:
+        """Bytes that the connected peers have published as sent for a route, by its number."""
+        return sum(peer.arena.sent(route) for peer in self._peers.values())
+
     def submit(self, job: EncodeJob) -> None:
         """Take a job. It is encoded here or, if other jobs wait here, at the peer with the least to do."""
         shareable = job.lane.partition != PER_RECORD or job.partitions <= MOST_PARTITIONS

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ingestd.checks import did_you_mean
+from ingestd.checks import did_you_mean, parse_address
+from ingestd.client.metadata import TOPIC_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 __all__ = [
     "Address",
+    "BrokerAddress",
     "ClusterName",
     "Delivery",
     "Expected",
@@ -28,10 +30,7 @@ __all__ = [
     "Seconds",
     "Topic",
     "is_address",
-    "parse_address",
 ]
-
-_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +73,6 @@ class Expected(Rule):
         super().__init__(lambda value, _: None if holds(value) else f"expected {words}", words)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` (`[HOST]:PORT` for IPv6) as host and port. Port 0 means any free port. Raises `ValueError`."""
-    host, colon, digits = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 address stands in brackets, [HOST]:PORT")
-    if not colon or not host or not (digits.isascii() and digits.isdigit()) or int(digits) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return host, int(digits)
-
-
 def is_address(text: str) -> bool:
     """Whether it is `HOST:PORT`."""
     try:
@@ -112,9 +99,15 @@ def _unknown_cluster(name: str, rest: RestOfFile) -> str | None:
 
 Seconds = Annotated[float, Expected("seconds, more than 0", lambda seconds: seconds > 0)]
 Interval = Annotated[float, Expected("seconds, more than 0, at most 86400", lambda seconds: 0 < seconds <= 86400)]
+BrokerAddress = Annotated[
+    str,
+    Expected(
+        'an address "HOST:PORT" with a port from 1 to 65535', lambda text: is_address(text) and parse_address(text)[1]
+    ),
+]
 Address = Annotated[str, Expected('an address "HOST:PORT" with a port up to 65535', is_address)]
 Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
-Topic = Annotated[str, Expected("1 to 249 of letters, digits, '.', '_' and '-'", _TOPIC.fullmatch)]
+Topic = Annotated[str, Expected("1 to 249 of letters, digits, '.', '_' and '-'", TOPIC_NAME.fullmatch)]
 Delivery = Annotated[
     str, Expected('"at-least-once" (exactly-once delivery is not built yet)', {"at-least-once"}.__contains__)
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.daemon.intake import Intake
 from ingestd.daemon.source import Surroundings
@@ -147,6 +147,14 @@ class Finding:
     def not_taken(self, route: str) -> Sequence[NotTaken]:
         """The last files of a route that are not taken, oldest first."""
         return self._intakes[route].not_taken if route in self._intakes else ()
+
+    def problem(self, route: str) -> str | None:
+        """Why a route's sources can not be looked for now; None if they can."""
+        return self._intakes[route].problem if route in self._intakes else None
+
+    async def answer(self, route: str, question: Any) -> Any:
+        """What a route's finder answers to its runner. Raises `IngestdError`."""
+        return await self._intakes[route].answer(question)
 
     def lost(self, route: str, loss: Loss) -> None:
         """A runner says that data of a source is lost."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ingestd.daemon.control import Assign, Conclude, Revoke
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from ingestd.daemon.checkpoint import Checkpoint
     from ingestd.daemon.shards import Shard, Shards
@@ -121,17 +121,20 @@ class Handover:
             shard = self._shards.withdraw(route, source)
             if shard is not None:
                 owners.setdefault(shard.slot, []).append(source)
-        for slot, names in owners.items():
-            ticket = next(self._tickets)
-            answer = self._withdrawals[ticket] = _Withdrawal(slot, asyncio.get_running_loop().create_future())
-            if not self._tell(slot, Revoke(route, names, ticket)):
-                answer.done.set_result(None)
-            try:
-                await answer.done
-            finally:
-                del self._withdrawals[ticket]
+        await asyncio.gather(*(self._ask_back(slot, route, names) for slot, names in owners.items()))
         for source in sources:
             self._shards.forget(route, source)
+
+    async def _ask_back(self, slot: int, route: str, sources: Sequence[str]) -> None:
+        """Take sources from one owner, and wait for its answer."""
+        ticket = next(self._tickets)
+        answer = self._withdrawals[ticket] = _Withdrawal(slot, asyncio.get_running_loop().create_future())
+        if not self._tell(slot, Revoke(route, sources, ticket)):
+            answer.done.set_result(None)
+        try:
+            await answer.done
+        finally:
+            del self._withdrawals[ticket]
 
     def withdrawn(self, ticket: int) -> None:
         """An owner has answered."""

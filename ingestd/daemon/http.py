@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from ingestd import __version__
-from ingestd.daemon.fields import parse_address
+from ingestd.checks import parse_address
 from ingestd.daemon.metrics import Metrics
 from ingestd.errors import ConfigurationError
 

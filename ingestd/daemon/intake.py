@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable
 from ingestd.daemon.status import NotTaken
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.handover import Handover
     from ingestd.daemon.positions import PositionStore, StoredRoute
     from ingestd.daemon.source import End, Finder, Found, Loss, Route, StoredPosition
+    from ingestd.daemon.status import GroupStatus
 
 __all__ = ["Intake", "IntakeNews"]
 
@@ -46,6 +47,14 @@ class IntakeNews(Protocol):
         """Data is lost."""
         ...
 
+    def leased(self, route: Route, until: float) -> None:
+        """A route may be sent until then."""
+        ...
+
+    def groups(self, route: Route, groups: Sequence[GroupStatus]) -> None:
+        """The consumer groups whose offsets a route translates, as they are now."""
+        ...
+
 
 class Intake:
     """Runs one route's finder, in the supervisor's tasks `scan` and `run`. To the finder it is `Sources`.
@@ -69,6 +78,8 @@ class Intake:
         """The rows that were stored at the start and that the finder has not named yet."""
         self._missing = set() if stored is None else stored.missing
         self._not_taken: dict[str, NotTaken] = {}
+        self.problem: str | None = None
+        """Why the finder can not look for sources now."""
 
     @property
     def taken(self) -> int:
@@ -121,6 +132,10 @@ class Intake:
         )
         self._finder.ended(found, end)
 
+    async def answer(self, question: Any) -> Any:
+        """What the finder answers to the route's runner. Raises `IngestdError`."""
+        return await self._finder.answer(question)
+
     # What the finder says: see `Sources`.
 
     def appeared(self, found: Found) -> None:
@@ -167,6 +182,23 @@ class Intake:
     def trouble_over(self, thing: str) -> None:
         """See `Sources`."""
         self._not_taken.pop(_printable(thing), None)
+
+    def leased(self, until: float) -> None:
+        """See `Sources`."""
+        self._news.leased(self.route, until)
+
+    def looked(self, problem: str | None) -> None:
+        """See `Sources`. Logged where it changed."""
+        problem = None if problem is None else _printable(problem)
+        if problem != self.problem and problem is not None:
+            self._log.warning("sources can not be looked for", error=problem, then="tried again")
+        elif problem != self.problem:
+            self._log.info("sources are looked for again")
+        self.problem = problem
+
+    def show_groups(self, groups: Sequence[GroupStatus]) -> None:
+        """See `Sources`."""
+        self._news.groups(self.route, groups)
 
     def lost(self, loss: Loss) -> None:
         """See `Sources`. Runners' losses come here too."""

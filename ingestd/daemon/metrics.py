@@ -41,6 +41,11 @@ _ROUTE_COUNTERS: Final = (
     ("records_acknowledged", "ingestd_acknowledged_records", "Records that every in-sync replica has."),
     ("bytes_acknowledged", "ingestd_acknowledged_bytes", "Bytes of sources that every in-sync replica has."),
     ("lines_shortened", "ingestd_shortened_lines", "Lines that the length limit cut or split."),
+    (
+        "records_not_sent_back",
+        "ingestd_not_sent_back_records",
+        "Records that a mirror left out because they came from its target.",
+    ),
     ("helped_bytes", "ingestd_helped_bytes", "Bytes that a worker encoded for the owner of their source."),
 )
 _BUCKET_NAMES: Final = (*(str(bound) for bound in LATENCY_BOUNDS), "+Inf")
@@ -79,6 +84,18 @@ class Metrics(Collector):
         yield _family("ingestd_route_oldest_batch_seconds", text, ["route"], _one_label(self._totals.oldest()))
         yield from self._loss_families()
         yield from self._source_families()
+        yield self._groups()
+
+    def _groups(self) -> Metric:
+        text = (
+            "Consumer groups whose offsets a mirror translates, by state: translated, or waiting for what /status says."
+        )
+        family = GaugeMetricFamily("ingestd_groups", text, labels=["route", "state"])
+        for route, groups in self._totals.groups.items():
+            waiting = sum(one.problem is not None for one in groups)
+            family.add_metric([route, "waiting"], waiting)
+            family.add_metric([route, "translated"], len(groups) - waiting)
+        return family
 
     def _daemon_families(self) -> Iterator[Metric]:
         build = {"version": __version__, "python": platform.python_version()}
@@ -122,6 +139,14 @@ class Metrics(Collector):
             "What failed, for good or for now, by kind: not_taken, read, positions; or as Kafka names it.",
             labels=["route", "kind"],
         )
+        ways = CounterMetricFamily(
+            "ingestd_mirrored_batches",
+            "Batches of a mirror's source by how they went to the target: passed, or made anew and why.",
+            labels=["route", "way"],
+        )
+        bytes_by_way = CounterMetricFamily(
+            "ingestd_mirrored_bytes", "Bytes of these batches, as they were fetched.", labels=["route", "way"]
+        )
         ratio = GaugeMetricFamily(
             "ingestd_compression_ratio", "Batch bytes before by after compression, since the start.", labels=["route"]
         )
@@ -135,11 +160,14 @@ class Metrics(Collector):
                 retries.add_metric([route, error], count)
             for kind, count in sorted(counters.errors.items()):
                 errors.add_metric([route, kind], count)
+            for way, count in counters.batches_by_way.items():
+                ways.add_metric([route, way], count)
+                bytes_by_way.add_metric([route, way], counters.bytes_by_way[way])
             if counters.compressed_bytes:
                 ratio.add_metric([route], counters.uncompressed_bytes / counters.compressed_bytes)
             buckets = list(zip(_BUCKET_NAMES, accumulate(counters.latency_counts), strict=True))
             latency.add_metric([route], buckets, counters.latency_sum)
-        yield from (retries, errors, ratio, latency)
+        yield from (retries, errors, ways, bytes_by_way, ratio, latency)
 
     def _loss_families(self) -> Iterator[Metric]:
         labels = ["route", "reason"]
@@ -161,7 +189,9 @@ class Metrics(Collector):
             key = (route, gauges.label)
             count[route] = count.get(route, 0) + 1
             if gauges.lag is not None:
-                lag[key], age[key] = gauges.lag, gauges.lag_seconds
+                lag[key] = gauges.lag
+            if gauges.lag_seconds is not None:
+                age[key] = gauges.lag_seconds
                 continue
             unread[key] = unread.get(key, 0) + gauges.unread
             position[key] = max(position.get(key, 0), gauges.position)
@@ -175,7 +205,9 @@ class Metrics(Collector):
         yield _family("ingestd_source_position_bytes", text, labels, position)
         text = "Offsets of a source's log, a partition, that are not acknowledged on the target."
         yield _family("ingestd_source_lag_records", text, labels, lag)
-        text = "Age of the newest record of a partition that is acknowledged, while there is a lag; else 0."
+        text = (
+            "Age of the newest record on the target while there is a lag; or how long no broker serves the partition."
+        )
         yield _family("ingestd_source_lag_seconds", text, labels, age)
 
 

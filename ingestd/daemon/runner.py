@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from ingestd.daemon.arena import Arena
     from ingestd.daemon.control import Moved, Unacknowledged
@@ -53,6 +53,8 @@ class Workplace:
     number: the route's index in the configuration, by which peers name it.
     share: how many pages of the arena the route may use.
     clusters: the clusters that the route uses, by name.
+    workers: how many workers the daemon has, this one among them.
+    ask: asks the route's finder, in the supervisor (`Finder.answer`). Raises `IngestdError` if it can not tell.
     """
 
     number: int
@@ -62,6 +64,8 @@ class Workplace:
     clusters: Mapping[str, WorkerCluster]
     counters: RouteCounters
     news: RunnerNews
+    ask: Callable[[Any], Awaitable[Any]]
+    workers: int = 1
 
 
 class Runner(Protocol):
@@ -80,6 +84,13 @@ class Runner(Protocol):
 
     def conclude(self, source: str) -> None:
         """Nothing more is expected of a source. If it is not open yet, it is opened as concluded."""
+        ...
+
+    def leased(self, until: float) -> None:
+        """Send nothing that was not sent yet from then on, in `time.monotonic()`, until told again.
+
+        Without a first call there is no such limit.
+        """
         ...
 
     def kick(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.runner import Runner, Workplace
+    from ingestd.daemon.status import GroupStatus
     from ingestd.retry import Deadline
 
 __all__ = [
@@ -58,11 +59,15 @@ PER_RECORD = -1
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """The stored position of a source: everything before it is acknowledged. `detail` is the route's own (JSON)."""
+    """The stored position of a source: everything before it is acknowledged. `detail` is the route's own (JSON).
+
+    note: what the runner tells the route's `PositionKeeper` with this position, once. It is not kept.
+    """
 
     source: str
     position: int
     detail: Mapping[str, Any] = field(default_factory=dict)
+    note: Any = None
 
 
 class WrongDetail(ValueError):
@@ -319,6 +324,21 @@ class Sources(Protocol):
         """What was not taken is gone, or can be taken now."""
         ...
 
+    def leased(self, until: float) -> None:
+        """The route's sources are this host's until then, in `time.monotonic()`: nothing is sent later unless told so.
+
+        For sources that other hosts take over. What is not called has no such limit.
+        """
+        ...
+
+    def looked(self, problem: str | None) -> None:
+        """A look for sources is done; or it failed, for now, because of `problem`. Called after each look."""
+        ...
+
+    def show_groups(self, groups: Sequence[GroupStatus]) -> None:
+        """What /status shows of the consumer groups whose offsets the route translates, in place of what was shown."""
+        ...
+
     def lost(self, loss: Loss) -> None:
         """Data is lost. Called once; it is logged as an error, counted and shown."""
         ...
@@ -380,6 +400,10 @@ class Finder(Protocol):
 
         The finder decides what becomes of that row (`Sources.store`, `Sources.forget`) and which source comes next.
         """
+        ...
+
+    async def answer(self, question: Any) -> Any:
+        """Answer what the route's runner asks (`Workplace.ask`). Both are pickled. Raises `IngestdError`."""
         ...
 
 
@@ -460,6 +484,10 @@ class Route(Protocol):
         Called in a thread, since there may be many rows: what needs a running loop waits for `scan` or `run`. Raises
         `WrongDetail`, or another `ValueError` that names the source, for a detail that it can not understand.
         """
+        ...
+
+    def import_runner(self) -> None:
+        """Import what `runner` needs. Workers that are forked afterwards have it already."""
         ...
 
     def runner(self, workplace: Workplace) -> Runner:

@@ -52,6 +52,8 @@ class RouteCounters:
     records_acknowledged: int = 0
     bytes_acknowledged: int = 0
     """Bytes of sources, as positions count them, that every in-sync replica has."""
+    records_not_sent_back: int = 0
+    """Records that a mirror left out because they came to its source from its target."""
     retries: dict[str, int] = field(default_factory=dict)
     """Produce requests tried again, by Kafka error name (or `connection_lost`, `deadline_exceeded`)."""
     errors: dict[str, int] = field(default_factory=dict)
@@ -60,6 +62,16 @@ class RouteCounters:
     """Batches by seconds from `send_batch` to their acknowledgement. One count per bucket, not cumulative."""
     latency_sum: float = 0.0
     """Seconds, over all batches in `latency_counts`."""
+
+    batches_by_way: dict[str, int] = field(default_factory=dict)
+    """Of a mirror: batches of the source by how they went to the target (`ingestd.mirror.passing.WAYS`)."""
+    bytes_by_way: dict[str, int] = field(default_factory=dict)
+    """Bytes of these batches, as they were fetched."""
+
+    def count_way(self, way: str, size: int, *, batches: int = 1) -> None:
+        """Count batches of the source by how they went to the target."""
+        self.batches_by_way[way] = self.batches_by_way.get(way, 0) + batches
+        self.bytes_by_way[way] = self.bytes_by_way.get(way, 0) + size
 
     def count_error(self, kind: str) -> None:
         """Count one error of a kind."""
@@ -81,8 +93,9 @@ class SourceGauges(NamedTuple):
     """Everything before it is acknowledged: bytes of a file; or an offset, where there is a lag."""
     lag: int | None = None
     """Offsets from the position to the end of the source's log; None if it is not known, or the source is no log."""
-    lag_seconds: float = 0.0
-    """How old the newest record is that was acknowledged, while there is a lag; else 0."""
+    lag_seconds: float | None = None
+    """How old the newest record is that was acknowledged, while there is a lag; or for how long the lag is not known
+    any more, if that is longer; else 0. None if the source is no log."""
 
 
 @dataclass(slots=True)

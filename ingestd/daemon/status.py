@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from ingestd.daemon.losses import LossStatus
     from ingestd.daemon.totals import Totals
 
-__all__ = ["ClusterStatus", "DaemonStatus", "DaemonView", "NotTaken", "RouteStatus", "SourceStatus", "WorkerStatus"]
+__all__ = [
+    "ClusterStatus",
+    "DaemonStatus",
+    "DaemonView",
+    "GroupStatus",
+    "NotTaken",
+    "RouteStatus",
+    "SourceStatus",
+    "WorkerStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,27 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A consumer group whose offsets a mirror translates, as far as this host's partitions go.
+
+    partitions: in how many it has committed at the source. translated: of those, in how many its offset on the target
+    is the right one, or a later one. problem: why it is not in the others; None where it is in all.
+    """
+
+    group: str
+    partitions: int
+    translated: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RouteStatus:
     """One route: acknowledged records and bytes, bytes read, errors, since the daemon's start; and its sources now.
 
     stopped: why nothing of it is sent until a restart; None while it goes on.
+    problem: why its sources can not be looked for now; None while they can.
     losses: the last ones, oldest first. not_taken: the last files that are not taken, oldest first.
+    groups: whose offsets it translates.
     """
 
     name: str
@@ -71,6 +96,8 @@ class RouteStatus:
     losses: Sequence[LossStatus] = ()
     not_taken: Sequence[NotTaken] = ()
     stopped: str | None = None
+    problem: str | None = None
+    groups: Sequence[GroupStatus] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,12 @@ def route_statuses(
     shards: Shards,
     not_taken: Callable[[str], Sequence[NotTaken]],
     stopped: Mapping[str, str],
+    problem: Callable[[str], str | None],
 ) -> list[RouteStatus]:
     """Every route: totals since the daemon's start, the last losses, and the sources that workers have open.
 
     `not_taken` gives a route's files that are not taken. `stopped` has the reason of each route that stopped.
+    `problem` says why a route's sources can not be looked for.
     """
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
@@ -65,6 +67,8 @@ def route_statuses(
             losses=totals.losses.last(name),
             not_taken=not_taken(name),
             stopped=stopped.get(name),
+            problem=problem(name),
+            groups=totals.groups.get(name, ()),
         )
         for name, route in routes.items()
         for counters in [counted.get(name, RouteCounters())]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
-from ingestd.daemon.control import IdentityGranted, IdentityRefused, MetadataPushed
+from ingestd.daemon.answering import answered
+from ingestd.daemon.control import MetadataPushed
 from ingestd.daemon.embedded_broker import EmbeddedBroker
 from ingestd.daemon.reach import Reach
-from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UnsupportedVersion, is_retriable
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError
 from ingestd.logs import get_logger
 from ingestd.producer.identity import FetchedIdentities, ProducerIdentity
 from ingestd.retry import Backoff, Deadline
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from ingestd.client.metadata import ClusterMetadata
     from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
-    from ingestd.daemon.control import IdentityWanted, LeaderHinted
+    from ingestd.daemon.control import Answered, IdentityWanted, LeaderHinted, Refused
 
 __all__ = ["SupervisedCluster"]
 
@@ -190,23 +191,16 @@ class SupervisedCluster:
         if self.client is not None:
             self.client.metadata.hint(hinted.topic, hinted.partition, hinted.leader, hinted.leader_epoch)
 
-    def identify(self, wanted: IdentityWanted, answer: Callable[[IdentityGranted | IdentityRefused], None]) -> None:
+    def identify(self, wanted: IdentityWanted, answer: Callable[[Answered | Refused], None]) -> None:
         """Get a worker a producer id."""
         self._tasks.start(self._identify(wanted, answer), f"producer id for ticket {wanted.ticket}")
 
-    async def _identify(
-        self, wanted: IdentityWanted, answer: Callable[[IdentityGranted | IdentityRefused], None]
-    ) -> None:
-        if self.client is None:
-            answer(IdentityRefused(wanted.ticket, f"cluster {self.settings.name} is not open yet"))
-            return
-        previous = None if wanted.previous is None else ProducerIdentity(*wanted.previous)
-        try:
-            identity = await FetchedIdentities(self.client).acquire(previous)
-        except (IngestdError, OSError) as error:
-            answer(IdentityRefused(wanted.ticket, str(error), _final_code(error)))
-            return
-        answer(IdentityGranted(wanted.ticket, identity.producer_id, identity.epoch))
+    async def _identify(self, wanted: IdentityWanted, answer: Callable[[Answered | Refused], None]) -> None:
+        answer(await answered(wanted.ticket, self._acquire(wanted.previous)))
+
+    async def _acquire(self, previous: tuple[int, int] | None) -> ProducerIdentity:
+        before = None if previous is None else ProducerIdentity(*previous)
+        return await FetchedIdentities(self.opened).acquire(before)
 
     def _broker_restarted(self) -> None:
         self.wanted(self._topics, "the embedded broker was restarted")
@@ -227,10 +221,3 @@ def _tails(names: Sequence[str]) -> str:
 def _reasons(error: Exception) -> str:
     """The reason of each broker that did not answer, separated by `; `."""
     return str(error).removeprefix(_NOBODY) or type(error).__name__
-
-
-def _final_code(error: Exception) -> ErrorCode | None:
-    """The code of an error that stays if it is tried again; None for any other."""
-    if isinstance(error, UnsupportedVersion):
-        return ErrorCode.unsupported_version
-    return error.code if isinstance(error, KafkaError) and not is_retriable(error) else None

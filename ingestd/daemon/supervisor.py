@@ -12,18 +12,21 @@ import os
 import signal
 import time
 import uuid
-from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
+from ingestd.daemon.answering import answered
 from ingestd.daemon.checkpoint import Checkpoint
 from ingestd.daemon.configuration import prepare_state
 from ingestd.daemon.control import (
+    Asked,
     Drained,
     IdentityWanted,
     LeaderHinted,
+    Leased,
     MetadataPushed,
     MetadataWanted,
     PositionsReported,
@@ -54,12 +57,13 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.http import HttpServer
     from ingestd.daemon.source import Loss, Route
+    from ingestd.daemon.status import GroupStatus
 
 __all__ = ["Supervisor", "run"]
 
@@ -68,6 +72,9 @@ READY_PATIENCE: Final = 15.0
 
 TROUBLES_BEFORE_THE_END: Final = 5
 """How many failed reads of a source, with backoff in between, a run with an end takes until it gives up on it."""
+
+TROUBLE_SAID_AGAIN: Final = 60.0
+"""Seconds after which a trouble of a source that lasts is logged again."""
 
 DELIVERY_PATIENCE: Final = 10.0
 """Seconds without any acknowledgement, while batches wait for one, after which a route is reported as not delivered."""
@@ -104,6 +111,23 @@ def run(
     return uvloop.run(supervisor.run())
 
 
+@dataclass(slots=True)
+class _Trouble:
+    """What keeps a source from being read."""
+
+    count: int = 0
+    _reason: str = ""
+    _said: float = 0.0
+
+    def is_to_be_said(self, reason: str, now: float) -> bool:
+        """Count one more failed read. Returns whether it is news, or lasts for so long that it is to be said again."""
+        self.count += 1
+        if reason == self._reason and now - self._said < TROUBLE_SAID_AGAIN:
+            return False
+        self._reason, self._said = reason, now
+        return True
+
+
 class Supervisor:
     """One daemon's life.
 
@@ -129,6 +153,8 @@ class Supervisor:
         self._log = get_logger("ingestd.supervisor")
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
+        self._answers = TaskOwner(self._crashed)
+        """To what workers ask. They do while they drain, too."""
         self._stop = asyncio.Event()
         self._all_ended = asyncio.Event()
         self._started = False
@@ -136,9 +162,12 @@ class Supervisor:
         self._left = Drained(0)
         self._failures: list[str] = []
         self._route_failures: dict[str, str] = {}
+        self._leases: dict[str, Leased] = {}
+        """By route, until when its workers may send, as they were told last."""
         self._undelivered: set[str] = set()
         """Routes for which "nothing acknowledged" was logged."""
-        self._troubles: Counter[tuple[str, str]] = Counter()
+        self._troubles: dict[tuple[str, str], _Trouble] = {}
+        """By route and source."""
         self._drain_deadline: Deadline | None = None
         self.totals = Totals()
         self._notifier = Notifier.from_environment()
@@ -330,6 +359,7 @@ class Supervisor:
         deadline = Deadline.after(END_TIMEOUT)
         await self._tasks.close()
         await self._workers.close(deadline)
+        await self._answers.close()
         not_stored = await self._checkpoint.finish(self._drain_deadline or deadline)
         if not_stored is not None:
             self._failures.append(not_stored)
@@ -396,13 +426,14 @@ class Supervisor:
     def _note_blocked(self) -> None:
         for name, route in self._routes.items():
             cluster = self._clusters[route.cluster]
-            self.totals.note_blocked(name, blocked=not all(cluster.has(topic) for topic in route.fixed_topics))
+            missing = not all(cluster.has(topic) for topic in route.fixed_topics)
+            self.totals.note_blocked(name, blocked=missing or self._finding.problem(name) is not None)
 
     def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
         """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""
         for name, seconds in waiting.items():
             if name in self.totals.blocked:
-                continue  # `SupervisedCluster` logs what is missing
+                continue  # `SupervisedCluster` logs what is missing, `Intake` why nothing can be looked for
             cluster = self._routes[name].cluster
             late = seconds > DELIVERY_PATIENCE
             if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
@@ -432,6 +463,15 @@ class Supervisor:
             what = f"{least}{loss.length} {loss.unit} from {loss.start} on"
             self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}, {what}")
 
+    def leased(self, route: Route, until: float) -> None:
+        """See `IntakeNews`. Workers that start later are told of it before they get sources."""
+        lease = self._leases[route.name] = Leased(route.name, until)
+        self._workers.tell_all(lease)
+
+    def groups(self, route: Route, groups: Sequence[GroupStatus]) -> None:
+        """See `IntakeNews`."""
+        self.totals.groups[route.name] = groups
+
     # What workers say.
 
     def _worker_started(self, slot: int) -> None:
@@ -443,6 +483,8 @@ class Supervisor:
             snapshot = cluster.metadata
             if snapshot is not None and snapshot.version:
                 self._workers.tell(slot, MetadataPushed(name, snapshot))
+        for lease in self._leases.values():
+            self._workers.tell(slot, lease)
         self._handover.worker_started(slot)
 
     def _worker_died(self, slot: int) -> None:
@@ -460,7 +502,7 @@ class Supervisor:
                 for move in moved:
                     shard = self._shards.moved(move)
                     if shard is not None:
-                        self._checkpoint.remember(move.route, shard.stored)
+                        self._checkpoint.remember(move.route, replace(shard.stored, note=move.note))
             case StatisticsReported(statistics):
                 self.totals.take(statistics)
             case SourceEnded():
@@ -490,13 +532,21 @@ class Supervisor:
                 worker = self._workers.get(slot)
                 if worker is not None:
                     self._clusters[message.cluster].identify(message, worker.tell)
+            case Asked():
+                worker = self._workers.get(slot)
+                if worker is not None:
+                    self._answers.start(self._answer(message, worker.tell), f"answer for ticket {message.ticket}")
             case _:
                 raise AssertionError(f"not a message for the supervisor: {message!r}")
+
+    async def _answer(self, asked: Asked, tell: Callable[[object], None]) -> None:
+        tell(await answered(asked.ticket, self._finding.answer(asked.route, asked.question)))
 
     def _source_ended(self, ended: SourceEnded) -> None:
         shard = self._shards.end(ended.route, ended.source, ended.generation)
         if shard is None:
             return
+        self._troubles.pop((ended.route, ended.source), None)
         self._finding.ended(ended.route, shard.found, ended.end)
         self._check_all_ended()
 
@@ -504,11 +554,10 @@ class Supervisor:
         route, source, reason = troubled.route, troubled.source, troubled.reason
         known = self._shards.get(route, source)
         label = source if known is None else known.found.display_name
-        self._log.warning("source can not be read now", route=route, source=source, file=label, reason=reason)
-        if not self._once:
-            return
-        self._troubles[route, source] += 1
-        if self._troubles[route, source] < TROUBLES_BEFORE_THE_END:
+        trouble = self._troubles.setdefault((route, source), _Trouble())
+        if trouble.is_to_be_said(reason, time.monotonic()):
+            self._log.warning("source can not be read now", route=route, source=source, file=label, reason=reason)
+        if not self._once or trouble.count < TROUBLES_BEFORE_THE_END:
             return
         shard = self._shards.end(route, source, troubled.generation)
         if shard is not None:
@@ -542,7 +591,10 @@ class Supervisor:
             return "stopping"
         reasons = [f"route {name} stopped: {reason}" for name, reason in self._route_failures.items()]
         for name, seconds in self.totals.waiting().items():
-            if seconds > DELIVERY_PATIENCE and name not in self.totals.blocked:
+            problem = self._finding.problem(name)
+            if problem is not None and (seconds > DELIVERY_PATIENCE or name in self._finding.unfinished):
+                reasons.append(f"route {name}: its sources can not be looked for: {problem}")
+            elif seconds > DELIVERY_PATIENCE and name not in self.totals.blocked:
                 why = f" (last retry: {self.totals.retried[name]})" if name in self.totals.retried else ""
                 reasons.append(f"route {name}: nothing was acknowledged for {seconds:.0f} s{why}")
         if self._checkpoint.failing is not None:
@@ -568,7 +620,12 @@ class Supervisor:
             ready=self.not_ready() is None,
             workers=[worker_status(slot, self._workers, self.totals) for slot in range(self._workers.count)],
             routes=route_statuses(
-                self._routes, self.totals, self._shards, self._finding.not_taken, self._route_failures
+                self._routes,
+                self.totals,
+                self._shards,
+                self._finding.not_taken,
+                self._route_failures,
+                self._finding.problem,
             ),
             clusters=[cluster_status(name, cluster) for name, cluster in self._clusters.items()],
         )

@@ -200,7 +200,7 @@ def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
 
 
 def _strict(node: dict[str, Any]) -> dict[str, Any]:
-    # pydantic's own strict mode takes neither tables for dataclasses, nor lists for tuples, nor strings for paths.
+    # pydantic's own strict mode refuses tables for dataclasses, lists for tuples, and strings for paths.
     match node.get("type"):
         case "str" | "int" | "bool":
             return {**node, "strict": True}

@@ -16,7 +16,9 @@ from ingestd.daemon.losses import Losses
 from ingestd.daemon.statistics import ERROR_KINDS, RouteCounters, SourceGauges, WorkerStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ingestd.daemon.status import GroupStatus
 
 __all__ = ["Totals"]
 
@@ -36,6 +38,8 @@ class Totals:
         """By cluster, whether it answered the last check."""
         self.retried: dict[str, str] = {}
         """By route, the error of its last batch that had to be sent again."""
+        self.groups: dict[str, Sequence[GroupStatus]] = {}
+        """By route that translates offsets of consumer groups, these groups as they were at the last look."""
         self._blocked: dict[str, float] = {}
         """By route that can not begin, since when, in seconds of the monotonic clock."""
         self._current: dict[int, WorkerStatistics] = {}

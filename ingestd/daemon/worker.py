@@ -14,21 +14,24 @@ import pickle
 import resource
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
+    Answered,
+    Asked,
     Assign,
     Conclude,
     Configure,
     ControlChannel,
     Drain,
     Drained,
-    IdentityGranted,
-    IdentityRefused,
     IdentityWanted,
+    Leased,
     MetadataPushed,
     PositionsReported,
+    Refused,
     Revoke,
     RouteFailed,
     SourceEnded,
@@ -44,7 +47,6 @@ from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatist
 from ingestd.daemon.worker_cluster import WorkerCluster
 from ingestd.errors import ConnectionLost, DeadlineExceeded, IngestdError, KafkaError
 from ingestd.logs import configure_logs, get_logger
-from ingestd.producer.identity import ProducerIdentity
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
@@ -53,11 +55,12 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.runner import Runner
     from ingestd.daemon.source import Assignment, End, Loss, Route
+    from ingestd.producer.identity import ProducerIdentity
 
 __all__ = ["Worker", "main"]
 
-IDENTITY_TIMEOUT = 30.0
-"""Seconds to wait for the supervisor's answer to a request for a producer id."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds to wait for what the supervisor is asked for."""
 
 
 class Worker:
@@ -74,7 +77,7 @@ class Worker:
         self._clusters: dict[str, WorkerCluster] = {}
         self._runners: dict[str, Runner] = {}
         self._counters: list[RouteCounters] = []
-        self._tickets: dict[int, asyncio.Future[ProducerIdentity]] = {}
+        self._tickets: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._kick_due = False
         self._settled = asyncio.Event()
@@ -99,10 +102,19 @@ class Worker:
     async def identity(self, cluster: str, previous: tuple[int, int] | None) -> ProducerIdentity:
         """Ask the supervisor for a producer id. Raises `ConnectionLost` if it can give none now."""
         ticket = next(self._numbers)
+        wanted = IdentityWanted(ticket, cluster, previous)
+        identity: ProducerIdentity = await self._answer_to(ticket, wanted, f"a producer id for cluster {cluster}")
+        return identity
+
+    async def _ask_finder(self, route: str, question: Any) -> Any:
+        ticket = next(self._numbers)
+        return await self._answer_to(ticket, Asked(ticket, route, question), f"an answer of the finder of {route}")
+
+    async def _answer_to(self, ticket: int, message: object, doing: str) -> Any:
         answer = self._tickets[ticket] = self._loop.create_future()
-        self.tell(IdentityWanted(ticket, cluster, previous))
+        self.tell(message)
         try:
-            return await Deadline.after(IDENTITY_TIMEOUT).wait_for(answer, f"a producer id for cluster {cluster}")
+            return await Deadline.after(ANSWER_TIMEOUT).wait_for(answer, doing)
         finally:
             del self._tickets[ticket]
 
@@ -120,11 +132,13 @@ class Worker:
                     self._runners[route].conclude(source)
             case Revoke():
                 self._revoke(message)
+            case Leased(route, until):
+                self._runners[route].leased(until)
             case MetadataPushed():
                 self._pushed(message)
-            case IdentityGranted(ticket, producer_id, epoch):
-                self._answer(ticket, ProducerIdentity(producer_id, epoch))
-            case IdentityRefused(ticket, reason, code):
+            case Answered(ticket, answer):
+                self._answer(ticket, answer)
+            case Refused(ticket, reason, code):
                 self._answer(ticket, ConnectionLost(reason) if code is None else KafkaError(code, reason))
             case Drain(seconds):
                 self._tasks.start(self._drain(seconds), "drain")
@@ -146,7 +160,7 @@ class Worker:
         self._tell_positions()
         self.tell(Withdrawn(ticket))
 
-    def _answer(self, ticket: int, answer: ProducerIdentity | IngestdError) -> None:
+    def _answer(self, ticket: int, answer: Any) -> None:
         waiting = self._tickets.get(ticket)
         if waiting is None or waiting.done():
             return
@@ -179,6 +193,8 @@ class Worker:
                     clusters={name: self._clusters[name] for name in route.clusters},
                     counters=self._counters[number],
                     news=self,
+                    workers=configure.workers,
+                    ask=partial(self._ask_finder, route.name),
                 )
             )
         self._arena.freed = self._pages_freed

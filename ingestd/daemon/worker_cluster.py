@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import ClusterSettings
     from ingestd.daemon.statistics import RouteCounters
     from ingestd.errors import IngestdError
-    from ingestd.producer.identity import ProducerIdentity
+    from ingestd.producer.identity import IdentitySource, ProducerIdentity
 
 __all__ = ["AsksSupervisor", "WorkerCluster"]
 
@@ -80,7 +80,7 @@ class _RetryCounts:
 
 
 class WorkerCluster:
-    """One cluster in one worker: its client, its metadata, and the producer that all routes to it share."""
+    """One cluster in one worker: its client, its metadata, and the producer that its routes share."""
 
     def __init__(self, settings: ClusterSettings, slot: int, worker: AsksSupervisor) -> None:
         name = settings.name
@@ -93,12 +93,17 @@ class WorkerCluster:
         connection = settings.connection(f"ingestd-worker-{slot}")
         self.client = Client([], ClientSettings(connection, retry_authentication=True), metadata=self.metadata)
         self._retries = _RetryCounts()
-        self.producer = AsyncProducer(
-            self.client,
-            ProducerSettings(delivery_timeout=inf, metadata_timeout=inf),
-            identities=_SupervisorIdentities(name, worker),
-            events=self._retries,
-        )
+        self._own: list[AsyncProducer] = []
+        self.producer = self._producer(_SupervisorIdentities(name, worker))
+
+    def own_producer(self, identities: IdentitySource) -> AsyncProducer:
+        """A producer whose ids no other one has, for a route that must be known by them. It ends with the cluster."""
+        self._own.append(self._producer(identities))
+        return self._own[-1]
+
+    def _producer(self, identities: IdentitySource) -> AsyncProducer:
+        settings = ProducerSettings(delivery_timeout=inf, metadata_timeout=inf)
+        return AsyncProducer(self.client, settings, identities=identities, events=self._retries)
 
     def count_retries(self, topic: str, counters: RouteCounters) -> None:
         """Count retries of batches for `topic` in `counters` too. Safe to call twice."""
@@ -106,5 +111,6 @@ class WorkerCluster:
 
     async def close(self) -> None:
         """Give up what is not delivered, and close the client within a second."""
-        await self.producer.close(timeout=0)
+        for producer in (self.producer, *self._own):
+            await producer.close(timeout=0)
         await self.client.close(timeout=1)

@@ -79,6 +79,8 @@ class Workers:
         """Fork the first process of each slot, if `can_fork`. Call it before there is a loop. Raises `OSError`."""
         if not can_fork():
             return
+        for route in self._routes:
+            route.import_runner()
         try:
             for _ in range(self.count):
                 self._forked.append(fork_worker(self._settings.arena_bytes))
@@ -161,6 +163,7 @@ class Workers:
             log_format=self._settings.log_format,
             statistics_interval=STATISTICS_INTERVAL,
             position_interval=POSITION_INTERVAL,
+            workers=self.count,
         )
         new = self._forked.pop() if self._forked else spawn_worker(self._settings.arena_bytes)
         try:

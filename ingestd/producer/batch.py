@@ -15,12 +15,13 @@ from ingestd.errors import (
     UnsupportedVersion,
     is_retriable,
 )
+from ingestd.producer.delivery import SplitEnds
 from ingestd.producer.identity import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from ingestd.producer.delivery import Delivered
 
-__all__ = ["Batch", "Verdict", "judge", "surely_refused"]
+__all__ = ["Batch", "Verdict", "is_record_refused", "judge", "surely_refused"]
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +60,7 @@ class Verdict(Enum):
     RENUMBER = auto()
     """The broker misses the sequence before it, or does not know the producer."""
     SPLIT = auto()
-    """The batch is too large, but its halves may not be."""
+    """The batch is too large, but its halves may not be; or some of its records are refused, and shall be alone."""
     FAIL = auto()
     """It can never be appended."""
     FATAL = auto()
@@ -69,6 +70,8 @@ class Verdict(Enum):
 _OUT_OF_SEQUENCE: Final = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
 """The broker misses the sequence before the batch's, or does not know the producer (any more)."""
 _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
+_RECORDS_REFUSED: Final = frozenset({ErrorCode.invalid_record, ErrorCode.invalid_timestamp})
+"""The topic does not take one or more of the batch's records."""
 
 _CORRUPT_ATTEMPTS: Final = 5
 """A checksum can fail because of a damaged transfer. After so many failures the batch itself is damaged."""
@@ -107,16 +110,26 @@ def surely_refused(error: IngestdError) -> bool:
     return isinstance(error, (UnsupportedCodec, UnsupportedVersion, CorruptBatch))  # never sent
 
 
+def is_record_refused(error: IngestdError) -> bool:
+    """Whether a batch of one record failed because of the record: its size, its time, or that it has no key."""
+    return isinstance(error, KafkaError) and error.code in _RECORDS_REFUSED | _TOO_LARGE
+
+
 def judge(batch: Batch, error: IngestdError, *, numbered: bool) -> Verdict:
     """What follows from `error` for `batch`; `numbered`: whether the producer is idempotent."""
     if not isinstance(error, KafkaError):
         return Verdict.RETRY if is_retriable(error) else Verdict.FAIL
     if error.code in _OUT_OF_SEQUENCE and numbered:
         return Verdict.RENUMBER
-    if error.code in _TOO_LARGE and batch.records > 1:
+    if batch.records > 1 and (error.code in _TOO_LARGE or (error.code in _RECORDS_REFUSED and _shall_be_alone(batch))):
         return Verdict.SPLIT
     if error.fatal:
         return Verdict.FATAL
     if error.code is ErrorCode.corrupt_message and batch.corrupt >= _CORRUPT_ATTEMPTS:
         return Verdict.FAIL
     return Verdict.RETRY if error.retriable else Verdict.FAIL
+
+
+def _shall_be_alone(batch: Batch) -> bool:
+    """Whether its refused records shall be alone. Not if an earlier attempt may have been appended, as a whole."""
+    return isinstance(batch.done, SplitEnds) and batch.done.alone and not batch.uncertain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from ingestd.errors import IngestdError
 
-__all__ = ["Delivered", "Delivery", "RecordEnds", "deliver", "untold"]
+__all__ = ["Delivered", "Delivery", "RecordEnds", "SplitEnds", "deliver", "untold"]
 
 
 class Delivery(NamedTuple):
@@ -36,7 +37,26 @@ Delivered: TypeAlias = "Callable[[Delivery], None]"
 """Called exactly once for each accepted batch, on the event loop. It must not raise and must not block."""
 
 
-class RecordEnds:
+class SplitEnds(ABC):
+    """A `Delivered` of a batch that may become two. Then each of these has one of its own, and it is not called."""
+
+    __slots__ = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a batch is split until the records that the broker refuses are alone. If not, all of it fails."""
+        return False
+
+    @abstractmethod
+    def __call__(self, whole: Delivery) -> None:
+        """Tell the end of the batch."""
+
+    @abstractmethod
+    def split(self, at: int) -> tuple[SplitEnds, SplitEnds]:
+        """Those of the first `at` records, and those of the others."""
+
+
+class RecordEnds(SplitEnds):
     """The callbacks of a batch's records, in order: a `Delivered` that tells each of its own end.
 
     `dones` may be shorter than the batch: the last records then have none.

@@ -175,6 +175,14 @@ class PartitionProducer:
             else:
                 self._find_leader()
 
+    def recall(self, error: IngestdError) -> None:
+        """Fail with `error` what was never sent. What was sent goes on to its end."""
+        never: list[tuple[Batch, IngestdError]] = []
+        queue = self._queue
+        while len(queue) > self._in_flight and not queue[-1].attempts and queue[-1].sequence == NO_SEQUENCE:
+            never.append((queue.pop(), error))
+        self._end_batches(never[::-1])
+
     def end(self, error: IngestdError) -> None:
         """Fail everything left with `error`. The caller has aborted every connection that may hold a batch."""
         self._state = _State.ENDED

@@ -302,6 +302,15 @@ class AsyncProducer(RecordIntake):
         generation = self._ledger.enter()
         producer.offer(Batch(batch, records, done, now, now + self._settings.delivery_timeout, generation))
 
+    def recall(self, topic: str, partition: int) -> None:
+        """End what was never sent to this partition, with `Closed`. What was sent goes on to its end.
+
+        Raises `KafkaError` for an invalid topic or partition.
+        """
+        self._check_place()
+        error = Closed(f"{topic}[{partition}]: recalled before it was sent")
+        self._dispatcher.topic(topic).producer_of(partition).recall(error)
+
     def _check_open(self, doing: str) -> None:
         """Raise the reason if nothing is accepted now."""
         self._check_place()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.errors import KafkaError
 from ingestd.producer.batch import Batch
-from ingestd.producer.delivery import Delivery, RecordEnds, deliver
+from ingestd.producer.delivery import Delivery, SplitEnds, deliver
 from ingestd.records.batch import HEADER_BYTES, read_header
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Compression
@@ -27,16 +27,16 @@ _NO_LIMIT = 1 << 62
 def split(batch: Batch, ledger: Ledger) -> tuple[Batch, Batch]:
     """Two new batches with the records of `batch`, not numbered. Raises `CorruptBatch`.
 
-    If records have a `done` each, each is called. If the batch has one `done`, it is called when both halves are done:
-    with the first half's base offset, or with the error of the half that failed. The halves take over what `batch`
-    holds in the ledger.
+    If `done` is `SplitEnds`, each half has its own. Any other is called when both halves are done: with the first
+    half's base offset, or with the error of the half that failed. The halves take over what `batch` holds in the
+    ledger.
     """
     header = read_header(batch.data)
     records = decode_records(batch.data)
     middle = len(records) // 2
     compression = Compression(header.codec)
     dones: Sequence[Delivered | None]
-    if isinstance(batch.done, RecordEnds):
+    if isinstance(batch.done, SplitEnds):
         dones = batch.done.split(middle)
     else:
         dones = (None if batch.done is None else _Joined(batch.done, batch.records),) * 2

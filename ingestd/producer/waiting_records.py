@@ -116,7 +116,7 @@ class WaitingRecords:
         if key is None and self._sticky and not (self._waiting and isinstance(self._waiting[-1], OutgoingRecord)):
             self._collect(value, headers, timestamp_ms, done)
         else:
-            RecordBuffer(1).append(key, value, headers, timestamp_ms)  # what is wrong with it is said now
+            RecordBuffer(1).append(key, value, headers, timestamp_ms)  # raises now for what no batch takes
             self._close_undecided()
             size = len(key or b"") + len(value or b"") + _HOLDING_BYTES
             self._ledger.reserve(size)

@@ -54,7 +54,7 @@ def parse_records(
     and the values' data is written there. Raises `CorruptBatch` if lengths or counts are wrong.
     """
     data = memoryview(records).tobytes()
-    reader = _Reader(data)
+    reader = Reader(data)
     if out is not None and len(out) < len(data):
         raise ValueError(f"room for {len(out)} bytes where {len(data)} may be needed")
     _check_batch(len(data), count, last_offset_delta, base_offset)
@@ -120,7 +120,7 @@ def make_records(
     `origin`: the topic, partition, leader epoch and timestamp type of all of them.
     """
     data = memoryview(records).tobytes()
-    reader = _Reader(data)
+    reader = Reader(data)
     _check_batch(len(data), count, last_offset_delta, base_offset)
     topic, partition, leader_epoch, timestamp_type = origin
     made = []
@@ -206,8 +206,8 @@ def _check_batch(size: int, count: int, last_offset_delta: int, base_offset: int
         raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
 
 
-class _Reader:
-    """Reads a record's fields, never beyond `end`."""
+class Reader:
+    """Reads a record's fields, never beyond `end`. Not of the twins: what both modules in Python read with."""
 
     __slots__ = ("at", "data", "end")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+
 __all__ = [
     "BUDGET_SPENT",
     "FINISHED",

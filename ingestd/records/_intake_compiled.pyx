@@ -3,22 +3,26 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
-from libc.stdint cimport INT32_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from cpython.pythread cimport PyThread_get_thread_ident
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from ingestd.records.refusals import SENT as PLAIN_SENT, wrong_headers, wrong_timestamp
+from ingestd.errors import CorruptBatch
+from ingestd.records._decode_compiled import FAULTS
+from ingestd.records.refusals import SENT as PLAIN_SENT, wrong_done, wrong_headers, wrong_timestamp
 
 from ingestd.records._fields cimport byte_t, murmur2_of, put_varint, varint_bytes, zigzag
+from ingestd.records._reading cimport ADD_OVERFLOWS, SOUND, Fault, Fields, Reader, read_fields, skip_headers
 
-__all__ = ["Allowance", "SendResults", "RecordBuffer", "RecordIntake", "TopicIntake", "tell_results"]
+__all__ = ["Allowance", "ColumnScatter", "SendResults", "RecordBuffer", "RecordCursor", "RecordIntake", "TopicIntake", "partition_column", "tell_results"]
 
 NAME = "compiled"
 
@@ -173,6 +177,37 @@ cdef class RecordBuffer:
         self.records += 1
         return 0
 
+    cdef bint copy(self, Fields *fields, Py_ssize_t rest_size, int64_t timestamp) except -1:
+        """Add a record of another batch, whose key, value and headers are `rest`. False: it must go to the next batch."""
+        cdef int64_t timestamp_delta = 0
+        cdef uint64_t body
+        cdef Py_ssize_t size
+        cdef byte_t *at
+        if self.records and SUBTRACT_OVERFLOWS(timestamp, self.base_timestamp, &timestamp_delta):
+            return False
+        body = (
+            1 + varint_bytes(zigzag(timestamp_delta)) + varint_bytes(zigzag(self.records)) + <uint64_t> rest_size
+        )
+        if body > INT32_MAX:
+            raise ValueError(f"a record of {body} bytes")
+        size = varint_bytes(body << 1) + <Py_ssize_t> body
+        if self.records and (self.used + size > self.limit or self.records >= self.most):
+            return False
+        if size > self.room - self.used:
+            self.grow(self.used + size)
+        at = put_varint(self.data + self.used, body << 1)
+        at[0] = 0
+        at = put_varint(at + 1, zigzag(timestamp_delta))
+        at = put_varint(at, zigzag(self.records))
+        memcpy(at, fields.rest, rest_size)
+        if not self.records:
+            self.base_timestamp = self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.used += size
+        self.records += 1
+        return True
+
     cdef int grow(self, Py_ssize_t needed) except -1:
         global kept_count
         cdef Py_ssize_t room
@@ -223,6 +258,260 @@ cdef class RecordBuffer:
 
     def __releasebuffer__(self, Py_buffer *buffer):
         self.views -= 1
+
+
+cdef class RecordCursor:
+    """The records of one batch on their way into others. See `_intake_plain`."""
+
+    cdef readonly int64_t left
+    cdef Py_buffer source
+    cdef bint held
+    cdef Reader reader
+    cdef int64_t count
+    cdef int64_t last_offset_delta
+    cdef int64_t base_offset
+    cdef int64_t base_timestamp
+    cdef int64_t append_timestamp
+    cdef bint stamped
+    cdef int64_t first
+    cdef int64_t end
+    cdef bytes kept
+
+    def __cinit__(
+        self, records, int64_t count, int64_t last_offset_delta, int64_t base_offset, int64_t base_timestamp,
+        append_timestamp, int64_t first, int64_t end, bytes kept=None,
+    ):
+        cdef int64_t last_offset
+        if base_offset < 0 or ADD_OVERFLOWS(base_offset, last_offset_delta, &last_offset):
+            raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+        if kept is not None and PyBytes_GET_SIZE(kept) != count:
+            raise ValueError(f"a choice among {len(kept)} records where there are {count}")
+        PyObject_GetBuffer(records, &self.source, PyBUF_SIMPLE)
+        self.held = True
+        self.reader.at = <const byte_t *> self.source.buf
+        self.left = self.count = count
+        self.last_offset_delta = last_offset_delta
+        self.base_offset = base_offset
+        self.base_timestamp = base_timestamp
+        self.stamped = append_timestamp is not None
+        self.append_timestamp = append_timestamp if append_timestamp is not None else 0
+        self.first = first
+        self.end = end
+        self.kept = kept
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.source)
+
+    def copy_into(self, RecordBuffer buffer not None):
+        """Copy records until there are no more, or no room. See `_intake_plain`."""
+        cdef const byte_t *end = <const byte_t *> self.source.buf + self.source.len
+        cdef const byte_t *begin
+        cdef const byte_t *kept = <const byte_t *> PyBytes_AS_STRING(self.kept) if self.kept is not None else NULL
+        cdef Fields fields
+        cdef Fault fault
+        cdef list runs = []
+        cdef int64_t offset, timestamp, run = 0, run_records = 0, unused = 0
+        if buffer.views:
+            raise BufferError("records are being looked at")
+        while self.left > 0:
+            begin = self.reader.at
+            fault = read_fields(&self.reader, end, &fields)
+            if fault == SOUND:
+                fault = skip_headers(&self.reader, fields.headers, &unused, &unused)
+            if fault != SOUND:
+                raise CorruptBatch(f"record {self.count - self.left} of {self.count}: " + FAULTS[<int> fault])
+            if self.stamped:
+                timestamp = self.append_timestamp
+            elif ADD_OVERFLOWS(self.base_timestamp, fields.timestamp_delta, &timestamp):
+                raise CorruptBatch(f"record {self.count - self.left} of {self.count}: its timestamp is beyond 64 bits")
+            if fields.offset_delta < 0 or fields.offset_delta > self.last_offset_delta:
+                raise CorruptBatch(f"record {self.count - self.left} of {self.count}: its offset is not within the batch")
+            offset = self.base_offset + fields.offset_delta
+            if self.first <= offset < self.end and (kept == NULL or kept[self.count - self.left]):
+                if not buffer.copy(&fields, self.reader.at - fields.rest, timestamp):
+                    self.reader.at = begin
+                    break
+                if run_records and offset == run + run_records:
+                    run_records += 1
+                else:
+                    if run_records:
+                        runs.append((run, run_records))
+                    run = offset
+                    run_records = 1
+            self.left -= 1
+        if run_records:
+            runs.append((run, run_records))
+        if not self.left and self.reader.at != end:
+            raise CorruptBatch(f"bytes follow the last of {self.count} records")
+        return runs
+
+
+# A column of bytes, as Arrow has it. `validity` is null where no value is.
+cdef class Column:
+    cdef Py_buffer ends
+    cdef Py_buffer bytes
+    cdef Py_buffer valid
+    cdef int held
+    cdef const int32_t *offsets
+    cdef const byte_t *data
+    cdef const byte_t *validity
+    cdef Py_ssize_t count
+
+    def __cinit__(self, column, Py_ssize_t count):
+        cdef Py_ssize_t number
+        PyObject_GetBuffer(column.offsets, &self.ends, PyBUF_SIMPLE)
+        self.held = 1
+        PyObject_GetBuffer(column.data, &self.bytes, PyBUF_SIMPLE)
+        self.held = 2
+        if column.validity is not None:
+            PyObject_GetBuffer(column.validity, &self.valid, PyBUF_SIMPLE)
+            self.held = 3
+            self.validity = <const byte_t *> self.valid.buf
+            if self.valid.len * 8 < count:
+                raise ValueError(f"a column with fewer than {count} values")
+        if count < 0 or self.ends.len < <Py_ssize_t> sizeof(int32_t) * (count + 1):
+            raise ValueError(f"a column with fewer than {count} values")
+        self.offsets = <const int32_t *> self.ends.buf
+        self.data = <const byte_t *> self.bytes.buf
+        self.count = count
+        for number in range(count):
+            if self.offsets[number] < 0 or self.offsets[number + 1] < self.offsets[number]:
+                raise ValueError(f"value {number} is not within its column")
+        if self.offsets[count] > self.bytes.len:
+            raise ValueError(f"value {count - 1} is not within its column")
+
+    def __dealloc__(self):
+        if self.held > 0:
+            PyBuffer_Release(&self.ends)
+        if self.held > 1:
+            PyBuffer_Release(&self.bytes)
+        if self.held > 2:
+            PyBuffer_Release(&self.valid)
+
+    cdef inline void point(self, Py_ssize_t number, const byte_t **start, Py_ssize_t *size) noexcept nogil:
+        if self.validity != NULL and not self.validity[number >> 3] >> (number & 7) & 1:
+            start[0] = NULL
+            size[0] = -1
+        else:
+            start[0] = self.data + self.offsets[number]
+            size[0] = self.offsets[number + 1] - self.offsets[number]
+
+
+cdef class ColumnScatter:
+    """Records in columns, on their way into the batches of their partitions. See `_intake_plain`."""
+
+    cdef readonly int64_t next
+    cdef readonly int64_t count
+    cdef Column keys
+    cdef Column values
+    cdef Column header_keys
+    cdef Column header_values
+    cdef Py_buffer stamps
+    cdef Py_buffer chosen
+    cdef Py_buffer lists
+    cdef int held
+    cdef const int32_t *entries
+    cdef byte_t *scratch
+    cdef Py_ssize_t room
+
+    def __cinit__(self, columns, partitions):
+        cdef Py_ssize_t number, count = columns.count
+        self.count = count
+        self.keys = Column(columns.keys, count)
+        self.values = Column(columns.values, count)
+        PyObject_GetBuffer(columns.timestamps, &self.stamps, PyBUF_SIMPLE)
+        self.held = 1
+        PyObject_GetBuffer(partitions, &self.chosen, PyBUF_SIMPLE)
+        self.held = 2
+        if self.stamps.len < count * <Py_ssize_t> sizeof(int64_t) or self.chosen.len < count * <Py_ssize_t> sizeof(int32_t):
+            raise ValueError(f"fewer than {count} timestamps or partitions")
+        if columns.headers.count:
+            self.header_keys = Column(columns.headers.keys, columns.headers.count)
+            self.header_values = Column(columns.headers.values, columns.headers.count)
+            PyObject_GetBuffer(columns.headers.offsets, &self.lists, PyBUF_SIMPLE)
+            self.held = 3
+            if self.lists.len < <Py_ssize_t> sizeof(int32_t) * (count + 1):
+                raise ValueError(f"a column with fewer than {count} lists of headers")
+            self.entries = <const int32_t *> self.lists.buf
+            for number in range(count):
+                if self.entries[number] < 0 or self.entries[number + 1] < self.entries[number]:
+                    raise ValueError(f"headers {number} are not within their column")
+            if self.entries[count] > columns.headers.count:
+                raise ValueError(f"headers {count - 1} are not within their column")
+
+    def __dealloc__(self):
+        if self.held > 0:
+            PyBuffer_Release(&self.stamps)
+        if self.held > 1:
+            PyBuffer_Release(&self.chosen)
+        if self.held > 2:
+            PyBuffer_Release(&self.lists)
+        free(self.scratch)
+
+    def append_to(self, list buffers not None):
+        """Append records until there are no more, or a buffer is full. See `_intake_plain`."""
+        cdef const int64_t *stamps = <const int64_t *> self.stamps.buf
+        cdef const int32_t *chosen = <const int32_t *> self.chosen.buf
+        cdef Py_ssize_t count = PyList_GET_SIZE(buffers)
+        cdef int32_t partition
+        cdef RecordBuffer buffer
+        cdef Record record
+        while self.next < self.count:
+            partition = chosen[self.next]
+            if partition < 0 or partition >= count:
+                raise ValueError(f"record {self.next}: partition {partition}; expected 0 to {count - 1}")
+            buffer = <RecordBuffer?> buffers[partition]
+            self.keys.point(self.next, &record.key, &record.key_size)
+            self.values.point(self.next, &record.value, &record.value_size)
+            self.put_headers(&record)
+            record.timestamp = stamps[self.next]
+            buffer.measure(&record)
+            if buffer.records and (buffer.used + record.size > buffer.limit or buffer.records >= buffer.most):
+                return partition
+            buffer.put(&record, None)
+            self.next += 1
+        return -1
+
+    cdef int put_headers(self, Record *record) except -1:
+        """Write the headers of the next record, as a record has them."""
+        cdef Py_ssize_t number, size, needed = LONGEST_VARLONG
+        cdef const byte_t *start
+        cdef byte_t *at
+        cdef int32_t first, last
+        if self.entries == NULL or self.entries[self.next] == self.entries[self.next + 1]:
+            record.headers = <const byte_t *> b"\x00"
+            record.headers_size = 1
+            return 0
+        first = self.entries[self.next]
+        last = self.entries[self.next + 1]
+        for number in range(first, last):
+            self.header_keys.point(number, &start, &size)
+            if size < 0:
+                raise ValueError(f"record {self.next}: a header without a key; expected one")
+            needed += size
+            self.header_values.point(number, &start, &size)
+            needed += 2 * LONGEST_VARLONG + max(size, 0)
+        if needed > self.room:
+            at = <byte_t *> realloc(self.scratch, needed)
+            if at == NULL:
+                raise MemoryError
+            self.scratch = at
+            self.room = needed
+        at = put_varint(self.scratch, zigzag(last - first))
+        for number in range(first, last):
+            self.header_keys.point(number, &start, &size)
+            at = put_varint(at, zigzag(size))
+            memcpy(at, start, size)
+            at += size
+            self.header_values.point(number, &start, &size)
+            at = put_varint(at, zigzag(size))
+            if size > 0:
+                memcpy(at, start, size)
+                at += size
+        record.headers = self.scratch
+        record.headers_size = at - self.scratch
+        return 0
 
 
 cdef inline bint set_bytes(data, const byte_t **start, Py_ssize_t *size) noexcept:
@@ -447,9 +736,11 @@ cdef class RecordIntake:
 
         Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
         or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
-        64 bits, `TypeError` for what is not bytes, `WrongLoop` in another thread. Then the record was not accepted, and
-        `done` is not called.
+        64 bits, `TypeError` for what is not bytes or can not be called, `WrongLoop` in another thread. Then the record
+        was not accepted, and `done` is not called.
         """
+        if done is not None and not callable(done):
+            raise wrong_done(done)
         self.accept(topic, value, key, partition, headers, timestamp_ms, done)
         return SENT
 
@@ -529,3 +820,23 @@ cdef class RecordIntake:
     def _take(self, topic, value, key, partition, headers, timestamp_ms, done):
         """Accept or refuse a record: the long way of `send`. See `_intake_plain`."""
         raise NotImplementedError
+
+
+def partition_column(column, Py_ssize_t count, int64_t partitions, int32_t keyless):
+    """The partition of each key of a column. See `_intake_plain`."""
+    cdef const byte_t *key
+    cdef Py_ssize_t number, size
+    cdef int32_t *chosen
+    cdef Column keys
+    if not 0 < partitions <= INT32_MAX:
+        raise ValueError(f"{partitions} partitions: expected at least 1")
+    keys = Column(column, count)
+    result = PyByteArray_FromStringAndSize(NULL, count * <Py_ssize_t> sizeof(int32_t))
+    chosen = <int32_t *> PyByteArray_AS_STRING(result)
+    with nogil:
+        for number in range(count):
+            keys.point(number, &key, &size)
+            chosen[number] = keyless if key == NULL else <int32_t> (
+                <int64_t> (murmur2_of(key, size) & 0x7FFFFFFF) % partitions
+            )
+    return result

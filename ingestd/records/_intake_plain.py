@@ -8,10 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from operator import index
+from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ingestd.errors import CorruptBatch
+from ingestd.records._decode_plain import Reader
 from ingestd.records._encode_plain import encode_record, murmur2, nullable, varint
-from ingestd.records.refusals import SENT, wrong_headers, wrong_timestamp
+from ingestd.records.refusals import SENT, wrong_done, wrong_headers, wrong_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,11 +22,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from ingestd.records.columns import BinaryColumn, Columns
+
     Done: TypeAlias = Callable[[Any], None]
     HeaderPairs: TypeAlias = Sequence[tuple[str | bytes, Buffer | None]]
     Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-__all__ = ["Allowance", "RecordBuffer", "RecordIntake", "SendResults", "TopicIntake", "tell_results"]
+__all__ = [
+    "Allowance",
+    "ColumnScatter",
+    "RecordBuffer",
+    "RecordCursor",
+    "RecordIntake",
+    "SendResults",
+    "TopicIntake",
+    "partition_column",
+    "tell_results",
+]
 
 NAME: Final[str] = "plain"
 
@@ -31,6 +46,8 @@ _SMALLEST_INT64: Final = -(2**63)
 _LARGEST_INT64: Final = 2**63 - 1
 _NO_HEADERS: Final = b"\x00"
 _NO_LIMIT: Final = 2**31 - 1
+_MOST_PARTITIONS: Final = 2**31 - 1
+_INT32: Final = Struct("=i")
 
 
 class RecordBuffer:
@@ -91,6 +108,20 @@ class RecordBuffer:
             headers,
         )
 
+    def copy(self, rest: bytes, timestamp_ms: int) -> bool:
+        """Add a record of another batch; `rest`: its key, value and headers. False: it must go to the next batch."""
+        delta = timestamp_ms - self.base_timestamp if self.records else 0
+        if not _SMALLEST_INT64 <= delta <= _LARGEST_INT64:
+            return False
+        body = b"".join((_NO_HEADERS, varint(delta), varint(self.records), rest))
+        if len(body) > _NO_LIMIT:
+            raise ValueError(f"a record of {len(body)} bytes")
+        record = varint(len(body)) + body
+        if self.records and (len(self._buffer) + len(record) > self.limit or self.records >= self.most):
+            return False
+        self._put(record, timestamp_ms, None)
+        return True
+
     def _put(self, record: bytes, timestamp_ms: int, done: Done | None) -> None:
         self._buffer += record
         if not self.records:
@@ -111,6 +142,129 @@ class RecordBuffer:
         self.records = 0
         self.base_timestamp = self.max_timestamp = -1
         self.dones = []
+
+
+class RecordCursor:
+    """The records of one batch, decompressed, on their way into other batches. Key, value and headers stay as they are.
+
+    count, last_offset_delta, base_offset, base_timestamp: as in the batch's header. `append_timestamp`, if given, is
+    every record's timestamp. Only records with offsets from `first` up to, not including, `end` are copied; and if
+    `kept` is given, which has a byte for each record, only those whose byte is not 0. Raises `CorruptBatch` for offsets
+    beyond 64 bits.
+    """
+
+    def __init__(
+        self,
+        records: Buffer,
+        count: int,
+        last_offset_delta: int,
+        base_offset: int,
+        base_timestamp: int,
+        append_timestamp: int | None,
+        first: int,
+        end: int,
+        kept: bytes | None = None,
+    ) -> None:
+        if base_offset < 0 or base_offset > _LARGEST_INT64 - last_offset_delta:
+            raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+        if kept is not None and len(kept) != count:
+            raise ValueError(f"a choice among {len(kept)} records where there are {count}")
+        self.left = count
+        """The records that are neither copied nor passed over yet."""
+        self._count = count
+        self._reader = Reader(memoryview(records).tobytes())
+        self._header = last_offset_delta, base_offset, base_timestamp, append_timestamp
+        self._range = range(first, end)
+        self._kept = kept
+
+    def copy_into(self, buffer: RecordBuffer) -> list[tuple[int, int]]:
+        """Copy records until there are no more, or `buffer` has no room for the next one: then `left` is not 0.
+
+        Returns their offsets, as runs of (first offset, records), in order. Raises `CorruptBatch` if lengths or counts
+        are wrong: then `buffer` has some of the records.
+        """
+        last_offset_delta, base_offset, base_timestamp, append_timestamp = self._header
+        reader = self._reader
+        runs: list[tuple[int, int]] = []
+        while self.left > 0:
+            begin = reader.at
+            reader.begin()
+            timestamp = reader.timestamp(base_timestamp, append_timestamp)
+            offset = base_offset + reader.offset_delta(last_offset_delta)
+            rest = reader.data[reader.at : reader.end]
+            reader.nullable_bytes(), reader.nullable_bytes(), reader.headers()
+            reader.finish()
+            if offset in self._range and (self._kept is None or self._kept[self._count - self.left]):
+                if not buffer.copy(rest, timestamp):
+                    reader.at = begin
+                    break
+                if runs and offset == sum(runs[-1]):
+                    runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+                else:
+                    runs.append((offset, 1))
+            self.left -= 1
+        if not self.left:
+            reader.finish_all(self._count)
+        return runs
+
+
+class ColumnScatter:
+    """Records in columns, on their way into the batches of their partitions. `partitions`: an int32 for each record.
+
+    Raises `ValueError` for columns that are too short, or that point outside of their data. The offsets of `columns`
+    do not count: a record gets its offset when it is appended to a log.
+    """
+
+    def __init__(self, columns: Columns, partitions: Buffer) -> None:
+        count = self.count = columns.count
+        self.next = 0
+        """The first record that was not appended yet."""
+        self._keys, self._values = values_of(columns.keys, count), values_of(columns.values, count)
+        self._timestamps = memoryview(columns.timestamps).cast("B").cast("q")
+        self._partitions = memoryview(partitions).cast("B").cast("i")
+        if len(self._timestamps) < count or len(self._partitions) < count:
+            raise ValueError(f"fewer than {count} timestamps or partitions")
+        headers = columns.headers
+        self._entries = memoryview(headers.offsets).cast("B").cast("i") if headers.count else None
+        if self._entries is not None:
+            if len(self._entries) < count + 1:
+                raise ValueError(f"a column with fewer than {count} lists of headers")
+            if any(not 0 <= self._entries[n] <= self._entries[n + 1] <= headers.count for n in range(count)):
+                raise ValueError("headers are not within their column")
+            self._header_keys = values_of(headers.keys, headers.count)
+            self._header_values = values_of(headers.values, headers.count)
+        for number in range(count):
+            self._keys(number), self._values(number)
+
+    def append_to(self, buffers: Sequence[RecordBuffer]) -> int:
+        """Append records, each to the buffer of its partition, until there are no more, or a buffer has no room.
+
+        `buffers` is a list. Returns the full buffer's partition, or -1 at the end. Raises `ValueError` for a partition
+        without a buffer, for a header without a key, and what `RecordBuffer.append` raises.
+        """
+        while self.next < self.count:
+            number = self.next
+            partition = self._partitions[number]
+            if not 0 <= partition < len(buffers):
+                raise ValueError(f"record {number}: partition {partition}; expected 0 to {len(buffers) - 1}")
+            size = buffers[partition].append(
+                self._keys(number), self._values(number), self._headers(number), self._timestamps[number]
+            )
+            if size < 0:
+                return partition
+            self.next += 1
+        return -1
+
+    def _headers(self, number: int) -> list[tuple[bytes, bytes | None]]:
+        if self._entries is None:
+            return []
+        found = []
+        for entry in range(self._entries[number], self._entries[number + 1]):
+            key = self._header_keys(entry)
+            if key is None:
+                raise ValueError(f"record {number}: a header without a key; expected one")
+            found.append((key, self._header_values(entry)))
+        return found
 
 
 class Allowance:
@@ -260,9 +414,11 @@ class RecordIntake:
 
         Raises `BufferFull` (wait with `room`), `Closed`, `KafkaError` (an invalid partition, a topic given up for now,
         or what ended the producer), `ValueError` for a record of 2 GiB and more, `OverflowError` for a timestamp beyond
-        64 bits, `TypeError` for what is not bytes, `WrongLoop` in another thread. Then the record was not accepted, and
-        `done` is not called.
+        64 bits, `TypeError` for what is not bytes or can not be called, `WrongLoop` in another thread. Then the record
+        was not accepted, and `done` is not called.
         """
+        if done is not None and not callable(done):
+            raise wrong_done(done)
         if type(value) in _BYTES and type(key) in _BYTES:
             # First everything that may run a caller's code (headers, numbers of other classes), then the batch.
             field = _headers(headers)
@@ -357,3 +513,37 @@ def _encoded_headers(pairs: HeaderPairs) -> bytes:
         encoded += nullable(name.encode() if isinstance(name, str) else memoryview(name).tobytes())
         encoded += nullable(None if value is None else memoryview(value).tobytes())
     return bytes(encoded)
+
+
+def partition_column(column: BinaryColumn, count: int, partitions: int, keyless: int) -> bytearray:
+    """The partition of each key of a column of `count`, as `partition_keys` gives it; `keyless` for null.
+
+    Raises `ValueError` for a key outside of the column, and for less than one partition.
+    """
+    if not 0 < partitions <= _MOST_PARTITIONS:
+        raise ValueError(f"{partitions} partitions: expected at least 1")
+    keys = values_of(column, count)
+    chosen = bytearray()
+    for number in range(count):
+        key = keys(number)
+        chosen += _INT32.pack(keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions)
+    return chosen
+
+
+def values_of(column: BinaryColumn, count: int) -> Callable[[int], bytes | None]:
+    """What gives value i of a column of `count`. Raises `ValueError` if there are fewer, or one is outside of it."""
+    data = memoryview(column.data).tobytes()
+    offsets = memoryview(column.offsets).cast("B").cast("i")
+    validity = None if column.validity is None else memoryview(column.validity).cast("B")
+    if count < 0 or len(offsets) < count + 1 or (validity is not None and len(validity) * 8 < count):
+        raise ValueError(f"a column with fewer than {count} values")
+
+    def value(number: int) -> bytes | None:
+        if validity is not None and not validity[number >> 3] >> (number & 7) & 1:
+            return None
+        start, end = offsets[number], offsets[number + 1]
+        if not 0 <= start <= end <= len(data):
+            raise ValueError(f"value {number} is not within its column")
+        return data[start:end]
+
+    return value

@@ -9,9 +9,8 @@ base offset and leader epoch can change without a new CRC.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingestd.errors import CorruptBatch
 from ingestd.records.checksum import crc32c
@@ -72,8 +71,7 @@ _ATTRIBUTES: Final = Struct(">h")
 _PRODUCER: Final = Struct(">qhi")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """The header's fields, as on the wire.
 
     `length` counts the bytes after the length field; `size` is the whole batch. `records` is the number of records,
@@ -136,12 +134,13 @@ def read_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
     Raises `CorruptBatch` if there are fewer than 61 bytes, if the magic is not 2, and for lengths and counts that no
     batch can have. The CRC is not checked (`check_crc` does that).
     """
-    view = memoryview(buffer)
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
     if offset < 0 or len(view) - offset < HEADER_BYTES:
         raise CorruptBatch(f"{max(len(view) - offset, 0)} bytes where a batch header of {HEADER_BYTES} should be")
-    if view[offset + _MAGIC_AT] != _MAGIC:
+    # There may be a million small batches: this takes a third of the time of `BatchHeader(*…)`.
+    header = tuple.__new__(BatchHeader, _HEADER.unpack_from(view, offset))
+    if header.magic != _MAGIC:
         raise CorruptBatch(f"magic {view[offset + _MAGIC_AT]} where {_MAGIC} should be")
-    header = BatchHeader(*_HEADER.unpack_from(view, offset))
     if header.length < _SMALLEST_LENGTH:
         raise CorruptBatch(f"batch length {header.length} is less than its header's {_SMALLEST_LENGTH}")
     if header.records < 0:

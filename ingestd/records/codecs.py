@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import lz4.block
 import zstandard
 from cramjam import DecompressionError
 from isal import igzip_lib
@@ -43,11 +44,13 @@ class Codec(IntEnum):
     @classmethod
     def of(cls, number: int) -> Codec:
         """The codec of a number on the wire. Raises `UnsupportedCodec`."""
-        try:
-            return cls(number)
-        except ValueError:
-            raise UnsupportedCodec(f"compression type {number}") from None
+        codec = _BY_NUMBER.get(number)
+        if codec is None:
+            raise UnsupportedCodec(f"compression type {number}")
+        return codec
 
+
+_BY_NUMBER: Final[dict[int, Codec]] = {int(codec): codec for codec in Codec}
 
 _LEVELS: Final[dict[Codec, range]] = {
     Codec.none: range(0),
@@ -241,6 +244,7 @@ _READERS: Final[dict[Codec, Callable[[memoryview, int], Buffer]]] = {
 _DAMAGE: Final = (
     DecompressionError,
     EOFError,
+    lz4.block.LZ4BlockError,
     RuntimeError,
     cast("type[Exception]", igzip_lib.IsalError),  # isal's stub takes the class for an instance
     zstandard.ZstdError,

@@ -11,7 +11,7 @@ from ingestd.errors import CorruptBatch
 from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
 from ingestd.records.codecs import decompress
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
-from ingestd.records.loops import Record, make_records, parse_records
+from ingestd.records.loops import Record, RecordCursor, make_records, parse_records
 from ingestd.records.memory import take
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "decode_columns",
     "decode_control",
     "decode_records",
+    "record_cursor",
 ]
 
 LARGEST_RECORDS_BYTES: Final = 256 * 1024 * 1024
@@ -102,6 +103,35 @@ def decode_records(
         (topic, partition, header.leader_epoch, timestamp_type),
         first,
         _NO_END if end is None else end,
+    )
+
+
+def record_cursor(
+    batch: Buffer,
+    *,
+    first: int = 0,
+    end: int | None = None,
+    kept: bytes | None = None,
+    header: BatchHeader | None = None,
+    limit: int = LARGEST_RECORDS_BYTES,
+) -> RecordCursor:
+    """The records of one whole batch with offsets from `first` up to, not including, `end`, to be copied into others.
+
+    `kept`, if given, has a byte for each record of the batch: 0 for one that is left out. The rest is as for
+    `decode_columns`.
+    """
+    view = memoryview(batch)
+    header = header or read_header(view)
+    return RecordCursor(
+        _plain_records(header, view, limit),
+        header.records,
+        header.last_offset_delta,
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp if header.log_append_time else None,
+        first,
+        _NO_END if end is None else end,
+        kept,
     )
 
 

@@ -32,8 +32,10 @@ __all__ = [
     "FINISHED",
     "SLOT_FULL",
     "Allowance",
+    "ColumnScatter",
     "Record",
     "RecordBuffer",
+    "RecordCursor",
     "RecordIntake",
     "RecordStream",
     "SendResults",
@@ -44,6 +46,7 @@ __all__ = [
     "make_records",
     "murmur2",
     "parse_records",
+    "partition_column",
     "partition_keys",
     "say_if_plain",
     "scatter_lines",
@@ -59,7 +62,9 @@ BUDGET_SPENT = _encode.BUDGET_SPENT
 
 Allowance = _intake.Allowance
 SendResults = _intake.SendResults
+ColumnScatter = _intake.ColumnScatter
 RecordBuffer = _intake.RecordBuffer
+RecordCursor = _intake.RecordCursor
 RecordIntake = _intake.RecordIntake
 TopicIntake = _intake.TopicIntake
 tell_results = _intake.tell_results
@@ -71,6 +76,7 @@ Record = _decode.Record
 RecordStream = _decode.RecordStream
 make_records = _decode.make_records
 parse_records = _decode.parse_records
+partition_column = _intake.partition_column
 partition_keys = _encode.partition_keys
 scatter_lines = _encode.scatter_lines
 

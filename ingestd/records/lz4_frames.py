@@ -43,6 +43,12 @@ _BLOCK: Final = 64 * 1024
 _HEADER: Final = _START.pack(_MAGIC, _VERSION | _INDEPENDENT, 4 << 4) + b"\x82"
 """Version 1, independent blocks of at most 64 KiB, and the checksum of these two bytes."""
 
+_ONE_BLOCK: Final = Struct(f"<{len(_HEADER)}sI")
+"""How a frame begins: that header, and the length of the first block."""
+_END: Final = bytes(_LENGTH.size)
+_AROUND: Final = _ONE_BLOCK.size + len(_END)
+"""Bytes of a frame of one block beside it."""
+
 _HIGHEST_LEVEL: Final = 12
 
 
@@ -101,6 +107,12 @@ def read_lz4(data: memoryview, limit: int) -> Buffer:
     """The content of one frame. Raises `CorruptBatch`, also for more than `limit` bytes."""
     if len(data) < len(_HEADER):
         raise CorruptBatch("lz4: the frame ends within its header")
+    if limit >= _BLOCK and len(data) > _AROUND:
+        header, length = _ONE_BLOCK.unpack_from(data)
+        if header == _HEADER and length == len(data) - _AROUND and data[-_LENGTH.size :] == _END:
+            # A small batch, and there may be a million. Fresh memory of so few bytes costs less than used memory.
+            content: bytes = lz4.block.decompress(data[_ONE_BLOCK.size : -_LENGTH.size], uncompressed_size=_BLOCK)
+            return content
     magic, flags, descriptor = _START.unpack_from(data)
     if magic != _MAGIC or flags & 0xC0 != _VERSION or flags & _RESERVED_OR_DICTIONARY or descriptor & 0x8F:
         raise CorruptBatch("lz4: no frame header of version 1 without dictionary")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, cast
 
-__all__ = ["SENT", "require_bytes", "wrong_headers", "wrong_timestamp"]
+__all__ = ["SENT", "require_bytes", "wrong_done", "wrong_headers", "wrong_timestamp"]
 
 _LONGEST_SHOWN: Final = 80
 
@@ -37,6 +37,11 @@ def wrong_headers(headers: object) -> TypeError:
         except TypeError as wrong:
             return wrong
     return TypeError(f'headers: {_shown(headers)}; expected pairs, as in [("source", b"web")]')
+
+
+def wrong_done(given: object) -> TypeError:
+    """What is wrong with a `done` that can not be called."""
+    return TypeError(f"done: {_shown(given)}; expected something to call with the record's Delivery, or None")
 
 
 def wrong_timestamp(given: object) -> TypeError:

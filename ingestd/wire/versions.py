@@ -17,22 +17,7 @@ EMBEDDED_FEATURE: Final = "ingestd.embedded"
 """The feature by which the embedded broker tells its clients which broker it is."""
 
 _NOT_EMBEDDED: Final[Mapping[str, frozenset[Api]]] = {
-    "groups": frozenset(
-        {
-            Api.offset_commit,
-            Api.offset_fetch,
-            Api.join_group,
-            Api.heartbeat,
-            Api.leave_group,
-            Api.sync_group,
-            Api.describe_groups,
-            Api.list_groups,
-            Api.delete_groups,
-            Api.offset_delete,
-            Api.consumer_group_heartbeat,
-            Api.consumer_group_describe,
-        }
-    ),
+    "groups of the next generation": frozenset({Api.consumer_group_heartbeat, Api.consumer_group_describe}),
     "transactions": frozenset(
         {
             Api.add_partitions_to_txn,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = ("hypothesis", "aiohttp", "pyspark", "pyarrow", "click", "rich", "prometheus_client", "pytest", "pydantic")
 
@@ -34,6 +38,21 @@ def test_no_process_of_a_daemon_imports_what_it_may_do_without(module: str) -> N
     program = f"import sys, {module}; print(sorted({spared} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_configuration_of_mirrors_imports_nothing_of_tails_nor_what_packages_say_of_themselves(
+    tmp_path: Path,
+) -> None:
+    clusters = "".join(f'[clusters.{name}]\nbootstrap = ["{name}:9092"]\n' for name in ("east", "west"))
+    file = tmp_path / "mirror.toml"
+    file.write_text(clusters + '[mirrors.one]\nsource = "east"\ntarget = "west"\ntopics = ["t"]\n')
+    program = (
+        "import sys, pathlib; from ingestd.cli.configured import load_configuration; "
+        f"load_configuration(pathlib.Path({str(file)!r})); "
+        "print('ingestd.tail.route' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("module", ["ingestd.daemon.worker", "ingestd.producer.producer", "ingestd.consumer.consumer"])

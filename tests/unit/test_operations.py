@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,16 +13,17 @@ import pytest
 
 from ingestd.cli.configured import load_configuration
 from ingestd.daemon.metrics import Metrics
-from ingestd.daemon.statistics import ERROR_KINDS
+from ingestd.daemon.statistics import ERROR_KINDS, RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.totals import Totals
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = ROOT / "OPERATIONS.md"
 ALERTS = ROOT / "config" / "prometheus" / "alerts.yml"
 ALERT_TESTS = Path(__file__).with_name("alerts_test.yml")
+DASHBOARD = ROOT / "config" / "grafana" / "mirrors.json"
 MANIFEST = ROOT / "config" / "kubernetes" / "daemonset.yaml"
 
-NAMING = [OPERATIONS, ROOT / "README.md", ALERTS, ALERT_TESTS]
+NAMING = [OPERATIONS, ROOT / "README.md", ALERTS, ALERT_TESTS, DASHBOARD]
 METRIC = re.compile(r"\bingestd_[a-z_]+")
 ALERT = re.compile(r"alert: (\w+)")
 
@@ -45,6 +47,41 @@ def test_every_metric_is_explained_to_operators(metrics: set[str]) -> None:
     assert metrics <= set(METRIC.findall(OPERATIONS.read_text()))
 
 
+def expressions() -> list[str]:
+    """What the dashboard asks Prometheus for, as Grafana asks."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [each.replace("$__rate_interval", "5m").replace("$route", "a|b") for each in asked]
+
+
+def test_the_dashboard_shows_each_metric_with_labels_that_it_has() -> None:
+    totals = Totals()
+    totals.expect("a")
+    totals.losses.expect("a", ["retention"])
+    totals.reachable["east"] = True
+    totals.worker_started(0)
+    counters = RouteCounters(records=1)
+    counters.count_retry("x")
+    gauges = SourceGauges("t-0", 0, 5, 3, 1.5)
+    totals.take(WorkerStatistics(0, 1, routes={"a": counters}, sources={("a", "t-0"): gauges}))
+    _, body = Metrics(totals).exposition()
+    labels: dict[str, set[str]] = {"instance": set(), "job": set()}
+    shown = {name: set(re.findall(r'(\w+)="', rest)) for name, rest in re.findall(r"(?m)^(\w+)\{(.*)\}", body.decode())}
+    for asked in expressions():
+        (name,) = METRIC.findall(asked)
+        wanted = {label for part in re.findall(r"by \(([^)]*)\)", asked) for label in part.split(", ")}
+        wanted |= set(re.findall(r"(\w+)=~?\"", asked))
+        assert name in shown, asked
+        assert wanted <= shown[name] | labels.keys(), asked
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        for target in panel["targets"]:
+            by = re.findall(r"by \(([^)]*)\)", target["expr"])
+            legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert not by or legend <= set(by[-1].split(", ")), panel["title"]
+
+
 def test_every_alert_is_explained_and_tried_and_no_other() -> None:
     alerts = ALERT.findall(ALERTS.read_text())
     assert len(alerts) == len(set(alerts)) > 5
@@ -64,6 +101,19 @@ def test_every_file_and_heading_that_operators_are_sent_to_is_there() -> None:
         file, _, heading = target.partition("#")
         assert (ROOT / file).exists(), target
         assert file or heading in headings, target
+
+
+@pytest.mark.peers
+def test_promtool_understands_what_the_dashboard_asks_for(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    assert promtool is not None, "promtool is in Debian's package `prometheus`"
+    rules = [{"record": f"asked:{number}", "expr": each} for number, each in enumerate(expressions())]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+    answer = subprocess.run(
+        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.mark.peers

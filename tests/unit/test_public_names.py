@@ -59,7 +59,8 @@ def test_an_example_imports_from_the_package_alone(example: Path) -> None:
 
 def test_so_does_the_readme() -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert {module for program in programs for module in imported_modules(program)} == {"ingestd"}
+    # The package imports no Spark, so what registers the data source has a place of its own.
+    assert {module for program in programs for module in imported_modules(program)} == {"ingestd", "ingestd.spark"}
 
 
 def test_an_unknown_name_is_an_error_that_says_so() -> None:

@@ -50,7 +50,8 @@ class GroupSettings:
     """The member's assignors, best first. All members of a group need one in common. As in Java, one that supports only
     the eager protocol makes the member use that. With KIP-848 `remote_assignor` is used instead."""
     remote_assignor: str | None = None
-    """With KIP-848: the coordinator's assignor ("uniform", "range"). None: its default."""
+    """With KIP-848 the coordinator assigns partitions: by this assignor of its own, "uniform" or "range". None: by its
+    default."""
     session_timeout: float = 45.0
     """After so long without a heartbeat the coordinator takes a member for dead. With KIP-848 the broker decides that.
     Then it is how long a new static member waits for a dead predecessor of its name."""

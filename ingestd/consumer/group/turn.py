@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
 from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING
@@ -103,5 +102,5 @@ class Turn:
         """Put the rest of the open batch back, to be given in another form."""
         following = next(self.rest, None)
         if following is not None and self._open is not None:
-            self._batches.appendleft(replace(self._open, first=following.offset))
+            self._batches.appendleft(self._open._replace(first=following.offset))
         self.rest = iter(())

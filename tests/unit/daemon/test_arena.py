@@ -68,7 +68,7 @@ def test_giving_a_page_back_twice_is_a_defect_that_shows(arena):
         arena.release(run)
 
 
-def test_a_peer_sees_the_bytes_and_the_load_of_the_owner():
+def test_a_peer_sees_the_bytes_the_load_and_what_was_sent_of_the_owner():
     descriptor = Arena.create(4 * PAGE_BYTES)
     owner, peer = Arena(descriptor), ArenaView(descriptor)
     run = owner.allocate(10)
@@ -77,6 +77,13 @@ def test_a_peer_sees_the_bytes_and_the_load_of_the_owner():
     owner.publish_load(7)
     assert bytes(peer.view(run.page, 10)) == b"0123456789"
     assert peer.load == 7
+    last = PAGE_BYTES // 8 - 2
+    owner.publish_sent(0, 1 << 40)
+    owner.publish_sent(last, 3)
+    assert [peer.sent(route) for route in (0, 1, last)] == [1 << 40, 0, 3]
+    assert (peer.load, bytes(peer.view(run.page, 10))) == (7, b"0123456789")
+    with pytest.raises(ValueError, match="room for 8191 routes"):
+        owner.publish_sent(last + 1, 1)
     owner.close()
     peer.close()
     os.close(descriptor)

@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from ingestd.checks import parse_address
 from ingestd.daemon.configuration import (
     Configuration,
     DaemonSettings,
     prepare_state,
 )
 from ingestd.daemon.configuration_file import load
-from ingestd.daemon.fields import ClusterName, Expected, Topic, parse_address
+from ingestd.daemon.fields import ClusterName, Expected, Topic
 from ingestd.daemon.source import Claim
 from ingestd.daemon.tables import FaultyConfiguration
 from ingestd.errors import ConfigurationError
@@ -245,7 +246,7 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         ),
         (
             "[clusters.a]\nbootstrap = ['b', 'c:1', ':1']",
-            'clusters.a.bootstrap[2] = ":1": expected an address "HOST:PORT" with a port up to 65535',
+            'clusters.a.bootstrap[2] = ":1": expected an address "HOST:PORT" with a port from 1 to 65535',
         ),
         (
             "[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'",
@@ -267,6 +268,10 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         (
             "[pipelines.p]\nsource={cluster='x', topics=[]}\nsink={path='/p'}",
             "pipelines.p.source.topics = []: expected at least one topic",
+        ),
+        (
+            "[pipelines.p]\nsource={cluster='x', topics=['t'], group='g'}\nsink={path='/p', mode='ignore'}",
+            'pipelines.p.sink.mode = "ignore": expected another one beside source.group',
         ),
         (with_tail("[tails.b]\npaths=['/a']\ncluster='local'\ntopic='a b'"), "tails.b.topic"),
         (
@@ -350,10 +355,26 @@ def test_a_state_directory_that_can_not_be_is_named(tmp_path: Path) -> None:
         prepare_state(DaemonSettings(state=tmp_path / "file" / "below"))
 
 
-@pytest.mark.parametrize("text", ["", ":1", "host", "host:", "host:x", "host:65536", "::1:9092", "host:\u0663"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":1",
+        "host",
+        "host:",
+        "host:x",
+        "host:65536",
+        "::1:9092",
+        "host:\u0663",
+        "kafka 2:9092",
+        "u:secret@h:1",
+        "[a]:1",
+    ],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
+    with pytest.raises(ValueError, match="HOST:PORT") as raised:
         parse_address(text)
+    assert "secret" not in str(raised.value)
 
 
 def test_an_address_has_a_host_and_a_port() -> None:

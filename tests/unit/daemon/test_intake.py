@@ -241,3 +241,16 @@ async def test_old_rows_are_kept_while_the_file_can_not_be_written():
     with structlog.testing.capture_logs() as logs:
         await made.forget_absent(Positions(PositionsUnavailable("the disk is full")))
     assert [(entry["event"], entry["error"]) for entry in logs] == [("old positions are kept", "the disk is full")]
+
+
+def test_why_a_finder_can_not_look_is_kept_and_said_once(logged):
+    intake, *_ = make()
+    for problem in ("no broker", "no broker", "refused", None, None):
+        intake.looked(problem)
+        assert intake.problem == problem
+    said = [(line["event"], line.get("error")) for line in map(json.loads, logged.getvalue().splitlines())]
+    assert said == [
+        ("sources can not be looked for", "no broker"),
+        ("sources can not be looked for", "refused"),
+        ("sources are looked for again", None),
+    ]

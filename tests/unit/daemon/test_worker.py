@@ -16,6 +16,7 @@ from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
 from ingestd.daemon.worker_cluster import WorkerCluster
 from ingestd.errors import ErrorCode
+from ingestd.producer.identity import ProducerIdentity
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import LineEncoder
 
@@ -126,7 +127,7 @@ async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_e
     while not any(isinstance(said, worker_module.IdentityWanted) for said in worker.said):
         await asyncio.sleep(0)
     (wish,) = [said for said in worker.said if isinstance(said, worker_module.IdentityWanted)]
-    worker._received(worker_module.IdentityGranted(wish.ticket, 7, 0))
+    worker._received(worker_module.Answered(wish.ticket, ProducerIdentity(7, 0)))
     delivery = await asyncio.wait_for(back, 5)
     assert delivery.error.code is ErrorCode.unknown_topic_or_partition
     await cluster.producer.close(timeout=0)

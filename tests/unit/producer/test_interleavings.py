@@ -6,6 +6,7 @@ import asyncio
 import random
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from simulated_clock import simulate
 from simulated_cluster import RandomFaults, SimulatedCluster, ready_batch
 
 from ingestd.errors import DeadlineExceeded, ErrorCode, KafkaError
+from ingestd.producer.delivery import SplitEnds
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 
@@ -159,11 +161,13 @@ def test_with_a_delivery_timeout_what_fails_blocks_nothing_and_nothing_is_reorde
     rate=st.sampled_from((0.05, 0.3, 0.8)),
     timeout=st.sampled_from((1.0, float("inf"))),
     largest=st.sampled_from((75, 95, 1 << 30)),
+    alone=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
 def test_what_is_refused_for_good_or_split_leaves_the_others_in_order_and_once(
-    seed: int, rate: float, timeout: float, largest: int
+    seed: int, rate: float, timeout: float, largest: int, *, alone: bool
 ) -> None:
     run = Run(seed, rate, timeout, (ErrorCode.invalid_record,), largest)
-    simulate(run.work)
+    with patch.object(SplitEnds, "alone", new=alone):
+        simulate(run.work)
     run.check(ErrorCode.invalid_record, ErrorCode.message_too_large)

@@ -780,6 +780,31 @@ async def test_close_ends_by_its_deadline_with_every_broker_down_and_each_batch_
 
 
 @in_simulation
+async def test_what_was_never_sent_is_recalled_and_what_was_sent_goes_on_to_its_end() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        send(producer, ends, [b"first"])
+        await producer.flush(5.0)
+        cluster.faults.script.append(Fault(hang=True))
+        for number in range(30):
+            send(producer, ends, [b"%d" % number])
+        await asyncio.sleep(0.01)
+        producer.recall("events", 0)
+        recalled = len(ends) - 1
+        assert 20 <= recalled < 30
+        assert {type(error) for error in ends.errors} == {Closed}
+        producer.recall("events", 0)
+        assert len(ends) - 1 == recalled, "the rest is under way"
+        await producer.flush(60.0)
+        assert len(ends) == 31
+        send(producer, ends, [b"last"])
+        await producer.flush(5.0)
+        values = [b"warm", b"first", *(b"%d" % number for number in range(30 - recalled)), b"last"]
+        assert cluster.logs[0].values == values
+
+
+@in_simulation
 async def test_closing_a_producer_that_is_drained_does_not_disturb_another_one_of_the_same_client() -> None:
     cluster = SimulatedCluster(1)
     recorder = Recorder()

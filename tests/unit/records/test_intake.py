@@ -228,6 +228,7 @@ def test_a_record_that_cannot_be_encoded_is_refused_and_nothing_is_added(twin):
         ({"headers": [("a", "1")]}, r"headers\[0\]: value of 'a': '1'; expected bytes, or None, as in '1'.encode\(\)"),
         ({"headers": [(None, b"1")]}, r"memoryview|headers\[0\]"),
         ({"headers": [(5, b"1")]}, r"headers\[0\]: name: 5; expected bytes"),
+        ({"done": 5}, "done: 5; expected something to call with the record's Delivery, or None"),
         ({"timestamp_ms": 1.5}, "timestamp_ms: 1.5; expected milliseconds since 1970, a whole number"),
     ],
 )
