@@ -2,7 +2,8 @@
 
 The programs run on one core, both clusters on another. The source is written once, by kcat, with lz4. Each run copies
 all of it to a topic of its own, whose offsets must count every record; a run that lost one is no result. Then, for
-ingestd alone: how late a single record is, and how soon thousands of partitions are ready; and what idling costs.
+ingestd alone: how late a single record is, how soon thousands of partitions are ready, what idling costs, and what is
+left of the throughput when one cluster is far away.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import mirror_distance
 import mirror_live
 import results
 from accesslog import parse_size
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 RUN_SECONDS = 900
-PARTS = ("copy", "latency", "idle", "start")
+PARTS = ("copy", "latency", "idle", "start", "distance")
 MANY = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms": "2000"}
 """A node that makes thousands of partitions says nothing for a while, and shall not be taken for dead."""
 
@@ -176,6 +178,7 @@ def report_live(figures: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         ),
         "idle": ("Nothing to copy", ["program", "partitions", "CPU %", "of it: first process", "MB"]),
         "start": ("From start to ready", ["start", "partitions", "seconds", "CPU-s"]),
+        "distance": ("100 ms to a cluster and back", ["case", "far", "GB", "seconds", "MB/s"]),
     }
     for part, found in figures.items():
         title, columns = titles[part]
@@ -201,8 +204,8 @@ def main() -> int:
     given = parser.parse_args()
     with (
         scratch(given.directory) as directory,
-        real_kafka(directory, given.broker_cores, "source", MANY) as source,
-        real_kafka(directory, given.broker_cores, "target", MANY) as target,
+        real_kafka(directory, given.broker_cores, "source", MANY, proxied=True) as source,
+        real_kafka(directory, given.broker_cores, "target", MANY, proxied=True) as target,
     ):
         pair = Pair(source, target, given.client_cores, given.settle_seconds)
         figures = measure_parts(pair, given, directory)
@@ -230,7 +233,17 @@ def measure_parts(pair: Pair, given: argparse.Namespace, directory: Path) -> dic
         live["idle"] = mirror_live.idle(pair, taking_part, directory, given.idle_partitions, given.idle_seconds)
     if "start" in given.parts:
         live["start"] = mirror_live.start(pair, directory, given.start_partitions)
+    if "distance" in given.parts:
+        live["distance"] = [one for case in CASES[:2] for one in _distant(pair, case, given, directory)]
     return figures | report_live(live)
+
+
+def _distant(pair: Pair, case: Case, given: argparse.Namespace, directory: Path) -> list[mirror_distance.Distant]:
+    log, _ = input_log(directory, int(given.size * case.share))
+    topic, size = fill(pair, case, log), log.stat().st_size
+    log.unlink()
+    cores = (given.client_cores, given.broker_cores)
+    return mirror_distance.distant(pair.source, pair.target, topic, case.name, size, cores, directory / "distance")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from workload import go_peers, ingestd, java, kafka_jars, program
+from workload import go_peers, ingestd, mirror_maker_command, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,34 +123,15 @@ class MirrorMaker:
 
     def command(self, job: Copying) -> list[str]:
         """`org.apache.kafka.connect.mirror.MirrorMaker`."""
-        factors = (
-            "replication.factor", "offset-syncs.topic.replication.factor", "checkpoints.topic.replication.factor",
-            "heartbeats.topic.replication.factor", "offset.storage.replication.factor",
-            "status.storage.replication.factor", "config.storage.replication.factor",
-        )  # fmt: skip
         settings = {
-            "clusters": f"{SOURCE}, {TARGET}",
-            f"{SOURCE}.bootstrap.servers": job.source,
-            f"{TARGET}.bootstrap.servers": job.target,
-            f"{SOURCE}->{TARGET}.enabled": "true",
-            f"{SOURCE}->{TARGET}.topics": job.topics,
-            "emit.heartbeats.enabled": "false",
-            "emit.checkpoints.enabled": "false",
             "sync.topic.configs.enabled": "false",
-            "offset-syncs.topic.location": "target",
             "tasks.max": str(min(4, job.partitions)),
             f"{TARGET}.producer.compression.type": "lz4",
             f"{TARGET}.producer.acks": "all",
             f"{TARGET}.producer.linger.ms": str(LINGER_MS),
             f"{TARGET}.producer.batch.size": "1000000",
-            **dict.fromkeys(factors, "1"),
         }
-        configuration = job.directory / "mirror-maker.properties"
-        configuration.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
-        logging = job.directory / "log4j2.properties"
-        logging.write_text("rootLogger.level = WARN\n")
-        options = (*JAVA, f"-Dlog4j2.configurationFile={logging}")
-        return java(kafka_jars(), options, "org.apache.kafka.connect.mirror.MirrorMaker", str(configuration))
+        return mirror_maker_command(job.source, job.target, job.topics, job.directory, java_options=JAVA, **settings)
 
 
 @dataclass(frozen=True, slots=True)

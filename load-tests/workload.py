@@ -20,6 +20,7 @@ from harness.cluster import KafkaCluster  # noqa: E402 - the harness lies with t
 from harness.daemon import ConfiguredDaemon, Daemon  # noqa: E402
 from harness.go_peers import build_go_peers as go_peers  # noqa: E402
 from harness.jars import kafka_jars  # noqa: E402
+from harness.mirror_maker import mirror_maker_command  # noqa: E402
 from harness.node import java  # noqa: E402
 from harness.programs import ingestd, program  # noqa: E402
 from harness.reading import end_offsets  # noqa: E402
@@ -42,6 +43,7 @@ __all__ = [
     "java",
     "kafka_jars",
     "machine",
+    "mirror_maker_command",
     "program",
     "real_kafka",
     "scratch",
@@ -95,7 +97,12 @@ def into_page_cache(path: Path) -> None:
 
 @contextmanager
 def real_kafka(
-    directory: Path, cores: str | None, name: str = "kafka", settings: Mapping[str, str] | None = None
+    directory: Path,
+    cores: str | None,
+    name: str = "kafka",
+    settings: Mapping[str, str] | None = None,
+    *,
+    proxied: bool = False,
 ) -> Iterator[KafkaCluster]:
     """One real Kafka node on `cores` (None: any), with Kafka's defaults for what costs time (no fsync)."""
     fast = {"log.segment.delete.delay.ms": "500", "num.network.threads": "3", "num.io.threads": "8"}
@@ -104,6 +111,7 @@ def real_kafka(
         settings=fast | dict(settings or {}),
         java_options=JAVA_FOR_MEASURING,
         cores=cores,
+        proxied=proxied,
     ) as cluster:
         yield cluster
 
