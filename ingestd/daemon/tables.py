@@ -43,7 +43,7 @@ _OPEN_KEYS: Final = frozenset(
     - {"key_password", "password", "client_secret", "extensions", "value"}
 )
 """Keys of a cluster's `tls` and `sasl` whose values may be shown. Any other key may be a misspelt name of a secret."""
-_SECRET_IN_URL: Final = re.compile(r"://[^/\s]*@")
+_SECRET_IN_ADDRESS: Final = re.compile(r"""://[^/\s]*@|"[^"/\s]*:[^"/\s]*@""")
 _LONGEST_VALUE: Final = 120
 _EXPECTED: Final = {
     "bool_type": "true or false",
@@ -296,6 +296,6 @@ def _shown(key: Key, value: Any) -> str:
         return "(hidden)"
     is_date = isinstance(value, (dt.date, dt.time))  # in quotes it would look like a string
     text = str(value) if is_date else json.dumps(value, default=str, ensure_ascii=False)
-    if _SECRET_IN_URL.search(text) or (isinstance(value, (dict, list)) and _SECRET_KEY.search(text)):
+    if _SECRET_IN_ADDRESS.search(text) or (isinstance(value, (dict, list)) and _SECRET_KEY.search(text)):
         return "(hidden)"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

@@ -32,7 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and KAFKA_FIXTURES & set(getattr(item, "fixturenames", ())):
         for cluster in live_clusters:
             for node in cluster.nodes.values():
-                report.sections.append((f"Kafka node {node.node_id}, end of {node.log}", last_lines(node.log, 40)))
+                report.sections.append((f"Kafka node {node.node_id}, end of {node.log}", last_lines(node.log, 15)))
     return report
 
 
