@@ -26,7 +26,7 @@ from ingestd.broker.log.files import (
 from ingestd.broker.log.group_commit import GroupCommit
 from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.producer_ids import ProducerIds
-from ingestd.broker.topic_config import TopicConfig
+from ingestd.broker.topic_config import TopicConfig, check_topic_configs
 from ingestd.broker.topics import Topic, TopicStore, check_topic_name
 from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
 from ingestd.logs import get_logger
@@ -59,13 +59,14 @@ class NewTopic:
 
     __slots__ = ("topic",)
 
-    def __init__(self, name: str, partitions: int, config: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, partitions: int, config: Mapping[str, str | None], defaults: Mapping[str, str]
+    ) -> None:
         """Raises `KafkaError`: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG."""
         check_topic_name(name)
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise KafkaError(ErrorCode.invalid_partitions, f"{partitions} partitions: expected 1 to {MAX_PARTITIONS}")
-        TopicConfig.of(config, defaults)
-        self.topic = Topic(name, uuid.uuid4(), partitions, dict(config))
+        self.topic = Topic(name, uuid.uuid4(), partitions, check_topic_configs(config, defaults))
 
 
 class Partition:
@@ -119,7 +120,7 @@ class Storage:
             raise
 
     def _open_contents(self) -> None:
-        TopicConfig.of({}, self._settings.topic_defaults)
+        check_topic_configs({}, self._settings.topic_defaults)
         clean = self._directory / _CLEAN
         was_clean = clean.exists()
         first_start = not (self._directory / _BOOT).exists()
@@ -252,6 +253,22 @@ class Storage:
         """Grow a topic to `count` partitions. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then nothing has changed."""
         grown = replace(topic, partitions=count)
         self._add([(grown, partition) for partition in range(topic.partitions, count)], [grown])
+
+    def configure(self, topics: Iterable[Topic]) -> None:
+        """Replace the configurations of topics. Their logs go by them at once.
+
+        Raises `KafkaError` (KAFKA_STORAGE_ERROR); then nothing has changed.
+        """
+        topics = tuple(topics)
+        try:
+            self.topics.put(topics)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._settle()
+        for topic in topics:
+            config = self.config(topic)
+            for partition in range(topic.partitions):
+                self._partitions[topic.name, partition].log.configure(config)
 
     def _add(self, partitions: Iterable[tuple[Topic, int]], topics: Iterable[Topic]) -> None:
         opened: dict[tuple[str, int], Partition] = {}

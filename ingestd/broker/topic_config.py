@@ -1,130 +1,20 @@
-"""Topic configurations by Kafka's names: those that this broker supports, their defaults, and the allowed values."""
+"""A topic's configuration: the values that its logs use, and all values with the places that they come from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ingestd.broker.configs.kinds import LONG_MAX, ConfigSource
+from ingestd.broker.configs.topic_table import INTERNAL, TOPIC_CONFIGURATIONS
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = [
-    "CONFIGURATIONS",
-    "ConfigSource",
-    "ConfigType",
-    "Configuration",
-    "TopicConfig",
-    "check_configuration",
-    "values_of",
-]
+    from ingestd.broker.configs.kinds import Value
 
-
-class ConfigType:
-    """Types of configuration values, with DescribeConfigs' numbers."""
-
-    STRING: Final = 2
-    INT: Final = 3
-    LONG: Final = 5
-    DOUBLE: Final = 6
-    LIST: Final = 7
-
-
-class ConfigSource:
-    """Where a configuration's value comes from, with the numbers of DescribeConfigs and CreateTopics."""
-
-    TOPIC: Final = 1
-    STATIC_BROKER: Final = 4
-    DEFAULT: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """One topic configuration: its default, type, meaning, and the test that a value must pass."""
-
-    name: str
-    default: str
-    type: int
-    documentation: str
-    expected: str
-    valid: Callable[[str], bool]
-
-
-def _integer(lowest: int, highest: int) -> Callable[[str], bool]:
-    def valid(value: str) -> bool:
-        try:
-            return lowest <= int(value) <= highest
-        except ValueError:
-            return False
-
-    return valid
-
-
-def _ratio(value: str) -> bool:
-    try:
-        return 0 <= float(value) <= 1
-    except ValueError:
-        return False
-
-
-def _words(*allowed: str) -> Callable[[str], bool]:
-    return lambda value: all(word.strip() in allowed for word in value.split(","))
-
-
-_INT_MAX: Final = (1 << 31) - 1
-_LONG_MAX: Final = (1 << 63) - 1
-
-CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
-    configuration.name: configuration
-    for configuration in (
-        Configuration(
-            "cleanup.policy", "delete", ConfigType.LIST,
-            "delete: segments beyond retention go. compact: they stay; this broker does not compact yet.",
-            "delete, compact or both", _words("delete", "compact"),
-        ),
-        Configuration(
-            "compression.type", "producer", ConfigType.STRING, "Batches are kept as the producer compressed them.",
-            "producer", _words("producer"),
-        ),
-        Configuration(
-            "index.interval.bytes", "4096", ConfigType.INT, "Bytes of log between two entries of the sparse index.",
-            "an integer of at least 0", _integer(0, _INT_MAX),
-        ),
-        Configuration(
-            "max.message.bytes", "1048588", ConfigType.INT, "Largest record batch taken, in bytes, header included.",
-            "an integer of at least 0", _integer(0, _INT_MAX),
-        ),
-        Configuration(
-            "message.timestamp.type", "CreateTime", ConfigType.STRING, "Timestamps are the producer's.",
-            "CreateTime", _words("CreateTime"),
-        ),
-        Configuration(
-            "min.cleanable.dirty.ratio", "0.5", ConfigType.DOUBLE, "No effect: this broker does not compact yet.",
-            "a number from 0 to 1", _ratio,
-        ),
-        Configuration(
-            "min.insync.replicas", "1", ConfigType.INT, "Replicas that must have a batch before acks=all is answered.",
-            "1, since there is one node", _integer(1, 1),
-        ),
-        Configuration(
-            "retention.bytes", "-1", ConfigType.LONG, "Bytes of a partition kept; -1 for no bound.",
-            "an integer of at least -1", _integer(-1, _LONG_MAX),
-        ),
-        Configuration(
-            "retention.ms", "604800000", ConfigType.LONG, "Milliseconds a record is kept; -1 for ever.",
-            "an integer of at least -1", _integer(-1, _LONG_MAX),
-        ),
-        Configuration(
-            "segment.bytes", "1073741824", ConfigType.INT, "Largest segment file.",
-            "an integer of at least 14", _integer(14, _INT_MAX),
-        ),
-        Configuration(
-            "segment.ms", "604800000", ConfigType.LONG, "Milliseconds after which a new segment is begun.",
-            "an integer of at least 1", _integer(1, _LONG_MAX),
-        ),
-    )
-}  # fmt: skip
+__all__ = ["Described", "TopicConfig", "check_topic_configs", "described_topic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,43 +29,118 @@ class TopicConfig:
     segment_ms: int
     deletes: bool
     compacts: bool
+    append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_ratio: float
 
     @classmethod
     def of(cls, own: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-        """From a topic's own configurations and the broker's defaults. Raises `KafkaError` (INVALID_CONFIG)."""
+        """From a topic's own configurations and the broker's defaults. They were checked when they were set."""
+        texts = {**defaults, **own}
 
-        def value(name: str) -> str:
-            return own.get(name, defaults.get(name, CONFIGURATIONS[name].default))
+        def text(name: str) -> str:
+            return texts.get(name) or TOPIC_CONFIGURATIONS[name].default or ""
 
-        for name, text in {**defaults, **own}.items():
-            check_configuration(name, text)
+        policies = texts.get("cleanup.policy", "delete").replace(" ", "").split(",")
         return cls(
-            index_interval=int(value("index.interval.bytes")),
-            max_message_bytes=int(value("max.message.bytes")),
-            retention_bytes=int(value("retention.bytes")),
-            retention_ms=int(value("retention.ms")),
-            segment_bytes=int(value("segment.bytes")),
-            segment_ms=int(value("segment.ms")),
-            deletes="delete" in value("cleanup.policy"),
-            compacts="compact" in value("cleanup.policy"),
+            index_interval=int(text("index.interval.bytes")),
+            max_message_bytes=int(text("max.message.bytes")),
+            retention_bytes=int(text("retention.bytes")),
+            retention_ms=int(text("retention.ms")),
+            segment_bytes=int(text("internal.segment.bytes") or text("segment.bytes")),
+            segment_ms=int(text("segment.ms")),
+            deletes="delete" in policies,
+            compacts="compact" in policies,
+            append_time=text("message.timestamp.type") == "LogAppendTime",
+            timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
+            timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
+            delete_retention_ms=int(text("delete.retention.ms")),
+            min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
+            max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
+            min_cleanable_ratio=float(text("min.cleanable.dirty.ratio")),
         )
 
+    @property
+    def longest_segment_ms(self) -> int:
+        """After how many ms a new segment is begun. A record is not cleaned before its segment is full."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
-def values_of(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
-    """Name, value and source of each configuration of a topic that has its own and a broker that has defaults."""
-    for name, known in CONFIGURATIONS.items():
+    @property
+    def needs_records(self) -> bool:
+        """Whether a batch's header does not tell if the topic takes it."""
+        return self.compacts or (not self.append_time and self.timestamp_before_max_ms < LONG_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One configuration as it is now: the values that it may come from, (name, value, source), the strongest first.
+
+    `value` is the strongest one's. If there is none, it is the default.
+    """
+
+    name: str
+    value: str
+    type: int
+    documentation: str
+    synonyms: tuple[tuple[str, str, int], ...]
+
+    @property
+    def source(self) -> int:
+        """Where the value comes from."""
+        return self.synonyms[0][2] if self.synonyms else ConfigSource.DEFAULT
+
+
+def described_topic(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[Described]:
+    """Every configuration of a topic that has its own and a broker that has defaults."""
+    for name, known in TOPIC_CONFIGURATIONS.items():
+        if name in INTERNAL and name not in own and name not in defaults:
+            continue
+        synonyms = []
         if name in own:
-            yield name, own[name], ConfigSource.TOPIC
-        elif name in defaults:
-            yield name, defaults[name], ConfigSource.STATIC_BROKER
-        else:
-            yield name, known.default, ConfigSource.DEFAULT
+            synonyms.append((name, known.canonical(own[name]), ConfigSource.TOPIC))
+        if name in defaults:
+            synonyms.append((known.broker_name or name, known.canonical(defaults[name]), ConfigSource.STATIC_BROKER))
+        # Kafka names no default where it is converted: that of `log.retention.hours` to milliseconds, say.
+        if known.fallback is not None and known.fallback[0] == known.broker_name:
+            synonyms.append((*known.fallback, ConfigSource.DEFAULT))
+        value = known.default or ""
+        if name in own or name in defaults:
+            value = synonyms[0][1]
+        yield Described(name, value, known.type, known.documentation, tuple(synonyms))
 
 
-def check_configuration(name: str, value: str | None) -> None:
-    """Raise `KafkaError` (INVALID_CONFIG) unless this broker supports the configuration with this value."""
-    known = CONFIGURATIONS.get(name)
+def check_topic_configs(own: Mapping[str, str | None], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The configurations that a topic shall have, as they are stored. Raises `KafkaError` (INVALID_CONFIG)."""
+    checked: dict[str, str] = {}
+    for name, text in own.items():
+        if name not in TOPIC_CONFIGURATIONS:
+            raise KafkaError(ErrorCode.invalid_config, f"{name!r} is no configuration of topics")
+        if text is None:
+            raise KafkaError(ErrorCode.invalid_config, f"{name}: null is no value")
+        checked[name] = text
+    _check_together({name: _value(name, text) for name, text in {**defaults, **checked}.items()})
+    return checked
+
+
+def _value(name: str, text: str) -> Value:
+    known = TOPIC_CONFIGURATIONS.get(name)
     if known is None:
-        raise KafkaError(ErrorCode.invalid_config, f"topic configuration {name!r} is not known to this broker")
-    if value is None or not known.valid(value):
-        raise KafkaError(ErrorCode.invalid_config, f"{name} = {value!r}: expected {known.expected}")
+        raise KafkaError(ErrorCode.invalid_config, f"{name!r} is no configuration of topics")
+    return known.parse(text)
+
+
+def _check_together(values: Mapping[str, Value]) -> None:
+    shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
+    assert isinstance(shortest, int)
+    assert isinstance(longest, int)
+    if shortest > longest:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"min.compaction.lag.ms = {shortest}: expected at most max.compaction.lag.ms, which is {longest}",
+        )
+    if values.get("remote.storage.enable"):
+        raise KafkaError(ErrorCode.invalid_config, "remote.storage.enable = true: this broker has no tiered storage")

@@ -29,7 +29,6 @@ _NOT_EMBEDDED: Final[Mapping[str, frozenset[Api]]] = {
             Api.list_transactions,
         }
     ),
-    "change of configurations": frozenset({Api.alter_configs, Api.incremental_alter_configs}),
 }
 """What the embedded broker does not do yet, in words, and the APIs that it lacks for that."""
 

@@ -229,7 +229,7 @@ async def test_a_client_that_never_reads_is_ended_with_what_it_holds(tmp_path: P
 async def test_a_fetch_waits_for_nothing_where_the_next_segment_has_more(tmp_path: Path) -> None:
     """A consumer far behind, with fetch.min.bytes, would else wait at the end of every segment."""
     settings = BrokerSettings(
-        tmp_path / "data", port=0, topic_defaults=MappingProxyType({"segment.bytes": "2500"})
+        tmp_path / "data", port=0, topic_defaults=MappingProxyType({"internal.segment.bytes": "2500"})
     )  # fmt: skip
 
     def work(client: RawClient) -> int:
@@ -259,7 +259,9 @@ async def test_connections_beyond_the_limit_are_ended_at_once(tmp_path: Path) ->
 async def test_a_running_broker_removes_what_is_beyond_retention(tmp_path: Path) -> None:
     settings = BrokerSettings(
         tmp_path / "data", port=0, retention_check_interval=0.05,
-        topic_defaults=MappingProxyType({"segment.bytes": "20000", "retention.bytes": "50000", "retention.ms": "-1"}),
+        topic_defaults=MappingProxyType(
+            {"internal.segment.bytes": "20000", "retention.bytes": "50000", "retention.ms": "-1"}
+        ),
     )  # fmt: skip
 
     def earliest(client: RawClient) -> int:

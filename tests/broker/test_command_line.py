@@ -155,6 +155,20 @@ def test_topics_are_made_described_and_unmade(ingestd: Callable[..., str], new_t
     (described,) = json.loads(ingestd("topics", "describe", new_topic))
     assert described["partitions"][2]["end_offset"] == 2
     assert described["configs"] == {"retention.ms": "3600000"}
+    changes = (
+        "--config-entry",
+        "segment.ms=7000",
+        "--config-entry",
+        "max.message.bytes=100",
+        "--default",
+        "retention.ms",
+    )
+    ingestd("topics", "alter", new_topic, *changes)
+    (described,) = json.loads(ingestd("topics", "describe", new_topic))
+    assert described["configs"] == {"max.message.bytes": "100", "segment.ms": "7000"}
+    refused = ingestd("topics", "alter", new_topic, "--config-entry", "segment.ms=soon", code=1)
+    assert refused.startswith("ingestd: INVALID_CONFIG (40)")
+    assert ingestd("produce", "-t", new_topic, given="x" * 200, code=1).startswith("ingestd: ")
     ingestd("topics", "delete", new_topic)
     assert new_topic not in json.loads(ingestd("topics", "list", "--output", "json"))
 

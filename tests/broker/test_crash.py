@@ -46,7 +46,7 @@ def read_values(servers: str, topic: str, partition: int) -> list[bytes]:
         consumer.close()
 
 
-@pytest.mark.parametrize("options", [(), ("--flush", "always"), ("--topic-default", "segment.bytes=300000")])
+@pytest.mark.parametrize("options", [(), ("--flush", "always"), ("--topic-default", "internal.segment.bytes=300000")])
 def test_a_broker_killed_again_and_again_keeps_what_it_acknowledged_once_and_in_order(
     broker_process: Callable[..., BrokerProcess], options: tuple[str, ...]
 ) -> None:

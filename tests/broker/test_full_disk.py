@@ -38,7 +38,7 @@ SEGMENT = "500000"
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker whose data directory has 8 MiB, started, and a file `ballast` on the same disk."""
-    broker = BrokerProcess(tmp_path, "--topic-default", f"segment.bytes={SEGMENT}")
+    broker = BrokerProcess(tmp_path, "--topic-default", f"internal.segment.bytes={SEGMENT}")
     broker.data.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(broker.data)], check=True)
     try:
@@ -191,7 +191,7 @@ async def test_retention_makes_room_on_the_full_disk_of_a_broker_that_was_killed
     small.kill()
     settings = BrokerSettings(
         small.data, port=0, retention_check_interval=0.2,
-        topic_defaults=MappingProxyType({"segment.bytes": SEGMENT, "retention.bytes": str(4 * MIB)}),
+        topic_defaults=MappingProxyType({"internal.segment.bytes": SEGMENT, "retention.bytes": str(4 * MIB)}),
     )  # fmt: skip
 
     def until_room(port: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd.client.admin import ClusterAdmin, ConfigChange, ConfigResource, ResourceType
+from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
@@ -60,10 +60,6 @@ async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> 
         with pytest.raises(UnsupportedVersion, match=r"^end_txn: the embedded broker has no transactions yet$"):
             async with AsyncProducer(client, ProducerSettings(transactional_id="shop")) as producer:
                 await producer.init_transactions(SECONDS)
-        admin = ClusterAdmin(client)
-        topic = ConfigResource(ResourceType.topic, "orders")
-        with pytest.raises(UnsupportedVersion, match=r": the embedded broker has no change of configurations yet$"):
-            await admin.incremental_alter_configs({topic: [ConfigChange("retention.ms", "1")]})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +143,6 @@ async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed
 
 
 async def test_a_topic_that_is_deleted_and_made_again_begins_at_0(embedded: BrokerProcess, new_topic: str) -> None:
-    from ingestd.client.admin import ClusterAdmin
 
     async with Client([embedded.servers]) as client:
         admin = ClusterAdmin(client)

@@ -169,10 +169,10 @@ def test_the_largest_timestamp_is_one_of_a_record_that_is_left(
 
 async def test_a_created_topic_is_told_the_configurations_that_it_goes_by(tmp_path: Path) -> None:
     """Its own, then the broker's, then Kafka's: as DescribeConfigs says them."""
-    defaults = MappingProxyType({"retention.ms": "1000", "segment.bytes": "5000"})
+    defaults = MappingProxyType({"retention.ms": "1000", "segment.bytes": "5000000"})
 
     def created(port: int) -> dict[str, tuple[str, int]]:
-        own = entity(Api.create_topics, 7, "CreatableTopicConfig", name="segment.bytes", value="7000")
+        own = entity(Api.create_topics, 7, "CreatableTopicConfig", name="segment.bytes", value="7000000")
         topic = entity(
             Api.create_topics, 7, "CreatableTopic", name="t", num_partitions=1, replication_factor=1, assignments=(),
             configs=(own,),
@@ -185,7 +185,7 @@ async def test_a_created_topic_is_told_the_configurations_that_it_goes_by(tmp_pa
 
     async with BrokerServer(BrokerSettings(tmp_path / "data", port=0, topic_defaults=defaults)) as server:
         told = await asyncio.to_thread(created, server.port)
-    assert told["segment.bytes"] == ("7000", 1)
+    assert told["segment.bytes"] == ("7000000", 1)
     assert told["retention.ms"] == ("1000", 4)
     assert told["retention.bytes"] == ("-1", 5)
 

@@ -127,8 +127,71 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
             return make(
                 "DescribeClusterRequest", include_cluster_authorized_operations=False, include_fenced_brokers=False
             )
+        case Api.alter_configs:
+            config = make("AlterableConfig", name="retention.bytes", value="-1")
+            resource = make("AlterConfigsResource", resource_type=2, resource_name=topic, configs=(config,))
+            return make("AlterConfigsRequest", resources=(resource,), validate_only=True)
+        case Api.incremental_alter_configs:
+            config = make("AlterableConfig", name="retention.bytes", config_operation=0, value="-1")
+            resource = make("AlterConfigsResource", resource_type=2, resource_name=topic, configs=(config,))
+            return make("IncrementalAlterConfigsRequest", resources=(resource,), validate_only=True)
+        case _:
+            return administration(api, make, topic)
+
+
+def administration(api: Api, make: Schema, topic: str) -> Any:  # noqa: C901 - one case per API
+    """What tools ask about the place of partitions, quotas and access."""
+    match api:
+        case Api.describe_log_dirs:
+            asked = make("DescribableLogDirTopic", topic=topic, partitions=(0, 1))
+            return make("DescribeLogDirsRequest", topics=(asked,))
+        case Api.alter_replica_log_dirs:
+            asked = make("AlterReplicaLogDirTopic", name=topic, partitions=(0,))
+            return make("AlterReplicaLogDirsRequest", dirs=(make("AlterReplicaLogDir", path="/x", topics=(asked,)),))
+        case Api.elect_leaders:
+            asked = make("TopicPartitions", topic=topic, partitions=(0,))
+            return make("ElectLeadersRequest", election_type=0, topic_partitions=(asked,))
+        case Api.alter_partition_reassignments:
+            partition = make("ReassignablePartition", partition_index=0, replicas=(1,))
+            asked = make("ReassignableTopic", name=topic, partitions=(partition,))
+            return make("AlterPartitionReassignmentsRequest", topics=(asked,))
+        case Api.list_partition_reassignments:
+            return make("ListPartitionReassignmentsRequest", topics=None)
+        case Api.describe_topic_partitions:
+            return make("DescribeTopicPartitionsRequest", topics=(make("TopicRequest", name=topic),))
+        case Api.describe_client_quotas:
+            return make("DescribeClientQuotasRequest", components=(), strict=False)
+        case Api.alter_client_quotas:
+            entity = make("EntityData", entity_type="user", entity_name="u")
+            change = make("OpData", key="producer_byte_rate", value=1.0, remove=False)
+            entry = make("EntryData", entity=(entity,), ops=(change,))
+            return make("AlterClientQuotasRequest", entries=(entry,), validate_only=True)
+        case Api.update_features:
+            update = make("FeatureUpdateKey", feature="f", max_version_level=1, upgrade_type=1, allow_downgrade=False)
+            return make("UpdateFeaturesRequest", feature_updates=(update,), validate_only=True)
+        case Api.list_config_resources:
+            return make("ListConfigResourcesRequest", resource_types=())
+        case Api.describe_acls:
+            return make("DescribeAclsRequest", **FILTER)
+        case Api.delete_acls:
+            return make("DeleteAclsRequest", filters=(make("DeleteAclsFilter", **FILTER),))
+        case Api.create_acls:
+            creation = make("AclCreation", resource_type=2, resource_name=topic, principal="User:u", host="*",
+                            operation=3, permission_type=3)  # fmt: skip
+            return make("CreateAclsRequest", creations=(creation,))
     raise AssertionError(api)
 
+
+FILTER = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+"""All rules about everything."""
 
 REFUSED = {
     Api.delete_topics: ErrorCode.unknown_topic_or_partition,
@@ -139,6 +202,13 @@ REFUSED = {
     Api.describe_groups: ErrorCode.group_id_not_found,
     Api.delete_groups: ErrorCode.group_id_not_found,
     Api.offset_delete: ErrorCode.group_id_not_found,
+    Api.alter_replica_log_dirs: ErrorCode.log_dir_not_found,
+    Api.elect_leaders: ErrorCode.election_not_needed,
+    Api.alter_client_quotas: ErrorCode.unsupported_version,
+    Api.update_features: ErrorCode.invalid_update_version,
+    Api.describe_acls: ErrorCode.security_disabled,
+    Api.create_acls: ErrorCode.security_disabled,
+    Api.delete_acls: ErrorCode.security_disabled,
 }
 """What some requests of `request` are refused with."""
 

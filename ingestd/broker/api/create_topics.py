@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
 from ingestd.broker.storage import NewTopic
-from ingestd.broker.topic_config import values_of
+from ingestd.broker.topic_config import described_topic
 from ingestd.broker.topics import check_not_internal
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
@@ -107,13 +107,13 @@ def _created(broker: Broker, schema: Messages, topic: Topic, *, validate_only: b
         configs=tuple(
             schema.make(
                 "CreatableTopicConfigs",
-                name=name,
-                value=value,
+                name=one.name,
+                value=one.value,
                 read_only=False,
-                config_source=source,
+                config_source=one.source,
                 is_sensitive=False,
             )
-            for name, value, source in values_of(topic.config, broker.settings.topic_defaults)
+            for one in described_topic(topic.config, broker.settings.topic_defaults)
         )
         if schema.has("CreatableTopicConfigs")
         else (),

@@ -51,6 +51,8 @@ def _delete(broker: Broker, topic: str, partition: int, offset: int) -> tuple[in
     try:
         check_not_internal(topic, "shortened")
         log = broker.partition(topic, partition).log
+        if log.config.compacts and not log.config.deletes:
+            return -1, ErrorCode.policy_violation
         if offset == _HIGH_WATERMARK:
             offset = log.high_watermark
         if not 0 <= offset <= log.high_watermark:

@@ -1,19 +1,23 @@
-"""DescribeConfigs: topics' configurations with the source of each value; the broker's settings from its start."""
+"""DescribeConfigs: configurations of topics and of the broker, with the places that the values come from."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.broker.configs.broker_table import described_broker
+from ingestd.broker.configs.kinds import ConfigSource, ConfigType
+from ingestd.broker.configs.resources import ResourceType, check_own_node
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
-from ingestd.broker.topic_config import CONFIGURATIONS, ConfigSource, ConfigType, values_of
+from ingestd.broker.topic_config import Described, described_topic
+from ingestd.broker.topics import check_topic_name
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.messages import Messages
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
@@ -21,13 +25,11 @@ if TYPE_CHECKING:
 API: Final = Api.describe_configs
 VERSIONS: Final = range(1, 5)
 
-_TOPIC: Final = 2
-_BROKER: Final = 4
+_LOGGERS: Final = ("root", "ingestd")
 
 
 def handle(context: Context, request: Request) -> Answer:
     """Each resource has its own result."""
-    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     results = []
@@ -35,7 +37,7 @@ def handle(context: Context, request: Request) -> Answer:
     for resource in asked.resources:
         error, configs = KafkaError(ErrorCode.none), ()
         try:
-            configs = tuple(_describe(broker, schema, asked, resource))
+            configs = tuple(_describe(context, schema, asked, resource))
         except KafkaError as refused:
             error = refused
         first = first or error.code
@@ -52,50 +54,50 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, results=tuple(results))], first)
 
 
-def _describe(broker: Broker, schema: Messages, asked: Any, resource: Any) -> Iterator[Any]:
-    if resource.resource_type == _TOPIC:
-        values = _topic_values(broker, resource.resource_name)
-    elif resource.resource_type == _BROKER:
-        values = _broker_values(broker, resource.resource_name)
-    else:
-        raise KafkaError(ErrorCode.invalid_request, f"resource type {resource.resource_type} has no configuration here")
-    for name, value, source, value_type, documentation in values:
+def _describe(context: Context, schema: Messages, asked: Any, resource: Any) -> Iterator[Any]:
+    changeable = resource.resource_type == ResourceType.TOPIC
+    for one in _values(context, resource):
         # For "all", Java's client sends an empty list; others send null.
-        if resource.configuration_keys and name not in resource.configuration_keys:
+        if resource.configuration_keys and one.name not in resource.configuration_keys:
             continue
         synonyms: tuple[Any, ...] = ()
         if asked.include_synonyms:
-            synonyms = (schema.make("DescribeConfigsSynonym", name=name, value=value, source=source),)
+            synonyms = tuple(
+                schema.make("DescribeConfigsSynonym", name=name, value=value, source=source)
+                for name, value, source in one.synonyms
+            )
         yield schema.make(
             "DescribeConfigsResourceResult",
-            name=name,
-            value=value,
-            read_only=resource.resource_type == _BROKER,
-            config_source=source,
+            name=one.name,
+            value=one.value,
+            read_only=not changeable,
+            config_source=one.source,
             is_sensitive=False,
             synonyms=synonyms,
-            config_type=value_type,
-            documentation=documentation if getattr(asked, "include_documentation", False) else None,
+            config_type=one.type,
+            documentation=one.documentation if getattr(asked, "include_documentation", False) else None,
         )
 
 
-def _topic_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
-    topic = broker.topic_named(name)
-    for known, value, source in values_of(topic.config, broker.settings.topic_defaults):
-        configuration = CONFIGURATIONS[known]
-        yield known, value, source, configuration.type, configuration.documentation
+def _values(context: Context, resource: Any) -> Iterator[Described]:
+    broker, name = context.broker, resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        check_topic_name(name)
+        return described_topic(broker.topic_named(name).config, broker.settings.topic_defaults)
+    if resource.resource_type == ResourceType.BROKER:
+        if not name:
+            # The cluster-wide defaults. None can be set.
+            return iter(())
+        check_own_node(context, name)
+        return described_broker(broker.settings, context.node.address(context.session))
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
+        check_own_node(context, name)
+        return _loggers()
+    raise KafkaError(ErrorCode.invalid_request, f"resource type {resource.resource_type} has no configuration here")
 
 
-def _broker_values(broker: Broker, name: str) -> Iterator[tuple[str, str, int, int, str]]:
-    if name not in {"", str(broker.node.id)}:
-        raise KafkaError(ErrorCode.invalid_request, f"node {name!r}: the only node is {broker.node.id}")
-    settings = broker.settings
-    for key, value, value_type, documentation in (
-        ("auto.create.topics.enable", str(settings.auto_create_topics).lower(), 1, "Whether Metadata creates topics."),
-        ("default.replication.factor", "1", ConfigType.INT, "There is one node."),
-        ("fetch.max.bytes", str(settings.max_fetch_bytes), ConfigType.INT, "Largest answer to a fetch request."),
-        ("node.id", str(settings.node_id), ConfigType.INT, "This node's id."),
-        ("num.partitions", str(settings.default_partitions), ConfigType.INT, "Partitions of a topic made on demand."),
-        ("socket.request.max.bytes", str(settings.max_request_bytes), ConfigType.INT, "Largest request taken."),
-    ):
-        yield key, value, ConfigSource.STATIC_BROKER, value_type, documentation
+def _loggers() -> Iterator[Described]:
+    for name in _LOGGERS:
+        logger = logging.getLogger(None if name == "root" else name)
+        level = logging.getLevelName(logger.getEffectiveLevel()).replace("WARNING", "WARN")
+        yield Described(name, level, ConfigType.STRING, "", ((name, level, ConfigSource.BROKER_LOGGER),))

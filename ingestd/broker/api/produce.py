@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.log.arrival import check_arrival, stamped
 from ingestd.broker.log.validation import check_batch
 from ingestd.broker.request import Answer
 from ingestd.broker.settings import Flush
@@ -43,11 +44,15 @@ _INT64: Final = Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The result for one partition's batch. `commit`: the group commit that must still write it to the disk."""
+    """The result for one partition's batch. `commit`: the group commit that must still write it to the disk.
+
+    `append_time_ms`: the time that all records got, -1 if they keep their own.
+    """
 
     partition: int
     error: KafkaError | None = None
     base_offset: int = -1
+    append_time_ms: int = -1
     log_start_offset: int = -1
     commit: GroupCommit | None = None
 
@@ -114,12 +119,17 @@ def _append(broker: Broker, version: int, topic: str, number: int, records: memo
         partition = broker.partition(topic, number)
         log = partition.log
         batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
+        now_ms = int(broker.clock.wall() * 1000)
+        check_arrival(batch, header, log.config, now_ms)
         _check_writable(broker, log, header)
+        append_time_ms = -1
+        if log.config.append_time:
+            append_time_ms, header = now_ms, stamped(batch, header, now_ms)
         appended = log.append(batch, header)
     except KafkaError as error:
         return _Result(number, error)
     # Also a duplicate may not be on the disk yet.
-    return _Result(number, None, appended.base_offset, log.start_offset, partition.commit)
+    return _Result(number, None, appended.base_offset, append_time_ms, log.start_offset, partition.commit)
 
 
 def _check_writable(broker: Broker, log: PartitionLog, header: BatchHeader) -> None:
@@ -164,7 +174,7 @@ def _answer(version: int, topics: list[_TopicResult], *, silent: bool) -> Answer
         body += array_length(len(topic.partitions), flexible=flexible)
         for result in topic.partitions:
             code = ErrorCode.none if result.error is None else result.error.code
-            body += _PARTITION_ANSWER.pack(result.partition, code, result.base_offset, -1)
+            body += _PARTITION_ANSWER.pack(result.partition, code, result.base_offset, result.append_time_ms)
             if version >= 5:
                 body += _INT64.pack(result.log_start_offset)
             if version >= 8:

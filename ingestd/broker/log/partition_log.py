@@ -146,6 +146,11 @@ class PartitionLog:
             self._sync_recovered()
         self.high_watermark = self.end_offset
 
+    def configure(self, config: TopicConfig) -> None:
+        """Go by another configuration of the topic from now on."""
+        self.config = config
+        self._active.index.interval = config.index_interval
+
     def _sync_recovered(self) -> None:
         """After a kill, batches may be in the kernel's page cache alone."""
         try:
@@ -325,7 +330,7 @@ class PartitionLog:
         active = self._active
         if active.size == 0:
             return False
-        too_old = time.time() - active.created > self.config.segment_ms / 1000
+        too_old = time.time() - active.created > self.config.longest_segment_ms / 1000
         return too_old or active.size + size > self.config.segment_bytes
 
     def _roll(self) -> None:

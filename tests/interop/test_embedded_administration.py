@@ -1,0 +1,213 @@
+"""Requests of administrators: the embedded broker answers as a real Kafka of one node does, or says what it lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from embedded.raw import RawClient
+
+from ingestd.wire.apis import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from embedded.process import BrokerProcess
+    from harness.cluster import KafkaCluster
+
+SECONDS = 20
+LATEST = {
+    Api.describe_log_dirs: 4,
+    Api.alter_replica_log_dirs: 2,
+    Api.elect_leaders: 2,
+    Api.alter_partition_reassignments: 1,
+    Api.list_partition_reassignments: 0,
+    Api.describe_topic_partitions: 0,
+    Api.describe_client_quotas: 1,
+    Api.alter_client_quotas: 1,
+    Api.list_config_resources: 1,
+    Api.update_features: 2,
+}
+
+
+def of(api: Api, kind: str, /, **fields: Any) -> Any:
+    """A part of a request in the newest version."""
+    return getattr(import_module(f"kio.schema.{api.name}.v{LATEST[api]}.request"), kind)(**fields)
+
+
+def elect(kind: int, partitions: dict[str, tuple[int, ...]] | None) -> Any:
+    api = Api.elect_leaders
+    asked = None
+    if partitions is not None:
+        asked = tuple(of(api, "TopicPartitions", topic=name, partitions=each) for name, each in partitions.items())
+    return of(api, "ElectLeadersRequest", election_type=kind, topic_partitions=asked)
+
+
+def reassign(*wanted: tuple[str, int, tuple[int, ...] | None]) -> Any:
+    api = Api.alter_partition_reassignments
+    topics = tuple(
+        of(
+            api, "ReassignableTopic", name=name,
+            partitions=(of(api, "ReassignablePartition", partition_index=number, replicas=replicas),),
+        )
+        for name, number, replicas in wanted
+    )  # fmt: skip
+    return of(api, "AlterPartitionReassignmentsRequest", topics=topics)
+
+
+def moves(topics: dict[str, tuple[int, ...]] | None) -> Any:
+    api = Api.list_partition_reassignments
+    asked = None
+    if topics is not None:
+        asked = tuple(
+            of(api, "ListPartitionReassignmentsTopics", name=name, partition_indexes=numbers)
+            for name, numbers in topics.items()
+        )
+    return of(api, "ListPartitionReassignmentsRequest", topics=asked)
+
+
+def pages(names: tuple[str, ...], limit: int, cursor: tuple[str, int] | None = None) -> Any:
+    api = Api.describe_topic_partitions
+    at = None if cursor is None else of(api, "Cursor", topic_name=cursor[0], partition_index=cursor[1])
+    topics = tuple(of(api, "TopicRequest", name=name) for name in names)
+    return of(api, "DescribeTopicPartitionsRequest", topics=topics, response_partition_limit=limit, cursor=at)
+
+
+def quotas(*components: tuple[str, int, str | None], strict: bool = False) -> Any:
+    api = Api.describe_client_quotas
+    asked = tuple(
+        of(api, "ComponentData", entity_type=kind, match_type=match, match=name) for kind, match, name in components
+    )
+    return of(api, "DescribeClientQuotasRequest", components=asked, strict=strict)
+
+
+def without_quota(name: str) -> Any:
+    api = Api.alter_client_quotas
+    entity = of(api, "EntityData", entity_type="client-id", entity_name=name)
+    change = of(api, "OpData", key="producer_byte_rate", value=0.0, remove=True)
+    entry = of(api, "EntryData", entity=(entity,), ops=(change,))
+    return of(api, "AlterClientQuotasRequest", entries=(entry,), validate_only=False)
+
+
+def feature(name: str, level: int) -> Any:
+    api = Api.update_features
+    update = of(api, "FeatureUpdateKey", feature=name, max_version_level=level, upgrade_type=1)
+    return of(api, "UpdateFeaturesRequest", feature_updates=(update,), validate_only=True)
+
+
+def resources(*kinds: int) -> Any:
+    return of(Api.list_config_resources, "ListConfigResourcesRequest", resource_types=kinds)
+
+
+def moved(path: str, topic: str, *partitions: int) -> Any:
+    api = Api.alter_replica_log_dirs
+    asked = of(api, "AlterReplicaLogDirTopic", name=topic, partitions=partitions)
+    return of(api, "AlterReplicaLogDirsRequest", dirs=(of(api, "AlterReplicaLogDir", path=path, topics=(asked,)),))
+
+
+def requests(first: str, second: str) -> Iterator[Any]:
+    """`first` has one partition, `second` five, in the order of names."""
+    for kind in (0, 1):
+        yield elect(kind, {first: (0,), second: (0, 4, 5), "nowhere": (0,)})
+        yield elect(kind, {})
+    yield reassign((first, 0, (1,)), (second, 4, (1,)))
+    yield reassign((first, 0, (2,)))
+    yield reassign((first, 0, (1, 2)))
+    yield reassign((first, 0, (1, 1)))
+    yield reassign((first, 0, ()))
+    yield reassign((first, 0, None))
+    yield reassign((first, 7, (1,)), ("nowhere", 0, (1,)), ("nowhere", 0, None))
+    for asked in (None, {}, {first: (0,), second: (0, 9)}, {"nowhere": (0,)}):
+        yield moves(asked)
+    yield pages((first, second), 2000)
+    yield pages((second, first, second), 3)
+    yield pages((first, second), 6)
+    yield pages((first, second), 1)
+    yield pages((first, second), 4, (second, 2))
+    yield pages((second,), 4, (second, 4))
+    yield pages((second,), 4, (second, 5))
+    yield pages(("nowhere", first), 4)
+    yield pages((first,), 0)
+    yield quotas()
+    yield quotas(("user", 0, "u"))
+    yield quotas(("client-id", 1, None), strict=True)
+    yield without_quota("nobody")
+    yield from (feature("no.such.feature", 1), feature("metadata.version", 5))
+    yield from (resources(kind) for kind in (4, 8, 16, 99))
+    yield from (moved(path, first, 0, 7) for path in ("/nowhere", "relative"))
+
+
+def answers(servers: str, first: str, second: str) -> list[tuple[Any, Any]]:
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([NewTopic(first, 1, 1), NewTopic(second, 5, 1)]).values():
+        made.result(SECONDS)
+    with RawClient(int(servers.rpartition(":")[2])) as client:
+        said = [(request, alike(client.ask(request))) for request in requests(first, second)]
+        described = client.ask(of(Api.describe_log_dirs, "DescribeLogDirsRequest", topics=None))
+        (directory,) = described.results
+        assert 0 < directory.usable_bytes <= directory.total_bytes
+        kept = [topic for topic in directory.topics if topic.name in {first, second}]
+        said.append(("log dirs", alike(tuple(kept))))
+        elected = client.ask(elect(0, None)).replica_election_results
+        said.append(("elected", alike(tuple(one for one in elected if one.topic in {first, second}))))
+        for name, partition in ((first, 0), (first, 7), ("nowhere", 0)):
+            said.append(("moved", alike(client.ask(moved(directory.log_dir, name, partition)))))
+        return said
+
+
+DIFFERENT = {"topic_id", "throttle_time", "error_message", "topic_authorized_operations", "eligible_leader_replicas"}
+"""Ids, and texts for people. Kafka tells replicas that may lead as null where its feature for them is off."""
+
+
+def alike(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(sorted((alike(one) for one in value), key=repr))
+    if not dataclasses.is_dataclass(value):
+        return value
+    names = [field.name for field in dataclasses.fields(value) if field.name not in DIFFERENT]
+    return (type(value).__name__, *((name, alike(getattr(value, name))) for name in names))
+
+
+def test_the_embedded_broker_answers_administrators_as_kafka_does(
+    kafka: KafkaCluster, embedded: BrokerProcess, new_topic: str
+) -> None:
+    theirs, ours = (answers(each.servers, f"{new_topic}-a", f"{new_topic}-b") for each in (kafka, embedded))
+    assert [pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1]] == []
+    assert len(theirs) > 25
+
+
+def deleted(admin: AdminClient, topic: str) -> int | str:
+    """Where the log begins then, or the error. A new topic has no leader at first."""
+    partition = TopicPartition(topic, 0, -1)
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            low: int = admin.delete_records([partition])[partition].result(SECONDS).low_watermark
+        except KafkaException as refused:
+            name = str(refused.args[0].name())
+            if name not in {"NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART"} or time.monotonic() > end:
+                return name
+            time.sleep(0.05)
+        else:
+            return low
+
+
+def test_records_are_deleted_where_the_policy_allows_it(
+    kafka: KafkaCluster, embedded: BrokerProcess, new_topic: str
+) -> None:
+    policies = ["delete", "compact", "compact,delete", ""]
+    outcomes = []
+    for servers in (kafka.servers, embedded.servers):
+        admin = AdminClient({"bootstrap.servers": servers})
+        topics = [
+            NewTopic(f"{new_topic}-{at}", 1, 1, config={"cleanup.policy": policy}) for at, policy in enumerate(policies)
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(SECONDS)
+        outcomes.append([deleted(admin, topic.topic) for topic in topics])
+    assert outcomes[0] == outcomes[1]
+    assert "POLICY_VIOLATION" in outcomes[0]
