@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from ingestd.broker.broker import Broker
     from ingestd.broker.fetch_sessions import FetchPlan, State, Wanted
-    from ingestd.broker.log.partition_log import LogSlice, PartitionLog
+    from ingestd.broker.log.partition_log import LogSlice, PartitionLog, Watcher
+    from ingestd.broker.log.transactions import AbortedTransaction
     from ingestd.broker.request import Handled, Request
     from ingestd.broker.session import Context
     from ingestd.wire.codec import Buffer
@@ -40,6 +41,7 @@ _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 _ERROR_AND_SESSION: Final = Struct(">hi")
 _PARTITION_START: Final = Struct(">ihqq")
+_ABORTED: Final = Struct(">qq")
 
 _log = get_logger(__name__)
 
@@ -48,7 +50,8 @@ _log = get_logger(__name__)
 class _Found:
     """The result for one partition: its log, unless there is an error, and the batches to send, if any.
 
-    `more`: more batches follow, which this answer has no room for, or which are in the next segment.
+    `more`: more batches follow, which this answer has no room for, or which are in the next segment. `aborted`: the
+    aborted transactions among the batches; None for readers of all records.
     """
 
     wanted: Wanted
@@ -56,6 +59,7 @@ class _Found:
     log: PartitionLog | None = None
     records: LogSlice | None = None
     more: bool = False
+    aborted: Sequence[AbortedTransaction] | None = None
 
     @property
     def size(self) -> int:
@@ -79,7 +83,7 @@ class _Found:
 
 
 class _Growth:
-    """Waits until some logs have grown by a number of bytes in total."""
+    """Waits until readers get a number of bytes more of some logs, in total."""
 
     __slots__ = ("_missing", "_reached")
 
@@ -98,17 +102,17 @@ class _Growth:
         if not self._reached.done():
             self._reached.set_result(None)
 
-    async def wait(self, logs: Sequence[PartitionLog], seconds: float) -> None:
-        """Wait until the bytes are there or the time is over."""
-        for log in logs:
-            log.watchers.add(self)
+    async def wait(self, watched: Sequence[set[Watcher]], seconds: float) -> None:
+        """Wait until the bytes are there or the time is over. `watched`: the watchers of each log."""
+        for watchers in watched:
+            watchers.add(self)
         timer = asyncio.get_running_loop().call_later(seconds, self.gone)
         try:
             await self._reached
         finally:
             timer.cancel()
-            for log in logs:
-                log.watchers.discard(self)
+            for watchers in watched:
+                watchers.discard(self)
 
 
 def handle(context: Context, request: Request) -> Handled:
@@ -137,7 +141,9 @@ async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, secon
     # Look again: nobody was told of batches that came before this task's first step.
     found = _look(broker, asked, plan)
     if (missing := _missing(asked, found)) > 0:
-        await _Growth(missing).wait([one.log for one in found if one.log is not None], seconds)
+        logs = [one.log for one in found if one.log is not None]
+        committed = asked.isolation_level == _READ_COMMITTED
+        await _Growth(missing).wait([log.stable_watchers if committed else log.watchers for log in logs], seconds)
         found = _look(broker, asked, plan)
     return _answer(version, plan, found)
 
@@ -164,15 +170,20 @@ def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: b
         log.check_leader_epoch(wanted.leader_epoch)
         until = log.last_stable_offset if committed else log.high_watermark
         records = log.slice(wanted.offset, max_bytes, until) if max_bytes > 0 or whatever_size else None
+        if records is not None and records.length > max_bytes and not whatever_size:
+            records = None
+        aborted = _aborted(log, wanted, records, until) if committed else None
     except KafkaError as refused:
         return _Found(wanted, refused.code)
     except CorruptBatch as damaged:
         _log.error("log is damaged", topic=wanted.topic, partition=wanted.partition, error=str(damaged))
         return _Found(wanted, ErrorCode.corrupt_message)
-    if records is not None and records.length > max_bytes and not whatever_size:
-        records = None
     more = not records.last if records is not None else wanted.offset < until
-    return _Found(wanted, ErrorCode.none, log, records, more)
+    return _Found(wanted, ErrorCode.none, log, records, more, aborted)
+
+
+def _aborted(log: PartitionLog, wanted: Wanted, records: LogSlice | None, until: int) -> Sequence[AbortedTransaction]:
+    return () if records is None else log.aborted(wanted.offset, min(records.ends_before, until))
 
 
 def _answer(version: int, plan: FetchPlan, found: list[_Found]) -> Answer:
@@ -223,11 +234,15 @@ def _read(found: _Found) -> tuple[ErrorCode, bytes]:
 
 
 def _partition_start(version: int, found: _Found, error: ErrorCode) -> bytes:
-    """A partition's bytes before its records. There are no transactions, so none was aborted."""
+    """A partition's bytes before its records."""
+    flexible = is_flexible(API, version)
     start = _PARTITION_START.pack(found.wanted.partition, error, found.high_watermark, found.last_stable_offset)
     if version >= 5:
         start += _INT64.pack(found.start_offset)
-    start += array_length(-1, flexible=is_flexible(API, version))
+    aborted = found.aborted
+    start += array_length(-1 if aborted is None else len(aborted), flexible=flexible)
+    end = b"\x00" if flexible else b""
+    start += b"".join(_ABORTED.pack(one.producer_id, one.first_offset) + end for one in aborted or ())
     if version >= 11:
         start += _INT32.pack(-1)
     return start

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from ingestd.broker.log.partition_log import LogEnd, PartitionLog
+    from ingestd.broker.log.partition_log import PartitionLog
+    from ingestd.broker.log.transactions import LogEnd
 
 __all__ = ["GroupCommit"]
 

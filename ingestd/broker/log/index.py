@@ -15,44 +15,57 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from ingestd.broker.log.files import write_replaceable
+from ingestd.broker.log.transactions import AbortedTransaction
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ingestd.broker.log.recent import RecentlyUsed
 
 __all__ = ["SegmentIndex"]
 
-_MAGIC: Final = b"ISI1"
+_MAGIC: Final = b"ISI2"
+_OLD_MAGIC: Final = b"ISI1"
 # Magic, CRC of all that follows it, segment bytes, next offset, largest timestamp, base offset of the batch that has
-# it, number of entries.
-_HEAD: Final = Struct(">4sIqqqqq")
+# it, number of entries, number of aborted transactions.
+_HEAD: Final = Struct(">4sIqqqqqq")
+# Of versions that had no transactions.
+_OLD_HEAD: Final = Struct(">4sIqqqqq")
 _CRC_AT: Final = 4
 _CRC_COVERS_FROM: Final = 8
 _ENTRY_BYTES: Final = 24
+_NUMBERS_OF_ABORTED: Final = 4
+_NUMBER_BYTES: Final = 8
 
 _log = get_logger(__name__)
 
 
 class _Entries:
-    """Three columns of the same length."""
+    """Three columns of the same length, and the aborted transactions, four numbers each."""
 
-    __slots__ = ("offsets", "positions", "timestamps")
+    __slots__ = ("aborted", "offsets", "positions", "timestamps")
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.positions = array("q")
         self.timestamps = array("q")
+        self.aborted = array("q")
 
     @property
-    def columns(self) -> tuple[array[int], array[int], array[int]]:
-        """The columns, in the order of the file."""
-        return self.offsets, self.positions, self.timestamps
+    def columns(self) -> tuple[array[int], ...]:
+        """All numbers, in the order of the file."""
+        return self.offsets, self.positions, self.timestamps, self.aborted
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that the numbers take."""
+        return _ENTRY_BYTES * len(self.offsets) + self.aborted.itemsize * len(self.aborted)
 
 
 class SegmentIndex:
-    """The entries of one segment; 24 bytes each.
+    """The entries of one segment; 24 bytes each. And the transactions that a marker in it aborted; 32 bytes each.
 
     They are in memory while the segment grows. Those of a file are read when needed, and kept as long as `recent` has
     room: indexes of all segments of a large log would not fit into memory. `write` may run in a thread of its own. So
@@ -77,7 +90,7 @@ class SegmentIndex:
     def memory_bytes(self) -> int:
         """Bytes of memory that the entries take now."""
         entries = self._entries
-        return 0 if entries is None else _ENTRY_BYTES * len(entries.offsets)
+        return 0 if entries is None else entries.bytes
 
     def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
         """Note a batch appended at `position`. Timestamps in ms."""
@@ -91,6 +104,18 @@ class SegmentIndex:
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_timestamp_batch = base_offset
+
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Note a transaction whose marker was appended here. They come in the order of their markers."""
+        entries = self._entries = self._present()
+        self._file = None
+        entries.aborted.extend((aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.stable_offset))
+
+    @property
+    def aborted(self) -> Iterator[AbortedTransaction]:
+        """The transactions that a marker in this segment aborted, in the order of the markers."""
+        numbers = iter(self._present().aborted)
+        return (AbortedTransaction(*four) for four in zip(numbers, numbers, numbers, numbers, strict=True))
 
     def position_of_offset(self, offset: int) -> int:
         """Where to start the search for the batch with `offset`: the last indexed start at or before it."""
@@ -110,6 +135,12 @@ class SegmentIndex:
         at = bisect_right(positions, position) - 1
         return positions[at] if at >= 0 else 0
 
+    def offset_after(self, position: int, end: int) -> int:
+        """The smallest known offset that begins at `position` or behind it. `end` if none is known."""
+        entries = self._present()
+        at = bisect_left(entries.positions, position)
+        return entries.offsets[at] if at < len(entries.offsets) else end
+
     def _present(self) -> _Entries:
         entries = self._entries
         if entries is None:
@@ -117,7 +148,7 @@ class SegmentIndex:
         if entries is None:
             return _Entries()
         if self._file is not None:
-            self._recent.used(self, _ENTRY_BYTES * len(entries.offsets))
+            self._recent.used(self, entries.bytes)
         return entries
 
     def _read_again(self) -> _Entries | None:
@@ -152,6 +183,7 @@ class SegmentIndex:
             self.largest_timestamp,
             self.largest_timestamp_batch,
             len(entries.offsets),
+            len(entries.aborted) // _NUMBERS_OF_ABORTED,
         )
         content = bytearray(head + b"".join(column.tobytes() for column in columns))
         content[_CRC_AT:_CRC_COVERS_FROM] = crc32c(memoryview(content)[_CRC_COVERS_FROM:]).to_bytes(4, "big")
@@ -167,7 +199,7 @@ class SegmentIndex:
         content = _checked(path)
         if not content:
             return None
-        _, _, size, next_offset, largest, batch, _ = _HEAD.unpack_from(content)
+        size, next_offset, largest, batch = _OLD_HEAD.unpack_from(content)[2:6]
         if size != segment_bytes:
             return None
         index = cls(interval, recent)
@@ -183,20 +215,31 @@ def _checked(path: Path) -> bytes:
         content = path.read_bytes()
     except FileNotFoundError:
         return b""
-    if len(content) < _HEAD.size:
+    if len(content) < _OLD_HEAD.size or content[:_CRC_AT] not in {_MAGIC, _OLD_MAGIC}:
         return b""
-    magic, crc, _, _, _, _, entries = _HEAD.unpack_from(content)
-    if magic != _MAGIC or len(content) != _HEAD.size + _ENTRY_BYTES * entries:
+    if len(content) < _head(content).size or len(content) != _head(content).size + sum(_lengths(content)):
         return b""
+    crc = int.from_bytes(content[_CRC_AT:_CRC_COVERS_FROM], "big")
     return content if crc32c(memoryview(content)[_CRC_COVERS_FROM:]) == crc else b""
+
+
+def _head(content: bytes) -> Struct:
+    return _OLD_HEAD if content.startswith(_OLD_MAGIC) else _HEAD
+
+
+def _lengths(content: bytes) -> list[int]:
+    """Bytes of each column, as the head has them."""
+    head = _head(content)
+    entries, *aborted = head.unpack_from(content)[6:]
+    return [_NUMBER_BYTES * entries] * 3 + [_NUMBER_BYTES * _NUMBERS_OF_ABORTED * count for count in aborted]
 
 
 def _entries_of(content: bytes) -> _Entries:
     entries = _Entries()
-    length = (len(content) - _HEAD.size) // len(entries.columns)
-    for number, column in enumerate(entries.columns):
-        at = _HEAD.size + number * length
+    at = _head(content).size
+    for column, length in zip(entries.columns, _lengths(content), strict=False):
         column.frombytes(content[at : at + length])
+        at += length
         if sys.byteorder == "little":
             column.byteswap()
     return entries

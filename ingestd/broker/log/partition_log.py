@@ -1,25 +1,28 @@
 """One partition's log: appends batches, finds them by offset and by time, and removes what is beyond retention.
 
-Everything here runs on the broker's event loop, except `GroupCommit`'s fsync and the sealing of full segments. Those
-run on its disk threads and touch nothing that changes.
+Everything here runs on the broker's event loop, except the fsyncs of `GroupCommit` and `Sealer`. Those run on its disk
+threads and touch nothing that changes.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ingestd.broker.log.epochs import LeaderEpochs
 from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
-from ingestd.broker.log.producer_state import ProducerStates
-from ingestd.broker.log.segment import LOG_SUFFIX, Segment
+from ingestd.broker.log.markers import marker_of
+from ingestd.broker.log.partition_producers import PartitionProducers
+from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments, load_start_offset
+from ingestd.broker.log.sealing import Sealer
+from ingestd.broker.log.segment import Segment
+from ingestd.broker.log.transactions import LogEnd
 from ingestd.broker.settings import Flush
-from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
 from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from ingestd.broker.log.files import OpenFiles
+    from ingestd.broker.log.producer_state import ActiveProducer
+    from ingestd.broker.log.transactions import AbortedTransaction
     from ingestd.broker.topic_config import TopicConfig
     from ingestd.records.batch import BatchHeader
 
@@ -43,10 +48,8 @@ if TYPE_CHECKING:
             """The log was deleted or closed."""
 
 
-__all__ = ["Appended", "LogEnd", "LogSlice", "PartitionLog"]
+__all__ = ["Appended", "LogSlice", "PartitionLog"]
 
-_LOG_START_FILE: Final = "log-start-offset"
-_PRODUCERS_SUFFIX: Final = ".producers"
 _log = get_logger(__name__)
 
 
@@ -56,14 +59,6 @@ class Appended:
 
     base_offset: int
     duplicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """How far a log was appended to: the next offset, and the bytes that were appended since it was opened."""
-
-    offset: int
-    appended_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +78,11 @@ class LogSlice:
         """The bytes. Raises `OSError`."""
         return self.segment.read(self.position, self.length)
 
+    @property
+    def ends_before(self) -> int:
+        """An offset behind the last batch, not more than one entry of the index too far."""
+        return self.segment.index.offset_after(self.position + self.length, self.segment.next_offset)
+
 
 class PartitionLog:
     """The log of one partition.
@@ -90,6 +90,8 @@ class PartitionLog:
     Invariants
         Offsets [start_offset, high_watermark) are readable, but for those that compaction removed.
         With `Flush.always` the high watermark is the end that the last fsync found. A power cut takes nothing of it.
+        The last stable offset is at most the high watermark. Every transaction with a batch before it has ended, by a
+        marker before the high watermark. It never goes back.
         When `append` returns, the batch is in the file (at least in the kernel's page cache).
         A failed write changes nothing: the next append goes to the same offset.
         After a failed fsync nothing is appended, acknowledged or sealed. The next start reads what the disk has.
@@ -116,35 +118,36 @@ class PartitionLog:
         self._flush = flush
         self._appended_bytes = 0
         self._readable_bytes = 0
+        self._stable = LogEnd(0, 0)
         self.epochs = LeaderEpochs(directory)
         self.watchers: set[Watcher] = set()
+        """They are told how the high watermark moves."""
+        self.stable_watchers: set[Watcher] = set()
+        """They are told how the last stable offset moves."""
         self._files = files
-        self._disk = disk
-        self._producers = ProducerStates(producer_expiry)
+        self._sealer = Sealer(directory.name, disk, self.fail)
+        self._producers = PartitionProducers(directory, producer_expiry)
         self._segments: list[Segment] = []
-        self._sealing: dict[int, Future[None]] = {}
-        self._indexing = threading.Lock()
         self._failed = False
         self._closed = False
-        self._deleted = False
         self._names_unsynced = True
-        self._unsealed_said = False
         self._refused: int | None = None
         """Bytes of the smallest batch that the disk did not take; None while it takes every batch."""
 
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
         make_directory(self.directory)
-        self._load_segments()
-        self._load_start_offset()
+        self._segments = load_segments(self.directory, self._files, self.config)
+        self.start_offset = load_start_offset(self.directory, self._segments)
         self.epochs.load(self.end_offset)
-        self._load_producers()
+        self._producers.load(self._segments)
         for segment in self._segments[:-1]:
             if not segment.sealed:
-                self._seal_if_possible(segment)
+                self._sealer.begin_if_possible(segment)
         if self._flush is Flush.always:
             self._sync_recovered()
         self.high_watermark = self.end_offset
+        self._stable = self._producers.transactions.stable(self.log_end)
 
     def configure(self, config: TopicConfig) -> None:
         """Go by another configuration of the topic from now on."""
@@ -162,60 +165,6 @@ class PartitionLog:
         except OSError as error:
             _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
             self.fail()
-
-    def _load_segments(self) -> None:
-        bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
-        torn = False
-        for base_offset in bases:
-            segment = self._segment(base_offset)
-            if self._segments and (torn or not self._may_follow(base_offset)):
-                _log.warning(
-                    "segment does not follow the log, removed", segment=str(segment.path), expected=self.end_offset
-                )
-                segment.delete()
-                continue
-            torn = segment.load(compacted=self.config.compacts)
-            self._segments.append(segment)
-        if not self._segments:
-            self._segments.append(self._segment(0))
-        known = {segment.base_offset for segment in self._segments}
-        for path in self.directory.glob("*.index"):
-            if int(path.stem) not in known:
-                path.unlink()
-
-    def _may_follow(self, base_offset: int) -> bool:
-        """Whether a segment may come next. In a compacted log, the last batches of a segment may have been removed."""
-        return base_offset == self.end_offset or (self.config.compacts and base_offset > self.end_offset)
-
-    def _load_start_offset(self) -> None:
-        self.start_offset = self._segments[0].base_offset
-        path = self.directory / _LOG_START_FILE
-        if path.exists():
-            self.start_offset = min(max(self.start_offset, int(path.read_text("ascii"))), self.end_offset)
-
-    def _load_producers(self) -> None:
-        replay_from = self._segments[0].base_offset
-        for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"), reverse=True):
-            # After a snapshot from before the log's first segment, batches are missing for the replay. Producers would
-            # be held to sequences that are long past.
-            if replay_from <= int(path.stem) <= self.end_offset and self._producers.read(path):
-                replay_from = int(path.stem)
-                break
-            path.unlink()
-        try:
-            self._replay_producers(replay_from)
-        except CorruptBatch as error:
-            # A sealed segment changed on the disk. Its readers get an error; the rest of the log is good.
-            _log.error("log is damaged", partition=self.directory.name, error=str(error))
-        self._producers.expire()
-
-    def _replay_producers(self, replay_from: int) -> None:
-        for segment in self._segments:
-            if segment.next_offset <= replay_from:
-                continue
-            for _position, header in segment.headers(max(replay_from, segment.base_offset)):
-                if header.producer_id != NO_PRODUCER_ID and header.base_offset >= replay_from:
-                    self._producers.appended(header, header.base_offset, segment.created)
 
     def _segment(self, base_offset: int) -> Segment:
         return Segment(self._files, self.directory, base_offset, self.config.index_interval)
@@ -236,8 +185,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what readers of committed records get. There are no transactions: it is the high watermark."""
-        return self.high_watermark
+        """The end of what readers of committed records get: the high watermark, or the first open transaction."""
+        # Records of an open transaction may have been deleted.
+        return max(self._stable.offset, self.start_offset)
 
     @property
     def size(self) -> int:
@@ -260,6 +210,8 @@ class PartitionLog:
     def append(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a valid batch. Its base offset and leader epoch are written into `batch` itself.
 
+        A control batch ends its producer's transaction. Only the broker writes those.
+
         Raises `KafkaError`: for a sequence or epoch that the producer may not use, and KAFKA_STORAGE_ERROR if the disk
         does not take it.
         """
@@ -269,11 +221,10 @@ class PartitionLog:
             raise KafkaError(
                 ErrorCode.kafka_storage_error, f"{self.directory.name}: an fsync failed; restart the broker"
             )
-        idempotent = header.producer_id != NO_PRODUCER_ID
-        if idempotent and not header.control:
-            before = self._producers.check(header)
-            if before is not None:
-                return Appended(before, duplicate=True)
+        marker = marker_of(batch, header)
+        before = self._producers.check(header, marker)
+        if before is not None:
+            return Appended(before, duplicate=True)
         try:
             base_offset = self._write(batch, header)
         except OSError as error:
@@ -283,29 +234,35 @@ class PartitionLog:
         if self._refused is not None and len(batch) >= self._refused:
             _log.info("batches are taken again", partition=self.directory.name)
             self._refused = None
-        if idempotent:
-            self._producers.appended(header, base_offset, time.time())
+        place = LogEnd(base_offset, self._appended_bytes)
+        self._producers.appended(self._active, header, marker, place, time.time())
         self._appended_bytes += len(batch)
         if self._flush is Flush.os:
-            self._readable(self.end_offset, self._appended_bytes)
+            self._readable(self.log_end)
         return Appended(base_offset, duplicate=False)
 
     def synced(self, end: LogEnd) -> None:
         """All before `end` is on the disk."""
         if end.offset > self.high_watermark and not self._closed:
-            self._readable(end.offset, end.appended_bytes)
+            self._readable(end)
 
-    def _readable(self, end_offset: int, appended_bytes: int) -> None:
-        more, self._readable_bytes = appended_bytes - self._readable_bytes, appended_bytes
-        self.high_watermark = end_offset
+    def _readable(self, end: LogEnd) -> None:
+        more, self._readable_bytes = end.appended_bytes - self._readable_bytes, end.appended_bytes
+        self.high_watermark = end.offset
         # A watcher that has enough leaves the set during this loop.
         for watcher in tuple(self.watchers):
+            watcher.grew(more)
+        stable = self._producers.transactions.stable(end)
+        if stable.offset <= self._stable.offset:
+            return
+        more, self._stable = stable.appended_bytes - self._stable.appended_bytes, stable
+        for watcher in tuple(self.stable_watchers):
             watcher.grew(more)
 
     def refused(self, header: BatchHeader) -> None:
         """Keep the place of a batch that there was no room for, because it will be sent again."""
         if header.producer_id != NO_PRODUCER_ID and not header.control:
-            self._producers.refused(header)
+            self._producers.states.refused(header)
 
     def _say_refused(self, size: int, error: OSError) -> None:
         # Logged once, until a batch as large is taken: producers try for hours, and this log may be on the full disk.
@@ -341,60 +298,12 @@ class PartitionLog:
         self._names_unsynced = True
         self._segments.append(successor)
         self._write_producers()
-        self._seal_if_possible(full)
+        self._sealer.begin_if_possible(full)
 
     def _write_producers(self) -> None:
-        self._producers.expire()
-        # Also without producers: then the next start need not look for them in the whole log.
-        try:
-            self._producers.write(self.directory / f"{self.end_offset:020d}{_PRODUCERS_SUFFIX}")
-        except OSError as error:
-            # The next start replays from an older snapshot instead.
-            _log.warning("producer snapshot not written", partition=self.directory.name, error=str(error))
-            return
-        for path in sorted(self.directory.glob(f"*{_PRODUCERS_SUFFIX}"))[:-2]:
-            path.unlink()
-
-    def _begin_seal(self, segment: Segment) -> Future[None]:
-        """Seal a segment on a disk thread, unless it is being sealed already."""
-        begun = self._sealing.get(segment.base_offset)
-        if begun is None or begun.done():
-            self._sealing = {base: future for base, future in self._sealing.items() if not future.done()}
-            begun = self._disk.submit(self._seal, segment, os.dup(segment.descriptor))
-            self._sealing[segment.base_offset] = begun
-        return begun
-
-    def _seal_if_possible(self, segment: Segment) -> None:
-        try:
-            self._begin_seal(segment)
-        except OSError as error:
-            # `close` seals it, or the next start reads all of it.
-            self._say_unsealed(error)
-
-    def _say_unsealed(self, error: OSError) -> None:
-        if not self._unsealed_said:
-            _log.warning("segments not sealed", partition=self.directory.name, error=str(error))
-        self._unsealed_said = True
-
-    def _seal(self, segment: Segment, descriptor: int) -> None:
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # The kernel reports it once. The fsync that an acknowledgement waits for may not get the error.
-            _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
-            self.fail()
-            return
-        finally:
-            os.close(descriptor)
-        segment.unflushed = False
-        with self._indexing:
-            if self._failed or self._deleted:
-                return
-            try:
-                segment.seal()
-            except OSError as error:
-                # The next start finds no index and reads the whole segment.
-                self._say_unsealed(error)
+        # A start that finds segments without an index needs the snapshot at the first of them. That is probably the
+        # last segment, or the one before it.
+        self._producers.write(self.end_offset, {segment.base_offset for segment in self._segments[-2:]})
 
     def take_unflushed(self) -> list[int]:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
@@ -432,6 +341,7 @@ class PartitionLog:
     def fail(self) -> None:
         """Stop taking batches: after a failed fsync it is not known what the disk has."""
         self._failed = True
+        self._sealer.stop()
 
     def slice(self, offset: int, max_bytes: int, until: int | None = None) -> LogSlice | None:
         """Whole batches from `offset` on; at least one, even if it is larger than `max_bytes`. None if there is none.
@@ -445,6 +355,8 @@ class PartitionLog:
                 f"{self.directory.name}: {offset} is not within {self.start_offset} to {self.end_offset}",
             )
         until = self.high_watermark if until is None else until
+        if offset >= until:
+            return None
         at = bisect_right(self._segments, offset, key=_base_offset) - 1
         try:
             # The batches at the end of a segment may have been compacted away. Then the next one has what follows.
@@ -457,6 +369,30 @@ class PartitionLog:
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self.directory.name}: {error}") from error
         return None
+
+    def aborted(self, offset: int, until: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [offset, until), in the order of their first offsets.
+
+        Raises `KafkaError` (KAFKA_STORAGE_ERROR).
+        """
+        found: list[AbortedTransaction] = []
+        at = max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
+        for segment in self._segments[at:]:
+            for one in segment.index.aborted:
+                if one.last_offset >= offset and one.first_offset < until:
+                    found.append(one)
+                if one.stable_offset >= until:
+                    return sorted(found, key=lambda one: one.first_offset)
+        return sorted(found, key=lambda one: one.first_offset)
+
+    @property
+    def producers(self) -> Iterator[ActiveProducer]:
+        """The producers that write to the log."""
+        return iter(self._producers.states)
+
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has an open transaction here, of this epoch."""
+        return self._producers.states.in_transaction(producer_id, epoch)
 
     def batches_from_timestamp(self, timestamp: int) -> Iterator[tuple[BatchHeader, LogSlice]]:
         """Batches with a record at or after `timestamp` (ms), in order of offsets. Raises `OSError`."""
@@ -505,7 +441,7 @@ class PartitionLog:
 
     def _write_start(self, offset: int) -> None:
         if offset > self.start_offset:
-            write_atomically(self.directory / _LOG_START_FILE, str(offset).encode("ascii"))
+            write_atomically(self.directory / START_OFFSET_FILE, str(offset).encode("ascii"))
             self.start_offset = offset
 
     def _remove_segments(self) -> None:
@@ -520,7 +456,7 @@ class PartitionLog:
         """
         if self._closed:
             return
-        self._producers.expire()
+        self._producers.states.expire()
         if not self.config.deletes:
             return
         if self._expired(self._active, now):
@@ -563,7 +499,7 @@ class PartitionLog:
         unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
         if unsealed:
             self._write_producers()
-        return [self._begin_seal(segment) for segment in unsealed]
+        return [self._sealer.begin(segment) for segment in unsealed]
 
     @property
     def sealed(self) -> bool:
@@ -575,13 +511,11 @@ class PartitionLog:
         self._stop()
         for segment in self._segments:
             self._files.close(segment.path)
-        with self._indexing:
-            self.directory.rename(grave)
-            self._deleted = True
+        self._sealer.delete(self.directory, grave)
 
     def _stop(self) -> None:
         self._closed = True
-        for watcher in tuple(self.watchers):
+        for watcher in (*self.watchers, *self.stable_watchers):
             watcher.gone()
 
 

@@ -14,11 +14,13 @@ from ingestd.broker.log.files import write_replaceable
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ingestd.records.batch import BatchHeader
+    from ingestd.records.decode import ControlMarker
 
-__all__ = ["ProducerStates"]
+__all__ = ["ActiveProducer", "ProducerStates"]
 
 BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
@@ -46,11 +48,34 @@ class _Awaited:
     refused: float
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that writes to the partition. `written`: seconds since the epoch. -1 for what there is not.
+
+    `coordinator_epoch` is that of its last marker. `first_offset` is where its open transaction begins.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    written: float
+    coordinator_epoch: int
+    first_offset: int
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     appended: deque[_Appended] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     written: float = 0.0
+    coordinator_epoch: int = -1
+    first_offset: int = -1
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Sequences begin again with a new epoch. An open transaction stays open."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.appended.clear()
 
 
 class ProducerStates:
@@ -59,7 +84,8 @@ class ProducerStates:
     Invariants
         Sequences of one producer id and epoch follow each other without a gap. After 2³¹-1 comes 0.
         The state depends only on the batches in the log. So a replay of the log gives it again.
-        A control batch has no sequence: it may bring a newer epoch, and is none of the remembered batches.
+        A marker has no sequence: it may bring a newer epoch, and is none of the remembered batches.
+        A producer with an open transaction is not forgotten.
     """
 
     __slots__ = ("_awaited", "_expiry", "_producers")
@@ -73,7 +99,8 @@ class ProducerStates:
         """The base offset that the same batch got before; None if the batch is new and may be appended.
 
         Raises `KafkaError`: INVALID_PRODUCER_EPOCH for an older epoch than the newest seen,
-        OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow. An unknown producer may start anywhere,
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a sequence that does not follow, INVALID_TXN_STATE for a batch outside of the
+        producer's open transaction. An unknown producer may start anywhere,
         because its batches may be beyond retention. But it may not start after a batch of its own that was refused.
         """
         producer = self._producers.get(header.producer_id)
@@ -89,6 +116,12 @@ class ProducerStates:
                 ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id}: epoch {header.producer_epoch} is older than {producer.epoch}",
             )
+        if producer.first_offset >= 0 and not header.transactional:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state, f"producer {header.producer_id}: it has an open transaction here"
+            )
+        if header.base_sequence < 0:
+            return None  # the broker's own
         if header.producer_epoch > producer.epoch:
             if header.base_sequence != 0:
                 raise KafkaError(
@@ -126,23 +159,78 @@ class ProducerStates:
         if header.producer_id not in self._producers and self._awaited_before(header) is None:
             self._awaited[header.producer_id] = _Awaited(header.producer_epoch, header.base_sequence, time.monotonic())
 
-    def appended(self, header: BatchHeader, base_offset: int, written: float) -> None:
-        """Remember a batch that is in the log. `written` is seconds since the epoch."""
-        producer = self._producers.get(header.producer_id)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
-        if header.control:
-            producer.written = written
+    def check_marker(self, marker: ControlMarker) -> None:
+        """Raise `KafkaError` for a marker that is too late.
+
+        INVALID_PRODUCER_EPOCH for an older epoch than the newest seen, TRANSACTION_COORDINATOR_FENCED for one of an
+        older coordinator than that of the last marker.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
             return
+        if marker.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {marker.producer_id}: epoch {marker.producer_epoch} is older than {producer.epoch}",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {producer.coordinator_epoch}",
+            )
+
+    def appended(self, header: BatchHeader, base_offset: int, written: float) -> bool:
+        """Remember a batch of records that is in the log. `written`: seconds since the epoch.
+
+        Returns whether a transaction began with it.
+        """
         self._awaited.pop(header.producer_id, None)
-        producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
+        producer = self._producer(header.producer_id, header.producer_epoch, written)
+        # The broker's own batches (offsets of a group) have no sequence.
+        if header.base_sequence >= 0:
+            producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
+        if not header.transactional or producer.first_offset >= 0:
+            return False
+        producer.first_offset = base_offset
+        return True
+
+    def ended(self, marker: ControlMarker, written: float) -> int | None:
+        """Remember a marker that is in the log. Returns where the transaction began that it ended; None for none."""
+        producer = self._producer(marker.producer_id, marker.producer_epoch, written)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        first, producer.first_offset = producer.first_offset, -1
+        return first if first >= 0 else None
+
+    def _producer(self, producer_id: int, epoch: int, written: float) -> _Producer:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(epoch)
+        producer.begin_epoch(epoch)
         producer.written = written
+        return producer
+
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has an open transaction in this epoch."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.first_offset >= 0 and producer.epoch == epoch
+
+    def __iter__(self) -> Iterator[ActiveProducer]:
+        for producer_id, producer in self._producers.items():
+            yield ActiveProducer(
+                producer_id,
+                producer.epoch,
+                producer.appended[-1].last_sequence if producer.appended else -1,
+                producer.written,
+                producer.coordinator_epoch,
+                producer.first_offset,
+            )
 
     def expire(self) -> None:
-        """Forget producers that wrote nothing for the expiry time."""
+        """Forget producers that wrote nothing for the expiry time, and have no open transaction."""
         oldest = time.time() - self._expiry
-        for producer_id in [known for known, producer in self._producers.items() if producer.written < oldest]:
-            del self._producers[producer_id]
+        for producer_id, producer in tuple(self._producers.items()):
+            if producer.written < oldest and producer.first_offset < 0:
+                del self._producers[producer_id]
         since = time.monotonic() - _AWAITED_SECONDS
         self._awaited = {known: awaited for known, awaited in self._awaited.items() if awaited.refused >= since}
 
@@ -155,6 +243,8 @@ class ProducerStates:
                     producer.epoch,
                     producer.written,
                     [[batch.base_sequence, batch.last_sequence, batch.base_offset] for batch in producer.appended],
+                    producer.coordinator_epoch,
+                    producer.first_offset,
                 ]
                 for producer_id, producer in self._producers.items()
             ]
@@ -167,8 +257,9 @@ class ProducerStates:
         body = content[_CRC_DIGITS:]
         if content[:_CRC_DIGITS] != f"{crc32c(body):08x}".encode():
             return False
-        for producer_id, epoch, written, batches in orjson.loads(body):
-            producer = _Producer(epoch, written=written)
+        # Snapshots of versions without transactions end with the batches.
+        for producer_id, epoch, written, batches, *transaction in orjson.loads(body):
+            producer = _Producer(epoch, deque(maxlen=BATCHES_REMEMBERED), written, *transaction)
             producer.appended.extend(_Appended(*batch) for batch in batches)
             self._producers[producer_id] = producer
         return True

@@ -23,11 +23,17 @@ def batch_of(values: list[bytes], codec: Codec = Codec.none, timestamp_ms: int =
 
 
 def numbered_batch(
-    values: list[bytes], producer_id: int, epoch: int, sequence: int, timestamp_ms: int = 1_000
+    values: list[bytes],
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    timestamp_ms: int = 1_000,
+    *,
+    transactional: bool = False,
 ) -> bytearray:
     """A batch of an idempotent producer."""
     batch = batch_of(values, timestamp_ms=timestamp_ms)
-    patch_producer(memoryview(batch), producer_id, epoch, sequence)
+    patch_producer(memoryview(batch), producer_id, epoch, sequence, transactional=transactional)
     return batch
 
 
@@ -39,10 +45,11 @@ def with_header(batch: bytearray, at: int, content: bytes) -> bytearray:
     return changed
 
 
-def marker(producer_id: int, epoch: int) -> bytearray:
-    """The control batch that commits a producer's transaction. It has no sequence."""
+def marker(producer_id: int, epoch: int, coordinator_epoch: int = 0, *, aborts: bool = False) -> bytearray:
+    """The control batch that commits or aborts a producer's transaction. It has no sequence."""
     builder = BatchBuilder(limit=1 << 20)
-    builder.append(bytes.fromhex("00000001"), bytes.fromhex("000000000000"), (), 1_000)
+    key = bytes.fromhex("00000000" if aborts else "00000001")
+    builder.append(key, b"\0\0" + coordinator_epoch.to_bytes(4, "big"), (), 1_000)
     batch = bytearray(builder.build(Compression(Codec.none)))
     producer = producer_id.to_bytes(8, "big") + epoch.to_bytes(2, "big") + (-1).to_bytes(4, "big", signed=True)
     return with_header(with_header(batch, _PRODUCER_AT, producer), _ATTRIBUTES_AT, _TRANSACTIONAL_CONTROL)

@@ -1,0 +1,316 @@
+"""Transactions in a partition's log: what readers of committed records get, under any history, kills included."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from crc32c import crc32c
+from embedded.batches import batch_of, marker, numbered_batch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from ingestd.broker.log.files import OpenFiles
+from ingestd.broker.log.markers import marker_batch
+from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.settings import Flush
+from ingestd.broker.topic_config import TopicConfig
+from ingestd.errors import ErrorCode, KafkaError
+from ingestd.records.batch import read_header, split_batches
+from ingestd.records.decode import ControlKind, decode_control, decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXPIRY = 86_400.0
+PRODUCERS = st.integers(1, 4)
+CONFIG = {"segment.bytes": "700", "index.interval.bytes": "200", "retention.ms": "-1"}
+
+
+class Opened:
+    """A log on one directory; `again` opens it as the next process would."""
+
+    def __init__(self, directory: Path, flush: Flush = Flush.os, **config: str) -> None:
+        self._directory = directory
+        self._flush = flush
+        self._config = TopicConfig.of({**CONFIG, **config}, {})
+        self._disk = ThreadPoolExecutor(max_workers=1)
+        self._files: list[OpenFiles] = []
+        self.log = self.again()
+
+    def again(self) -> PartitionLog:
+        files = OpenFiles(4)
+        self._files.append(files)
+        log = PartitionLog(
+            self._directory / "t-0",
+            self._config,
+            files,
+            self._disk,
+            leader_epoch=0,
+            producer_expiry=EXPIRY,
+            flush=self._flush,
+        )
+        log.open()
+        self.log = log
+        return log
+
+    def settle(self) -> None:
+        """Until the disk thread has nothing left to do."""
+        self._disk.submit(int).result()
+
+    def end(self) -> None:
+        self._disk.shutdown()
+        for files in self._files:
+            files.close_all()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    one = Opened(tmp_path)
+    yield one
+    one.end()
+
+
+def append(log: PartitionLog, batch: bytearray | memoryview) -> int:
+    return log.append(memoryview(batch), read_header(batch)).base_offset
+
+
+def committed_from(log: PartitionLog, offset: int, max_bytes: int) -> list[tuple[int, bytes]]:
+    """What a client gets that reads committed records from `offset` on, by the rules of the protocol."""
+    found: list[tuple[int, bytes]] = []
+    while (piece := log.slice(offset, max_bytes, log.last_stable_offset)) is not None:
+        waiting = log.aborted(offset, min(piece.ends_before, log.last_stable_offset))
+        assert all(one.last_offset >= offset for one in waiting)
+        aborting: set[int] = set()
+        for batch in split_batches(piece.read()):
+            header = read_header(batch)
+            while waiting and waiting[0].first_offset <= header.last_offset:
+                aborting.add(waiting.pop(0).producer_id)
+            if header.control:
+                aborting -= {one.producer_id for one in decode_control(batch) if one.kind is ControlKind.abort}
+            elif not (header.transactional and header.producer_id in aborting):
+                found += [(one.offset, one.value or b"") for one in decode_records(batch, first=offset)]
+            offset = header.last_offset + 1
+    return found
+
+
+@dataclass
+class Written:
+    """A producer as the model has it. `first`: where its transaction began; None: it has none."""
+
+    epoch: int = 0
+    sequence: int = 0
+    first: int | None = None
+    records: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class Transactions(RuleBasedStateMachine):
+    """`certain` has the records that count; those of an open transaction are with their producer."""
+
+    @initialize(interval=st.sampled_from(["0", "200", "4096"]))
+    def begin(self, interval: str) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.opened = Opened(self.directory, **{"index.interval.bytes": interval})
+        self.certain: list[tuple[int, bytes]] = []
+        self.producers: dict[int, Written] = {}
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.opened.log
+
+    @rule(producer=PRODUCERS, records=st.integers(1, 3))
+    def write_in_a_transaction(self, producer: int, records: int) -> None:
+        one = self.producers.setdefault(producer, Written())
+        values = [b"%d of %d" % (one.sequence + number, producer) for number in range(records)]
+        offset = append(self.log, numbered_batch(values, producer, one.epoch, one.sequence, transactional=True))
+        one.sequence += records
+        one.first = offset if one.first is None else one.first
+        one.records += enumerate(values, offset)
+
+    @rule(producer=PRODUCERS, aborts=st.booleans(), bumps=st.booleans())
+    def end_a_transaction(self, producer: int, aborts: bool, bumps: bool) -> None:
+        """A marker without a transaction changes nothing but the epoch: a coordinator may send it again."""
+        one = self.producers.setdefault(producer, Written())
+        if bumps:
+            one.epoch, one.sequence = one.epoch + 1, 0
+        append(self.log, marker_batch(producer, one.epoch, ControlKind(0 if aborts else 1), 3, 1_000))
+        if not aborts:
+            self.certain += one.records
+        one.records, one.first = [], None
+
+    @rule(records=st.integers(1, 20))
+    def write_outside(self, records: int) -> None:
+        values = [b"plain %d" % number for number in range(records)]
+        offset = append(self.log, batch_of(values))
+        self.certain += enumerate(values, offset)
+
+    @rule()
+    def kill(self) -> None:
+        self.opened.settle()
+        self.opened.again()
+
+    @rule()
+    def kill_with_no_index_on_the_disk(self) -> None:
+        self.opened.settle()
+        for path in (self.directory / "t-0").glob("*.index"):
+            path.unlink()
+        self.opened.again()
+
+    @rule()
+    def close(self) -> None:
+        for sealing in self.log.close():
+            sealing.result()
+        self.opened.again()
+
+    @rule()
+    def delete_whole_segments_that_are_certain(self) -> None:
+        bases = [segment.base_offset for segment in self.log._segments]
+        self.log.delete_before(max((base for base in bases if base <= self.log.last_stable_offset), default=0))
+
+    @invariant()
+    def readers_get_what_is_committed_before_the_first_open_transaction(self) -> None:
+        open_ones = [one.first for one in self.producers.values() if one.first is not None]
+        assert self.log.last_stable_offset == min([*open_ones, self.log.end_offset])
+        assert self.log.high_watermark == self.log.end_offset
+        readable = [
+            one for one in sorted(self.certain) if self.log.start_offset <= one[0] < self.log.last_stable_offset
+        ]
+        for start in {self.log.start_offset, (self.log.start_offset + self.log.last_stable_offset) // 2}:
+            for max_bytes in (1, 1_000, 1 << 20):
+                found = committed_from(self.log, start, max_bytes)
+                assert found == [one for one in readable if one[0] >= start]
+
+    @invariant()
+    def producers_are_described_as_they_are(self) -> None:
+        known = {one.producer_id: one for one in self.log.producers}
+        for producer_id, one in self.producers.items():
+            assert self.log.in_transaction(producer_id, one.epoch) == (one.first is not None)
+            if producer_id in known:
+                assert known[producer_id].epoch == one.epoch
+                assert known[producer_id].first_offset == (-1 if one.first is None else one.first)
+
+    def teardown(self) -> None:
+        if hasattr(self, "opened"):
+            self.opened.end()
+            shutil.rmtree(self.directory)
+
+
+def test_readers_of_committed_records_get_those_alone_under_any_history() -> None:
+    run_state_machine_as_test(Transactions, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+
+
+def test_a_batch_outside_of_its_producers_open_transaction_is_refused(opened: Opened) -> None:
+    append(opened.log, numbered_batch([b"a"], 7, 0, 0, transactional=True))
+    with pytest.raises(KafkaError) as refused:
+        append(opened.log, numbered_batch([b"b"], 7, 0, 1))
+    assert refused.value.code is ErrorCode.invalid_txn_state
+    append(opened.log, marker(7, 0))
+    assert append(opened.log, numbered_batch([b"b"], 7, 0, 1)) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_marker_of_an_older_epoch_or_an_older_coordinator_is_refused(opened: Opened, restarted: bool) -> None:
+    append(opened.log, numbered_batch([b"a"], 7, 3, 0, transactional=True))
+    append(opened.log, marker(7, 3, coordinator_epoch=5))
+    log = opened.again() if restarted else opened.log
+    for late, code in (
+        (marker(7, 2, coordinator_epoch=5), ErrorCode.invalid_producer_epoch),
+        (marker(7, 3, coordinator_epoch=4), ErrorCode.transaction_coordinator_fenced),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            append(log, late)
+        assert refused.value.code is code
+    assert log.end_offset == 2
+
+
+class Noted:
+    """A watcher."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def grew(self, size: int) -> None:
+        self.bytes += size
+
+    def gone(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_readers_of_committed_records_are_told_the_bytes_when_the_transaction_before_them_has_ended(
+    opened: Opened, restarted: bool
+) -> None:
+    first, plain, end = numbered_batch([b"a"], 7, 0, 0, transactional=True), batch_of([b"b"]), marker(7, 0)
+    log = opened.log
+    if restarted:
+        append(log, batch_of([b"before"]))
+        append(log, first)
+        log = opened.again()
+    all_noted, committed_noted = Noted(), Noted()
+    log.watchers.add(all_noted)
+    log.stable_watchers.add(committed_noted)
+    if not restarted:
+        append(log, first)
+    append(log, plain)
+    assert committed_noted.bytes == 0
+    append(log, end)
+    assert committed_noted.bytes == len(first) + len(plain) + len(end)
+    assert all_noted.bytes == committed_noted.bytes - (len(first) if restarted else 0)
+
+
+def test_a_transaction_is_not_stable_before_its_marker_is_on_the_disk(tmp_path: Path) -> None:
+    """Else a power cut could take the marker back, and another could come in its place."""
+    opened = Opened(tmp_path, Flush.always)
+    log = opened.log
+    append(log, batch_of([b"plain"]))
+    append(log, numbered_batch([b"a"], 7, 0, 0, transactional=True))
+    before_marker = log.log_end
+    append(log, marker(7, 0, aborts=True))
+    log.synced(before_marker)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 1)
+    log.synced(log.log_end)
+    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
+    opened.end()
+
+
+def test_records_of_an_open_transaction_can_be_deleted(opened: Opened) -> None:
+    log = opened.log
+    append(log, numbered_batch([b"a", b"b", b"c"], 7, 0, 0, transactional=True))
+    append(log, batch_of([b"plain"]))
+    log.delete_before(2)
+    assert log.last_stable_offset == 2
+    assert committed_from(log, 2, 1 << 20) == []
+    append(log, marker(7, 0, aborts=True))
+    assert committed_from(log, 2, 1 << 20) == [(3, b"plain")]
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten(opened: Opened) -> None:
+    log = opened.log
+    append(log, numbered_batch([b"a"], 7, 0, 0, transactional=True))
+    append(log, numbered_batch([b"a"], 8, 0, 0))
+    log._producers.states._expiry = -1.0
+    log.enforce_retention(0)
+    assert [one.producer_id for one in log.producers] == [7]
+
+
+def test_an_index_of_a_version_without_transactions_is_read(opened: Opened) -> None:
+    log = opened.log
+    for _ in range(30):
+        append(log, batch_of([b"x" * 50]))
+    for sealing in log.close():
+        sealing.result()
+    paths = list(log.directory.glob("*.index"))
+    assert paths
+    for path in paths:
+        content = path.read_bytes()
+        older = content[8:48] + content[56:]
+        path.write_bytes(b"ISI1" + crc32c(older).to_bytes(4, "big") + older)
+    again = opened.again()
+    assert [segment.sealed for segment in again._segments] == [True] * len(paths)
+    assert len(committed_from(again, 0, 300)) == 30
