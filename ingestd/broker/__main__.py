@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from ingestd.broker.server import serve
-from ingestd.broker.settings import BrokerSettings, Flush
+from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, BrokerSettings, Flush
 from ingestd.errors import IngestdError
 from ingestd.logs import configure_logs
 
@@ -36,6 +36,8 @@ def main() -> int:
             flush=Flush(arguments.flush),
             topic_defaults=dict(entry.split("=", 1) for entry in arguments.topic_default),
             request_log=arguments.request_log,
+            consumer_heartbeat_interval=arguments.consumer_heartbeat_interval,
+            consumer_session_timeout=arguments.consumer_session_timeout,
         )
         _run(settings, arguments.ready_fd, arguments.parent_fd)
     except (IngestdError, OSError, ValueError) as error:
@@ -57,6 +59,20 @@ def _arguments() -> argparse.Namespace:
         default=[],
         metavar="NAME=VALUE",
         help="a topic configuration for all topics",
+    )
+    parser.add_argument(
+        "--consumer-heartbeat-interval",
+        type=float,
+        default=HEARTBEAT_INTERVAL,
+        metavar="SECONDS",
+        help="time between heartbeats that members of KIP-848 groups are told",
+    )
+    parser.add_argument(
+        "--consumer-session-timeout",
+        type=float,
+        default=SESSION_TIMEOUT,
+        metavar="SECONDS",
+        help="how long members of KIP-848 groups may be silent",
     )
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd.wire.codec import decode_entity, encode_entity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
     from ingestd.wire.apis import Api
 
-__all__ = ["NO_THROTTLE", "Messages", "messages", "named_as"]
+__all__ = ["NO_THROTTLE", "Messages", "by_topic_id", "messages", "named_as", "seconds"]
 
 NO_THROTTLE: Final = timedelta(0)
+_ABSENT: Final = timedelta(milliseconds=-1)
 
 
 class Messages:
@@ -64,3 +68,16 @@ def messages(api: Api, version: int) -> Messages:
 def named_as(topic: Any) -> Any:
     """A topic's id or name, as the request has it: a version has one of both."""
     return getattr(topic, "topic_id", None) or getattr(topic, "name", None)
+
+
+def seconds(duration: timedelta) -> float | None:
+    """A duration that -1 ms stands for the absence of."""
+    return None if duration == _ABSENT else duration.total_seconds()
+
+
+def by_topic_id(partitions: Iterable[tuple[UUID, int]]) -> list[tuple[UUID, tuple[int, ...]]]:
+    """Partitions as messages have them: the numbers of each topic, in order."""
+    grouped: dict[UUID, list[int]] = {}
+    for topic, number in sorted(partitions):
+        grouped.setdefault(topic, []).append(number)
+    return [(topic, tuple(numbers)) for topic, numbers in grouped.items()]

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["BrokerSettings", "Flush"]
+__all__ = ["HEARTBEAT_INTERVAL", "SESSION_TIMEOUT", "BrokerSettings", "Flush"]
 
 MIB: Final = 1 << 20
+HEARTBEAT_INTERVAL: Final = 5.0
+"""Seconds between heartbeats that members of KIP-848 groups are told, as in Kafka."""
+SESSION_TIMEOUT: Final = 45.0
+"""Seconds that members of KIP-848 groups may be silent, as in Kafka."""
 
 
 class Flush(Enum):
@@ -37,7 +41,8 @@ class BrokerSettings:
     address that they reached, unless `advertised` gives another as (host, port). `topic_defaults` are configurations
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
     line per request. `initial_rebalance_delay` is how long a new group waits for more members: none, as in the
-    configuration that comes with Kafka. Sizes are bytes, times are seconds.
+    configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of `consumer_assignors` is
+    that of groups which do not choose. Sizes are bytes, times are seconds.
     """
 
     data: Path
@@ -59,6 +64,9 @@ class BrokerSettings:
     initial_rebalance_delay: float = 0.0
     min_session_timeout: float = 6.0
     max_session_timeout: float = 1800.0
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    consumer_session_timeout: float = SESSION_TIMEOUT
+    consumer_heartbeat_interval: float = HEARTBEAT_INTERVAL
     max_request_bytes: int = 100 * MIB
     max_in_flight_bytes: int = 512 * MIB
     max_fetch_bytes: int = 55 * MIB
@@ -76,5 +84,8 @@ class BrokerSettings:
             raise ConfigurationError(
                 f"max_in_flight_bytes: {self.max_in_flight_bytes} has no room for a request of {self.max_request_bytes}"
             )
+        unknown = set(self.consumer_assignors).difference(("uniform", "range"))
+        if unknown or not self.consumer_assignors:
+            raise ConfigurationError(f"consumer_assignors: {self.consumer_assignors} is not some of uniform and range")
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")

@@ -73,6 +73,8 @@ class TopicStore:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self.cluster_id = ""
+        self.version = 0
+        """Rises with each change."""
         self.behind = False
         """Whether the file still names topics that were dropped."""
 
@@ -137,6 +139,7 @@ class TopicStore:
         self.behind = False
 
     def _take(self, topics: Iterable[Topic]) -> None:
+        self.version += 1
         self._by_name = {topic.name: topic for topic in topics}
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
 

@@ -17,7 +17,6 @@ EMBEDDED_FEATURE: Final = "ingestd.embedded"
 """The feature by which the embedded broker tells its clients which broker it is."""
 
 _NOT_EMBEDDED: Final[Mapping[str, frozenset[Api]]] = {
-    "groups of the next generation": frozenset({Api.consumer_group_heartbeat, Api.consumer_group_describe}),
     "transactions": frozenset(
         {
             Api.add_partitions_to_txn,

@@ -90,6 +90,11 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
             if make.has("OffsetFetchRequestGroup"):
                 groups = (make("OffsetFetchRequestGroup", group_id="committing", topics=topics),)
             return make("OffsetFetchRequest", group_id="committing", topics=topics, groups=groups)
+        case Api.consumer_group_heartbeat:
+            return make("ConsumerGroupHeartbeatRequest", group_id=f"new{version}", member_id="m", member_epoch=0,
+                        rebalance_timeout=SECOND, subscribed_topic_names=(topic,), topic_partitions=())  # fmt: skip
+        case Api.consumer_group_describe:
+            return make("ConsumerGroupDescribeRequest", group_ids=("nowhere",), include_authorized_operations=False)
         case Api.list_groups:
             return make("ListGroupsRequest", states_filter=("empty",), types_filter=("classic",))
         case Api.describe_groups:
@@ -200,6 +205,7 @@ REFUSED = {
     Api.heartbeat: ErrorCode.unknown_member_id,
     Api.leave_group: ErrorCode.unknown_member_id,
     Api.describe_groups: ErrorCode.group_id_not_found,
+    Api.consumer_group_describe: ErrorCode.group_id_not_found,
     Api.delete_groups: ErrorCode.group_id_not_found,
     Api.offset_delete: ErrorCode.group_id_not_found,
     Api.alter_replica_log_dirs: ErrorCode.log_dir_not_found,

@@ -1,4 +1,7 @@
-"""KIP-848 groups on real Kafka: members come, go, die and come back; topics grow and appear; coordinators die."""
+"""KIP-848 groups on real Kafka: members come, go, die and come back; topics grow and appear; coordinators die.
+
+What one node can do is asked of the embedded broker too.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from ingestd.producer.producer import AsyncProducer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
+    from embedded.cluster import EmbeddedCluster
     from harness.cluster import KafkaCluster
 
     from ingestd.consumer.group.claim import Claim
@@ -66,6 +70,12 @@ class Owner:
                 self._changed.clear()
                 await self._changed.wait()
         return self.has
+
+
+@pytest.fixture(scope="module", params=["kafka", "embedded_cluster"])
+def kafka(request: pytest.FixtureRequest) -> KafkaCluster | EmbeddedCluster:
+    """Kafka, then the embedded broker."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

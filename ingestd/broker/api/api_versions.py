@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 API: Final = Api.api_versions
 VERSIONS: Final = range(5)
 
+_FIRST_WITH_OPTIONAL_FEATURES: Final = 4
+"""Older clients can not read 0 as the lowest level of a feature."""
+FEATURES: Final = {"group.version": (0, 1)}
+"""The features that clients ask for, with their lowest and highest levels. The highest is in effect."""
+FEATURES_EPOCH: Final = 0
+"""The version of the features in effect. They never change while a broker runs."""
 PRODUCE_SAID_FROM: Final = 0
 """librdkafka believes that a broker without Produce v0 has no compression (KAFKA-18659). Kafka 4 also says 0."""
 
@@ -37,9 +43,21 @@ class ApiVersionsHandler:
         error = ErrorCode.none if known else ErrorCode.unsupported_version
         if known:
             schema.decode(request.body)
-        features: tuple[Any, ...] = ()
+        supported: tuple[Any, ...] = ()
+        finalized: tuple[Any, ...] = ()
         if schema.has("SupportedFeatureKey"):
-            features = (schema.make("SupportedFeatureKey", name=EMBEDDED_FEATURE, min_version=1, max_version=1),)
+            supported = (
+                schema.make("SupportedFeatureKey", name=EMBEDDED_FEATURE, min_version=1, max_version=1),
+                *(
+                    schema.make("SupportedFeatureKey", name=name, min_version=lowest, max_version=highest)
+                    for name, (lowest, highest) in FEATURES.items()
+                    if lowest or request.version >= _FIRST_WITH_OPTIONAL_FEATURES
+                ),
+            )
+            finalized = tuple(
+                schema.make("FinalizedFeatureKey", name=name, min_version_level=highest, max_version_level=highest)
+                for name, (_lowest, highest) in FEATURES.items()
+            )
         body = schema.encode(
             error_code=error,
             api_keys=tuple(
@@ -52,6 +70,8 @@ class ApiVersionsHandler:
                 for key, versions in sorted(self._ranges.items())
             ),
             throttle_time=NO_THROTTLE,
-            supported_features=features,
+            supported_features=supported,
+            finalized_features_epoch=FEATURES_EPOCH,
+            finalized_features=finalized,
         )
         return Answer([body], error, old_header=True)

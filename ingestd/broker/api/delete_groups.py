@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from ingestd.broker.groups.classic_values import GroupState
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import ErrorCode, KafkaError
@@ -40,7 +39,7 @@ def _delete(broker: Broker, group_id: str) -> asyncio.Future[ErrorCode]:
     group = partition.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.group_id_not_found, group_id)
-    if group.classic.state is not GroupState.empty:
+    if not group.vacant:
         raise KafkaError(ErrorCode.non_empty_group, f"{group_id!r} has members")
     return partition.delete_group(group)
 

@@ -37,9 +37,10 @@ def _group(broker: Broker, schema: Messages, version: int, group_id: str) -> Any
         group = broker.groups.of(group_id).get(group_id)
     except KafkaError as refused:
         return _none(schema, group_id, refused.code, "", None)
-    if group is None:
+    if group is None or group.consumer is not None:
         told = version >= _FIRST_WITH_NOT_FOUND
-        error, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+        error = ErrorCode.group_id_not_found
+        message = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
         return _none(schema, group_id, error if told else ErrorCode.none, _DEAD, message if told else None)
     classic = group.classic
     # What members said is of interest under the protocol that was chosen.

@@ -11,6 +11,8 @@ from ingestd.broker.api import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -76,6 +78,8 @@ class Handler:
 
 
 _OTHERS: Final = (
+    consumer_group_describe,
+    consumer_group_heartbeat,
     produce,
     fetch,
     list_offsets,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 API: Final = Api.list_groups
 VERSIONS: Final = range(6)
 
-_TYPE: Final = "classic"
-
 
 def handle(context: Context, request: Request) -> Answer:
     """Groups that are not loaded yet are missing, and the error says so."""
@@ -30,16 +28,15 @@ def handle(context: Context, request: Request) -> Answer:
     for partition in context.broker.groups.partitions:
         error = error or partition.refusal or ErrorCode.none
         for group in partition:
-            state = group.classic.state.value
-            if (states and state.lower() not in states) or (types and _TYPE not in types):
+            if (states and group.state.lower() not in states) or (types and group.kind not in types):
                 continue
             groups.append(
                 schema.make(
                     "ListedGroup",
                     group_id=group.id,
-                    protocol_type=group.classic.protocol_type or "",
-                    group_state=state,
-                    group_type=_TYPE,
+                    protocol_type=group.protocol_type,
+                    group_state=group.state,
+                    group_type=group.kind,
                 )
             )
     return Answer([schema.encode(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(groups))], error)

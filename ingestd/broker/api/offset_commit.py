@@ -33,7 +33,8 @@ def handle(context: Context, request: Request) -> Handled:
         asked.generation_id_or_member_epoch,
     )
     try:
-        waiting = context.broker.groups.of(asked.group_id).commit(asked.group_id, member, offsets)
+        place = context.broker.groups.of(asked.group_id)
+        waiting = place.commit(asked.group_id, member, offsets, request.version)
     except KafkaError as error:
         unknown = error.code is ErrorCode.group_id_not_found and request.version < _FIRST_WITH_NOT_FOUND
         return _answer(schema, asked, refused, ErrorCode.illegal_generation if unknown else error.code)

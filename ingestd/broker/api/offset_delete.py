@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.broker.groups.classic_values import GroupState
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer, when_done
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
-from ingestd.wire.consumer_protocol import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
@@ -45,8 +43,7 @@ def _group(place: GroupPartition, group_id: str) -> Group:
     group = place.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.group_id_not_found, group_id)
-    if group.classic.state is not GroupState.empty and group.classic.protocol_type != PROTOCOL_TYPE:
-        raise KafkaError(ErrorCode.non_empty_group, f"{group_id!r} has members that do not say what they read")
+    group.check_offsets_deletable()
     return group
 
 

@@ -22,6 +22,7 @@ VERSIONS: Final = range(1, 11)
 
 _FIRST_WITH_ERROR: Final = 2
 _FIRST_WITH_GROUPS: Final = 8
+_FIRST_WITH_MEMBER: Final = 9
 _FIRST_WITH_TOPIC_ID: Final = 10
 
 
@@ -46,6 +47,8 @@ def handle(context: Context, request: Request) -> Answer:
 def _group(broker: Broker, schema: Messages, version: int, asked: Any) -> tuple[tuple[Any, ...], ErrorCode]:
     try:
         group = broker.groups.of(asked.group_id).get(asked.group_id)
+        if group is not None and version >= _FIRST_WITH_MEMBER:
+            group.check_fetch(asked.member_id, asked.member_epoch)
     except KafkaError as refused:
         return (), refused.code
     offsets = {} if group is None else group.offsets

@@ -54,6 +54,10 @@ class CoordinatorLog:
             _log.warning("coordinator record not written", error=str(error))
             done(ErrorCode.coordinator_not_available)
             return
+        self.when_written(done)
+
+    def when_written(self, done: Callable[[ErrorCode], None]) -> None:
+        """Tell `done` when all that was appended is in the log, and on the disk with `Flush.always`."""
         if self._flush is Flush.os:
             done(ErrorCode.none)
             return

@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`, in Kafka's own format, so that Kafka's tools read our segments.
 
-The messages are in `entities.py`. Before each is its version as an int16. A
-key's "version" says what the record is about. Values are written in version 3, as Kafka 4.3 does.
+The messages are in `entities.py`, and for groups of KIP-848 in `consumer_records.py`. Before each is its version as an
+int16. A key's "version" says what the record is about. Values are written in version 3, as Kafka 4.3 does, those of
+KIP-848 in version 0.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kio.static.primitive import i32, i64
 
+from ingestd.broker.coordinator import consumer_records
 from ingestd.broker.coordinator.entities import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -24,6 +26,7 @@ from ingestd.errors import ProtocolError
 from ingestd.wire.codec import decode_entity, encode_entity
 
 if TYPE_CHECKING:
+    from ingestd.broker.coordinator.consumer_records import ConsumerKey, ConsumerRecord, ConsumerValue
     from ingestd.wire.codec import Buffer
 
 __all__ = ["CommitKey", "Committed", "CoordinatorRecord", "GroupEntry", "GroupKey", "encode_record", "read_record"]
@@ -33,6 +36,7 @@ _OLD_COMMIT: Final = 0
 _COMMIT: Final = 1
 _GROUP: Final = 2
 _VALUE: Final = 3
+_CONSUMER_VALUE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +73,34 @@ class GroupEntry:
     since: int
 
 
-CoordinatorRecord: TypeAlias = "tuple[CommitKey, Committed | None] | tuple[GroupKey, GroupEntry | None]"
+CoordinatorRecord: TypeAlias = (
+    "tuple[CommitKey, Committed | None] | tuple[GroupKey, GroupEntry | None] | ConsumerRecord"
+)
 """A key and its value. None: there is no such thing any more."""
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """A record's key and value as bytes."""
     key, value = record
+    said = None
     if isinstance(key, CommitKey):
         named: Any = OffsetCommitKey(group=key.group, topic=key.topic, partition=i32(key.partition))
-    else:
+        if isinstance(value, Committed):
+            said = _VERSION.pack(_VALUE) + encode_entity(_commit_value(value))
+    elif isinstance(key, GroupKey):
         named = GroupMetadataKey(group=key.group)
-    said = None
-    if isinstance(value, Committed):
-        said = _VERSION.pack(_VALUE) + encode_entity(_commit_value(value))
-    elif value is not None:
-        said = _VERSION.pack(_VALUE) + encode_entity(_group_value(value))
+        if isinstance(value, GroupEntry):
+            said = _VERSION.pack(_VALUE) + encode_entity(_group_value(value))
+    else:
+        return _encode_consumer(key, value)
     return _VERSION.pack(named.__version__) + encode_entity(named), said
+
+
+def _encode_consumer(key: ConsumerKey, value: Any) -> tuple[bytes, bytes | None]:
+    named = _VERSION.pack(consumer_records.kind_of(key)) + encode_entity(consumer_records.key_entity(key))
+    if value is None:
+        return named, None
+    return named, _VERSION.pack(_CONSUMER_VALUE) + encode_entity(consumer_records.value_entity(key, value))
 
 
 def _commit_value(value: Committed) -> OffsetCommitValue:
@@ -124,7 +139,8 @@ def _group_value(value: GroupEntry) -> GroupMetadataValue:
 def read_record(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | None:
     """The record; None for one about something that this broker does not know, which a newer one wrote.
 
-    Raises `ProtocolError` for bytes that are no such record, and for values of another version than 3.
+    Raises `ProtocolError` for bytes that are no such record, and for values of another version than 3, or 0 for groups
+    of KIP-848.
     """
     if key is None:
         raise ProtocolError("a record of a coordinator without a key")
@@ -134,6 +150,8 @@ def read_record(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord |
         return CommitKey(commit.group, commit.topic, commit.partition), _read_commit(value)
     if kind == _GROUP:
         return GroupKey(decode_entity(GroupMetadataKey, named).group), _read_group(value)
+    if kind in consumer_records.KINDS:
+        return consumer_records.read_key(kind, named), _read_consumer(kind, value)
     return None
 
 
@@ -142,6 +160,15 @@ def _versioned(content: Buffer) -> tuple[int, memoryview]:
     if len(view) < _VERSION.size:
         raise ProtocolError(f"a record of a coordinator with {len(view)} bytes, which hold no version")
     return _VERSION.unpack_from(view)[0], view[_VERSION.size :]
+
+
+def _read_consumer(kind: int, content: Buffer | None) -> ConsumerValue:
+    if content is None:
+        return None
+    version, body = _versioned(content)
+    if version != _CONSUMER_VALUE:
+        raise ProtocolError(f"a record of kind {kind} in version {version}: expected {_CONSUMER_VALUE}")
+    return consumer_records.read_value(kind, body)
 
 
 def _value(entity: type[Any], content: Buffer) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.coordinator.coordinator_log import CoordinatorLog
 from ingestd.broker.coordinator.placement import coordinating_partition
+from ingestd.broker.groups.consumer_group import ConsumerRules
 from ingestd.broker.groups.group_partition import GroupPartition
 from ingestd.broker.storage import NewTopic
 from ingestd.broker.topics import OFFSETS_TOPIC
@@ -36,6 +37,11 @@ class GroupCoordinator:
         self._clock = clock
         self._tasks = tasks
         self._partitions: list[GroupPartition] = []
+        self.rules = ConsumerRules(
+            settings.consumer_assignors,
+            settings.consumer_session_timeout,
+            settings.consumer_heartbeat_interval,
+        )
 
     def start(self) -> None:
         """Begin to load the groups, and to expire offsets. Needs an open storage."""
@@ -95,7 +101,8 @@ class GroupCoordinator:
             partition = self._storage.partition(OFFSETS_TOPIC, number)
             assert partition is not None
             log = CoordinatorLog(self._storage, partition, self._settings.flush)
-            self._partitions.append(GroupPartition(log, self._clock, self._settings.initial_rebalance_delay))
+            delay = self._settings.initial_rebalance_delay
+            self._partitions.append(GroupPartition(log, self._clock, delay, self._storage.topics, self.rules))
 
     async def _load(self) -> None:
         started = self._clock.monotonic()

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ingestd.broker.coordinator.records import CommitKey, Committed, GroupEntry, GroupKey
-from ingestd.broker.groups.classic_group import ClassicGroup, Reply
-from ingestd.broker.groups.classic_values import GroupState, Joined, Synced
+from ingestd.broker.coordinator.records import CommitKey, GroupEntry, GroupKey
+from ingestd.broker.groups.classic_group import ClassicGroup, Reply, Store
+from ingestd.broker.groups.classic_values import Joined, Synced
+from ingestd.broker.groups.consumer_group import ConsumerGroup
+from ingestd.broker.groups.consumer_state import ConsumerState
+from ingestd.broker.groups.consumer_values import JOINING, HeartbeatAnswer
 from ingestd.broker.groups.group import Group
+from ingestd.broker.groups.replayed import Replayed
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -23,9 +28,12 @@ if TYPE_CHECKING:
 
     from ingestd.broker.clock import Clock
     from ingestd.broker.coordinator.coordinator_log import CoordinatorLog
-    from ingestd.broker.coordinator.records import CoordinatorRecord
-    from ingestd.broker.groups.classic_group import Action, Store
+    from ingestd.broker.coordinator.records import Committed, CoordinatorRecord
+    from ingestd.broker.groups.classic_group import Action
     from ingestd.broker.groups.classic_values import Join, Sync
+    from ingestd.broker.groups.consumer_group import Answer, ConsumerRules, Removal, Save
+    from ingestd.broker.groups.consumer_state import Topics
+    from ingestd.broker.groups.consumer_values import HeartbeatAsked
     from ingestd.broker.groups.group import TopicPartition
 
 __all__ = ["GroupPartition"]
@@ -40,12 +48,16 @@ class GroupPartition:
         A group's timer goes off at its deadline, or before.
     """
 
-    def __init__(self, log: CoordinatorLog, clock: Clock, initial_delay: float) -> None:
+    def __init__(
+        self, log: CoordinatorLog, clock: Clock, initial_delay: float, topics: Topics, rules: ConsumerRules
+    ) -> None:
         self.refusal: ErrorCode | None = ErrorCode.coordinator_load_in_progress
         """Why nothing is answered now; None if it is."""
         self._log = log
         self._clock = clock
         self._initial_delay = initial_delay
+        self._topics = topics
+        self._rules = rules
         self._groups: dict[str, Group] = {}
         self._timers: dict[Group, asyncio.TimerHandle] = {}
         self._closed = False
@@ -61,22 +73,25 @@ class GroupPartition:
 
     async def load(self) -> None:
         """Take the groups from the log. Raises `IngestdError`, `OSError`; then nothing is answered."""
-        entries: dict[str, GroupEntry] = {}
-        offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        replayed: dict[str, Replayed] = {}
         try:
             async for record in self._log.replay():
-                _replay(record, entries, offsets)
+                replayed.setdefault(record[0].group, Replayed()).take(record)
         except BaseException:
             self.refusal = ErrorCode.coordinator_not_available
             raise
         now = self._clock.monotonic()
-        for group_id in {**entries, **offsets}:
-            entry = entries.get(group_id)
+        for group_id, known in replayed.items():
+            if known.gone:
+                continue
             group = self._made(group_id)
-            group.offsets = offsets.get(group_id, {})
-            if entry is not None:
-                group.classic = ClassicGroup.restored(entry.stored, now, self._initial_delay)
-                group.since = entry.since
+            group.offsets = known.offsets
+            state = known.consumer_state(group_id, self._topics)
+            if state is not None:
+                group.consumer = ConsumerGroup.restored(state, self._rules, now)
+            elif known.entry is not None:
+                group.classic = ClassicGroup.restored(known.entry.stored, now, self._initial_delay)
+                group.since = known.entry.since
             self._schedule(group)
         self.refusal = None
 
@@ -97,6 +112,11 @@ class GroupPartition:
             waiting.set_result(Joined(ErrorCode.unknown_member_id, asked.member_id))
             return waiting
         group = group or self._made(group_id)
+        if group.consumer is not None:
+            if not group.vacant:
+                waiting.set_result(Joined(ErrorCode.inconsistent_group_protocol, asked.member_id))
+                return waiting
+            self._make_classic(group, group.consumer)
         self._do(group, group.classic.join(asked, waiting, self._clock.monotonic()))
         return waiting
 
@@ -104,7 +124,7 @@ class GroupPartition:
         """Done when the assignment is in the log."""
         waiting: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or group.consumer is not None:
             waiting.set_result(Synced(ErrorCode.unknown_member_id))
         else:
             self._do(group, group.classic.sync(asked, waiting, self._clock.monotonic()))
@@ -113,20 +133,58 @@ class GroupPartition:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """The answer to a heartbeat."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or group.consumer is not None:
             return ErrorCode.unknown_member_id
         return group.classic.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
 
-    def leave(
-        self, group_id: str, leaving: Sequence[tuple[str, str | None]]
-    ) -> list[tuple[str, str | None, ErrorCode]]:
-        """Remove members, each (member id, instance id). Returns them with what became of each."""
+    def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> asyncio.Future[list[Removal]]:
+        """Remove members, each (member id, instance id). Done with what became of each."""
+        waiting: asyncio.Future[list[Removal]] = asyncio.get_running_loop().create_future()
         group = self._groups.get(group_id)
         if group is None:
-            return [(member_id, instance_id, ErrorCode.unknown_member_id) for member_id, instance_id in leaving]
-        results, actions = group.classic.leave(leaving, self._clock.monotonic())
+            waiting.set_result([(*one, ErrorCode.unknown_member_id) for one in leaving])
+        elif group.consumer is not None:
+            self._do(group, group.consumer.remove(leaving, waiting))
+        else:
+            results, actions = group.classic.leave(leaving, self._clock.monotonic())
+            waiting.set_result(results)
+            self._do(group, actions)
+        return waiting
+
+    def consumer_heartbeat(self, group_id: str, asked: HeartbeatAsked) -> asyncio.Future[HeartbeatAnswer]:
+        """A heartbeat of KIP-848. Done when what it changes is in the log."""
+        waiting: asyncio.Future[HeartbeatAnswer] = asyncio.get_running_loop().create_future()
+        group = self._groups.get(group_id)
+        consumer = None if group is None else group.consumer
+        if consumer is None:
+            if asked.epoch != JOINING or (group is not None and not group.vacant):
+                waiting.set_result(_not_a_consumer_group(group_id, known=group is not None))
+                return waiting
+            consumer = ConsumerGroup(ConsumerState(group_id, self._topics), self._rules)
+        actions = consumer.heartbeat(asked, waiting, self._clock.monotonic(), self._now_ms())
+        if consumer.kept.epoch == 0:
+            # Refused. There is no such group.
+            for save in actions:
+                _answer(save.ticket, save.answer)
+            return waiting
+        group = group or self._made(group_id)
+        if group.consumer is None:
+            actions = self._make_consumer(group, consumer, actions)
         self._do(group, actions)
-        return results
+        return waiting
+
+    def _make_consumer(self, group: Group, consumer: ConsumerGroup, actions: list[Save]) -> list[Save]:
+        """Make a classic group without members this one. Returns the actions that store it."""
+        stored = group.since is not None or group.classic.generation > 0
+        group.classic, group.since, group.consumer = ClassicGroup(self._initial_delay), None, consumer
+        if not stored:
+            return actions
+        return [replace(actions[0], records=[(GroupKey(group.id), None), *actions[0].records]), *actions[1:]]
+
+    def _make_classic(self, group: Group, consumer: ConsumerGroup) -> None:
+        """Make a group of KIP-848 without members a classic one. If that is not stored, its next generation says it."""
+        group.consumer = None
+        self._log.append(consumer.kept.tombstones(), self._now_ms(), lambda _error: None)
 
     # Offsets.
 
@@ -135,13 +193,17 @@ class GroupPartition:
         group_id: str,
         member: tuple[str, str | None, int],
         offsets: Mapping[TopicPartition, Committed],
+        version: int = 9,
     ) -> asyncio.Future[ErrorCode]:
-        """Done when the offsets are in the log. `member`: member id, instance id, generation. Raises `KafkaError`."""
+        """Done when the offsets are in the log. Raises `KafkaError`.
+
+        `member`: member id, instance id, generation or member epoch. `version`: that of OffsetCommit.
+        """
         group = self._groups.get(group_id)
         if group is None and member[2] >= 0:
             raise KafkaError(ErrorCode.group_id_not_found, group_id)
         group = group or self._made(group_id)
-        group.classic.check_commit(*member, self._clock.monotonic())
+        group.check_commit(member, offsets, self._clock.monotonic(), version)
         group.writing.update(offsets.keys())
         return self._append(
             [(CommitKey(group_id, topic, number), committed) for (topic, number), committed in offsets.items()],
@@ -174,6 +236,8 @@ class GroupPartition:
         ]
         if group.since is not None:
             records.append((GroupKey(group.id), None))
+        if group.consumer is not None:
+            records += group.consumer.kept.tombstones()
         # Now: whoever asks for this group from here on gets a new one, whose records are behind these.
         self._forget(group)
         return self._append(records, partial(self._group_deleted, group))
@@ -186,8 +250,7 @@ class GroupPartition:
         """Delete offsets that nobody needs any more, and groups that have nothing else."""
         for group in self:
             gone = set(group.expired(now_ms, retention_ms))
-            vacant = group.classic.state is GroupState.empty and not group.classic.pending
-            if vacant and gone == group.known_partitions:
+            if group.vacant and gone == group.known_partitions:
                 self.delete_group(group)
             elif gone:
                 self.delete_offsets(group, gone)
@@ -198,18 +261,37 @@ class GroupPartition:
         group = self._groups[group_id] = Group(group_id, ClassicGroup(self._initial_delay))
         return group
 
-    def _do(self, group: Group, actions: Iterable[Action]) -> None:
+    def _do(self, group: Group, actions: Iterable[Action | Save]) -> None:
         for action in actions:
             if isinstance(action, Reply):
-                waiting = action.ticket
-                assert isinstance(waiting, asyncio.Future)
-                if not waiting.done():  # else its client is gone
-                    waiting.set_result(action.answer)
-            else:
+                _answer(action.ticket, action.answer)
+            elif isinstance(action, Store):
                 entry = GroupEntry(action.group, self._now_ms())
                 self._append([(GroupKey(group.id), entry)], partial(self._stored, group, action, entry.since))
+            else:
+                self._save(group, action)
         self._schedule(group)
         self._forget_if_bare(group)
+
+    def _save(self, group: Group, save: Save) -> None:
+        assert group.consumer is not None
+        if not save.records and not group.saving:
+            _answer(save.ticket, save.answer)
+            return
+        group.saving += 1
+        done = partial(self._saved, group, group.consumer, save)
+        if save.records:
+            self._log.append(save.records, self._now_ms(), done)
+        else:
+            self._log.when_written(done)
+
+    def _saved(self, group: Group, consumer: ConsumerGroup, save: Save, error: ErrorCode) -> None:
+        group.saving -= 1
+        if error is ErrorCode.none:
+            _answer(save.ticket, save.answer)
+        else:
+            consumer.not_saved(save)
+            _answer(save.ticket, _failed(save.answer, error))
 
     def _stored(self, group: Group, store: Store, since: int, error: ErrorCode) -> None:
         if error is ErrorCode.none:
@@ -243,7 +325,7 @@ class GroupPartition:
         self._cancel(group)
 
     def _schedule(self, group: Group) -> None:
-        deadline = group.classic.deadline
+        deadline = group.deadline
         # A timer that goes off too early is set again then. So a heartbeat costs none.
         if deadline is None or deadline >= group.wakes or self._closed:
             return
@@ -260,26 +342,24 @@ class GroupPartition:
 
     def _wake(self, group: Group) -> None:
         self._cancel(group)
-        self._do(group, group.classic.expire(self._clock.monotonic()))
+        now = self._clock.monotonic()
+        self._do(group, group.classic.expire(now) if group.consumer is None else group.consumer.expire(now))
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
 
 
-def _replay(
-    record: CoordinatorRecord, entries: dict[str, GroupEntry], offsets: dict[str, dict[TopicPartition, Committed]]
-) -> None:
-    key, value = record
-    if isinstance(key, GroupKey):
-        if isinstance(value, GroupEntry):
-            entries[key.group] = value
-        else:
-            entries.pop(key.group, None)
-        return
-    committed = offsets.setdefault(key.group, {})
-    if isinstance(value, Committed):
-        committed[key.topic, key.partition] = value
-        return
-    committed.pop((key.topic, key.partition), None)
-    if not committed:
-        del offsets[key.group]
+def _answer(ticket: object, answer: object) -> None:
+    if isinstance(ticket, asyncio.Future) and not ticket.done():  # else its client is gone
+        ticket.set_result(answer)
+
+
+def _failed(answer: Answer | None, error: ErrorCode) -> Answer:
+    if isinstance(answer, list):
+        return [(member_id, instance_id, code or error) for member_id, instance_id, code in answer]
+    return HeartbeatAnswer(error)
+
+
+def _not_a_consumer_group(group_id: str, *, known: bool) -> HeartbeatAnswer:
+    why = f"Group {group_id} is not a consumer group." if known else f"Consumer group {group_id} not found."
+    return HeartbeatAnswer(ErrorCode.group_id_not_found, message=why)

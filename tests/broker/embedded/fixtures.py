@@ -1,4 +1,4 @@
-"""Fixtures: `embedded`, one broker for the session; `broker_process`, brokers of one's own, to be killed."""
+"""Fixtures: `embedded` and `embedded_cluster`, for the session; `broker_process`, brokers of one's own, to be killed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from embedded.cluster import QUICK_GROUPS, EmbeddedCluster
 from embedded.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess
     """A broker that creates topics on demand with two partitions. Tests use topics of their own."""
     with BrokerProcess(tmp_path_factory.mktemp("embedded"), "--default-partitions", "2") as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A broker that creates no topics on demand, for tests that ask the same of `kafka`."""
+    options = ("--no-auto-create-topics", *QUICK_GROUPS)
+    with BrokerProcess(tmp_path_factory.mktemp("embedded-cluster"), *options) as broker:
+        yield EmbeddedCluster(broker)
 
 
 @pytest.fixture

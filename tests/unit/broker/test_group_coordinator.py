@@ -254,7 +254,7 @@ def test_a_record_without_a_key_is_refused(key: bytes | None) -> None:
 
 
 def test_a_record_of_another_kind_is_passed_over_and_a_value_of_another_version_refused() -> None:
-    assert read_record(b"\0\3\0\1g", b"\0\0") is None
+    assert read_record(b"\0\x0b\0\1g", b"\0\0") is None
     key, value = encode_record((CommitKey("g", "t", 3), Committed(1, 5, "", 99)))
     assert value is not None
     with pytest.raises(ProtocolError, match="OffsetCommitValue version 9: expected 3"):

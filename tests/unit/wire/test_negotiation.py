@@ -81,7 +81,6 @@ async def test_the_embedded_broker_names_what_it_has_not_yet(wire: Any, framed: 
     versions = await exchange(wire(), framed, listing(4, supported=(feature,), k3=(0, 13), k18=(0, 4)))
     assert versions.embedded
     for api, lacking in (
-        (Api.consumer_group_heartbeat, "no groups of the next generation"),
         (Api.end_txn, "no transactions"),
         (Api.incremental_alter_configs, "no change of configurations"),
         (Api.create_acls, "no such request"),
