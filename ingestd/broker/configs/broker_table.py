@@ -24,6 +24,14 @@ _SETTINGS: Final = (
     ("connections.max.idle.ms", "idle_timeout", "ms", ConfigType.LONG, "An idle connection is closed after this time."),
     ("fetch.max.bytes", "max_fetch_bytes", "", ConfigType.INT, "Largest answer to a fetch request."),
     (
+        "group.consumer.heartbeat.interval.ms", "consumer_heartbeat_interval", "ms", ConfigType.INT,
+        "Time between heartbeats that members of KIP-848 groups are told.",
+    ),
+    (
+        "group.consumer.session.timeout.ms", "consumer_session_timeout", "ms", ConfigType.INT,
+        "How long members of KIP-848 groups may be silent.",
+    ),
+    (
         "group.initial.rebalance.delay.ms", "initial_rebalance_delay", "ms", ConfigType.INT,
         "How long a new group waits for more members.",
     ),

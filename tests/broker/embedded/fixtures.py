@@ -1,4 +1,4 @@
-"""Fixtures: `embedded` and `embedded_cluster`, for the session; `broker_process`, brokers of one's own, to be killed."""
+"""Fixtures: `embedded`, `embedded_cluster`, one each for the session; `broker_process`, brokers to be killed."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Driven:
         return self.do(self.group.heartbeat(asked, "ticket", self.now, int(self.now * 1000)))
 
     def beat(self, client: Client, *, revokes: bool = True, **fields: Any) -> HeartbeatAnswer:
-        """A client's heartbeat. Then it gives up at once what it was told to, and begins what is new, unless told not to.
+        """A client's heartbeat. Then it begins with what is new, and gives up what it was told to if it `revokes`.
 
         What it gave up it says in its next heartbeat.
         """

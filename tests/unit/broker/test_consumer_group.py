@@ -294,7 +294,7 @@ def test_who_may_commit_and_for_which_partitions(driven: Driven) -> None:
     assert refused(driven, nobody, -1, kept, None) is ErrorCode.none
     driven.group.check_fetch(None, -1)
     driven.group.check_fetch(first.id, first.epoch)
-    with pytest.raises(KafkaError, match="STALE|stale"):
+    with pytest.raises(KafkaError, match="expected 2"):
         driven.group.check_fetch(first.id, old)
     with pytest.raises(KafkaError, match="nobody"):
         driven.group.check_fetch("nobody", 1)
@@ -318,7 +318,7 @@ def test_nothing_is_left_of_a_group_whose_tombstones_are_in_the_log(driven: Driv
     driven.settle(driven.member("orders"), driven.member(pattern="o.*"))
     driven.log += driven.group.kept.tombstones()
     assert driven.again() is None
-    newest = {key: value for key, value in driven.log}
+    newest = dict(driven.log)
     assert set(newest.values()) == {None}
 
 

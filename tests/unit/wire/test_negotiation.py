@@ -82,7 +82,6 @@ async def test_the_embedded_broker_names_what_it_has_not_yet(wire: Any, framed: 
     assert versions.embedded
     for api, lacking in (
         (Api.end_txn, "no transactions"),
-        (Api.incremental_alter_configs, "no change of configurations"),
         (Api.create_acls, "no such request"),
     ):
         with pytest.raises(UnsupportedVersion, match=rf"^{api.name}: the embedded broker has {lacking} yet$"):
