@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,6 +76,49 @@ async def test_members_of_franz_go_and_ours_share_all_partitions(
             await members.pop(0).leave()
             if members:
                 await settled(place, members)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_a_group_moves_to_the_new_protocol_and_back_member_by_member(
+    embedded_cluster: EmbeddedCluster, java: JavaProgram, assignor: str
+) -> None:
+    topics = {embedded_cluster.create_topic(partitions=count): count for count in (7, 4)}
+    classic = Place(embedded_cluster.servers, next(iter(topics)), topics, assignor)
+    upgraded = replace(classic, assignor="consumer")
+    admin = embedded_cluster.admin
+
+    def kind() -> ConsumerGroupType:
+        return admin.describe_consumer_groups([classic.group])[classic.group].result(SECONDS).type
+
+    async with Client(embedded_cluster.bootstrap) as client:
+        old: list[Member] = [OurMember(classic, client), JavaMember(classic, java), LibrdkafkaMember(classic)]
+        new: list[Member] = [JavaMember(upgraded, java), LibrdkafkaMember(upgraded), OurMember(upgraded, client)]
+        members: list[Member] = []
+        for one in old:
+            members.append(one)
+            await one.join()
+            await settled(classic, members)
+        assert await asyncio.to_thread(kind) is ConsumerGroupType.CLASSIC
+        for comes, goes in zip(new, old, strict=True):
+            members.append(comes)
+            await comes.join()
+            await settled(classic, members)
+            assert await asyncio.to_thread(kind) is ConsumerGroupType.CONSUMER
+            members.remove(goes)
+            await goes.leave()
+            await settled(classic, members)
+        back: list[Member] = [LibrdkafkaMember(classic), OurMember(classic, client)]
+        for one in back:
+            members.append(one)
+            await one.join()
+            await settled(classic, members)
+        for one in new:
+            members.remove(one)
+            await one.leave()
+            await settled(classic, members)
+        assert await asyncio.to_thread(kind) is ConsumerGroupType.CLASSIC
+        for one in back:
+            await one.leave()
 
 
 class Members:

@@ -8,12 +8,13 @@ seconds of a clock that never goes back. What Kafka's coordinator answers: KIP-6
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ingestd.broker.groups.classic_member import NEW_MEMBER_TIMEOUT, Member
 from ingestd.broker.groups.classic_values import GroupState, Joined, StoredGroup, Synced
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.wire.consumer_protocol import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,16 +88,49 @@ class ClassicGroup:
 
     @classmethod
     def restored(cls, stored: StoredGroup, now: float, initial_delay: float = 0.0) -> ClassicGroup:
-        """A group as the log has it. Its members have a session timeout from now on to say that they live."""
+        """A group as the log has it. Its members have a session timeout from now on to say that they live.
+
+        If it has no leader, it was to rebalance when it was stored, and does so now.
+        """
         group = cls(initial_delay, generation=stored.generation, protocol_type=stored.protocol_type or None)
         group.protocol, group.leader = stored.protocol, stored.leader
         for kept in stored.members:
             group._put(Member.restored(kept, stored.protocol, now))
         if group.members:
             group.state = GroupState.stable
+            if group.leader not in group.members:
+                group._prepare_rebalance(now)
+        return group
+
+    @classmethod
+    def taken_over(cls, members: Sequence[Member], generation: int, initial_delay: float = 0.0) -> ClassicGroup:
+        """A stable group of members that were in one of KIP-848."""
+        group = cls(initial_delay, GroupState.stable, generation, PROTOCOL_TYPE)
+        for member in members:
+            group._put(member)
+        group.protocol, group.leader = group._voted(), members[0].id
         return group
 
     # Events. Each returns what is to be done.
+
+    def rebalance(self, now: float) -> list[Action]:
+        """Have all members join again."""
+        self._prepare_rebalance(now)
+        return self._taken()
+
+    def dissolve(self) -> list[Reply]:
+        """The group is to be one of KIP-848: all who wait are to join again."""
+        replies = []
+        for member in self.members.values():
+            if member.joining is not None:
+                replies.append(Reply(member.joining, Joined(ErrorCode.rebalance_in_progress, member.id)))
+            if member.syncing is not None:
+                replies.append(Reply(member.syncing, Synced(ErrorCode.rebalance_in_progress)))
+        return replies
+
+    def to_store(self) -> StoredGroup:
+        """The group as the log keeps it, without its leader: whoever reads it again begins a rebalance."""
+        return replace(self._to_store({}), leader=None)
 
     def join(self, asked: Join, ticket: Ticket, now: float) -> list[Action]:
         """Become a member, or take part in a rebalance. `ticket` is answered now or later."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ingestd.broker.coordinator.records import CoordinatorRecord
+    from ingestd.broker.groups.classic_values import Joined, Synced
     from ingestd.broker.groups.consumer_state import ConsumerState
     from ingestd.broker.groups.consumer_values import HeartbeatAsked, Profile, TopicIdPartition
 
@@ -40,7 +41,7 @@ Ticket: TypeAlias = object
 Removal: TypeAlias = "tuple[str, str | None, ErrorCode]"
 """A member's id and instance as they were given, and what became of it."""
 
-Answer: TypeAlias = "HeartbeatAnswer | list[Removal]"
+Answer: TypeAlias = "HeartbeatAnswer | list[Removal] | Joined | Synced"
 
 _FIRST_COMMIT_WITH_EPOCH: Final = 9
 """The version of OffsetCommit from which on it can have a member epoch."""
@@ -56,6 +57,11 @@ class Save:
     records: Sequence[CoordinatorRecord]
     ticket: Ticket | None = None
     answer: Answer | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether this is a refusal, which changed nothing."""
+        return not isinstance(self.answer, list) and self.answer is not None and bool(self.answer.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ class ConsumerGroup:
             return
         if transactional and epoch < 0 and not member_id:
             return
-        member = self._known(member_id)
+        member = self.known(member_id)
         classic = member.profile.classic is not None
         if not classic and version is not None and version < _FIRST_COMMIT_WITH_EPOCH:
             raise KafkaError(ErrorCode.unsupported_version, f"OffsetCommit version {version} has no member epoch")
@@ -164,7 +170,7 @@ class ConsumerGroup:
         """Raise `KafkaError` unless committed offsets may be read in this member's name. None: in nobody's."""
         if member_id is None and epoch < 0:
             return
-        member = self._known(member_id or "")
+        member = self.known(member_id or "")
         if epoch != member.held.epoch:
             classic = member.profile.classic is not None
             code = ErrorCode.illegal_generation if classic else ErrorCode.stale_member_epoch
@@ -176,6 +182,12 @@ class ConsumerGroup:
         return min((member.deadline for member in self.kept.members.values()), default=None)
 
     @property
+    def classic_alone(self) -> bool:
+        """Whether it has members, all of whom speak the classic protocol."""
+        members = self.kept.members.values()
+        return bool(members) and all(member.profile.classic is not None for member in members)
+
+    @property
     def assignor(self) -> str:
         """The assignor that most members voted for."""
         votes = Counter(member.profile.assignor or "" for member in self.kept.members.values())
@@ -184,20 +196,30 @@ class ConsumerGroup:
     # Heartbeats.
 
     def _heartbeat(self, asked: HeartbeatAsked, now: float, now_ms: int) -> HeartbeatAnswer:
-        kept = self.kept
         member, had = self._member(asked)
         before = member.held.assigned
         profile = _updated(member.profile, asked)
         self._check_pattern(profile)
         if had is not None:
-            member = kept.replace(had, asked.member_id)
-        subscribed = self._update(member, profile, now_ms)
-        self._make_targets(now_ms)
-        self._reconcile(member, asked.owned, now, subscribed=subscribed)
-        member.expires = now + self._session_timeout(member)
+            member = self.kept.replace(had, asked.member_id)
+        self.come_nearer(member, profile, asked.owned, now, now_ms)
+        member.join_by = member.sync_by = None
+        self.live(member, now)
         told = asked.epoch == JOINING or asked.full or member.held.assigned != before
         assigned = frozenset(member.held.assigned) if told else None
         return HeartbeatAnswer(ErrorCode.none, member.id, member.held.epoch, self.rules.heartbeat_interval, assigned)
+
+    def come_nearer(
+        self, member: Member, profile: Profile, owned: frozenset[TopicIdPartition] | None, now: float, now_ms: int
+    ) -> None:
+        """Note what a member says of itself and has, make targets if something is different, and reconcile it."""
+        subscribed = self._update(member, profile, now_ms)
+        self._make_targets(now_ms)
+        self._reconcile(member, owned, now, subscribed=subscribed)
+
+    def live(self, member: Member, now: float) -> None:
+        """A member has a whole session from now on."""
+        member.expires = now + self._session_timeout(member)
 
     def _member(self, asked: HeartbeatAsked) -> tuple[Member, Member | None]:
         """The member that asks, and the one whose place it takes. Raises `KafkaError`."""
@@ -206,7 +228,7 @@ class ConsumerGroup:
         static = kept.instances.get(asked.instance_id) if asked.instance_id is not None else None
         if asked.instance_id is None or (joining and static is None):
             if not joining:
-                self._known(asked.member_id)
+                self.known(asked.member_id)
             member = kept.members.get(asked.member_id) or Member.new(asked.member_id)
         elif joining and static is not None:
             old = kept.members[static]
@@ -216,17 +238,19 @@ class ConsumerGroup:
                 )
             return old, old
         else:
-            member = self._static(asked.instance_id, asked.member_id)
+            member = self.static(asked.instance_id, asked.member_id)
         self._check_epoch(member, asked)
         return member, None
 
-    def _known(self, member_id: str) -> Member:
+    def known(self, member_id: str) -> Member:
+        """The member. Raises `KafkaError` (UNKNOWN_MEMBER_ID)."""
         member = self.kept.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"{member_id!r} is not a member of {self.kept.id!r}")
         return member
 
-    def _static(self, instance_id: str, member_id: str) -> Member:
+    def static(self, instance_id: str, member_id: str) -> Member:
+        """The member with this instance. Raises `KafkaError`: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         known = self.kept.instances.get(instance_id)
         if known is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"no member of {self.kept.id!r} has instance {instance_id!r}")
@@ -236,8 +260,8 @@ class ConsumerGroup:
 
     def _named(self, member_id: str, instance_id: str | None) -> Member:
         if instance_id is None:
-            return self._known(member_id)
-        return self._static(instance_id, member_id or self.kept.instances.get(instance_id, ""))
+            return self.known(member_id)
+        return self.static(instance_id, member_id or self.kept.instances.get(instance_id, ""))
 
     @staticmethod
     def _check_epoch(member: Member, asked: HeartbeatAsked) -> None:
@@ -324,9 +348,9 @@ class ConsumerGroup:
 
     def _leave(self, asked: HeartbeatAsked, now: float) -> HeartbeatAnswer:
         if asked.instance_id is None:
-            member = self._known(asked.member_id)
+            member = self.known(asked.member_id)
         else:
-            member = self._static(asked.instance_id, asked.member_id)
+            member = self.static(asked.instance_id, asked.member_id)
         if asked.instance_id is not None and asked.epoch == LEAVING_FOR_NOW:
             self.kept.put_held(member, replace(member.held, epoch=LEAVING_FOR_NOW, revoking={}))
             self._time_revocation(member, now)
@@ -341,7 +365,9 @@ class ConsumerGroup:
             self.kept.remove(member)
         for pattern in self.kept.matches.keys() - {one.profile.pattern for one in self.kept.members.values()}:
             self.kept.put_match(pattern, None)
-        self.kept.put_epoch(self.kept.epoch + 1)
+        # A group of classic members alone is to be a classic one, whose generation is this epoch.
+        if not self.classic_alone:
+            self.kept.put_epoch(self.kept.epoch + 1)
 
     def _changes(self) -> list[Save]:
         records = self.kept.take_unsaved()

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingestd.broker.coordinator.records import CommitKey, GroupEntry, GroupKey
 from ingestd.broker.groups.classic_group import ClassicGroup, Reply, Store
@@ -20,6 +20,8 @@ from ingestd.broker.groups.consumer_group import ConsumerGroup
 from ingestd.broker.groups.consumer_state import ConsumerState
 from ingestd.broker.groups.consumer_values import JOINING, HeartbeatAnswer
 from ingestd.broker.groups.group import Group
+from ingestd.broker.groups.migration import downgraded, upgraded
+from ingestd.broker.groups.mixed_group import ClassicMembers
 from ingestd.broker.groups.replayed import Replayed
 from ingestd.errors import ErrorCode, KafkaError
 
@@ -112,11 +114,14 @@ class GroupPartition:
             waiting.set_result(Joined(ErrorCode.unknown_member_id, asked.member_id))
             return waiting
         group = group or self._made(group_id)
-        if group.consumer is not None:
-            if not group.vacant:
-                waiting.set_result(Joined(ErrorCode.inconsistent_group_protocol, asked.member_id))
-                return waiting
-            self._make_classic(group, group.consumer)
+        consumer = group.consumer
+        if consumer is not None and not group.vacant:
+            before = consumer.kept.epoch
+            saves = ClassicMembers(consumer).join(asked, waiting, self._clock.monotonic(), self._now_ms())
+            self._do_consumer(group, consumer, saves, rebalance=consumer.kept.epoch != before)
+            return waiting
+        if consumer is not None:
+            self._make_classic(group, consumer)
         self._do(group, group.classic.join(asked, waiting, self._clock.monotonic()))
         return waiting
 
@@ -124,8 +129,10 @@ class GroupPartition:
         """Done when the assignment is in the log."""
         waiting: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         group = self._groups.get(group_id)
-        if group is None or group.consumer is not None:
+        if group is None:
             waiting.set_result(Synced(ErrorCode.unknown_member_id))
+        elif group.consumer is not None:
+            self._do(group, ClassicMembers(group.consumer).sync(asked, waiting, self._clock.monotonic()))
         else:
             self._do(group, group.classic.sync(asked, waiting, self._clock.monotonic()))
         return waiting
@@ -133,9 +140,14 @@ class GroupPartition:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """The answer to a heartbeat."""
         group = self._groups.get(group_id)
-        if group is None or group.consumer is not None:
+        if group is None:
             return ErrorCode.unknown_member_id
-        return group.classic.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
+        now = self._clock.monotonic()
+        if group.consumer is None:
+            return group.classic.heartbeat(member_id, instance_id, generation, now)
+        answer = ClassicMembers(group.consumer).heartbeat(member_id, instance_id, generation, now)
+        self._schedule(group)
+        return answer
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> asyncio.Future[list[Removal]]:
         """Remove members, each (member id, instance id). Done with what became of each."""
@@ -144,7 +156,7 @@ class GroupPartition:
         if group is None:
             waiting.set_result([(*one, ErrorCode.unknown_member_id) for one in leaving])
         elif group.consumer is not None:
-            self._do(group, group.consumer.remove(leaving, waiting))
+            self._do_consumer(group, group.consumer, group.consumer.remove(leaving, waiting))
         else:
             results, actions = group.classic.leave(leaving, self._clock.monotonic())
             waiting.set_result(results)
@@ -155,31 +167,45 @@ class GroupPartition:
         """A heartbeat of KIP-848. Done when what it changes is in the log."""
         waiting: asyncio.Future[HeartbeatAnswer] = asyncio.get_running_loop().create_future()
         group = self._groups.get(group_id)
-        consumer = None if group is None else group.consumer
-        if consumer is None:
-            if asked.epoch != JOINING or (group is not None and not group.vacant):
-                waiting.set_result(_not_a_consumer_group(group_id, known=group is not None))
-                return waiting
-            consumer = ConsumerGroup(ConsumerState(group_id, self._topics), self._rules)
-        actions = consumer.heartbeat(asked, waiting, self._clock.monotonic(), self._now_ms())
-        if consumer.kept.epoch == 0:
-            # Refused. There is no such group.
-            for save in actions:
-                _answer(save.ticket, save.answer)
+        try:
+            consumer = self._consumer(group_id, group, asked)
+        except KafkaError as refused:
+            waiting.set_result(HeartbeatAnswer(refused.code, message=refused.detail))
             return waiting
-        group = group or self._made(group_id)
-        if group.consumer is None:
-            actions = self._make_consumer(group, consumer, actions)
-        self._do(group, actions)
+        saves = consumer.heartbeat(asked, waiting, self._clock.monotonic(), self._now_ms())
+        if group is not None and group.consumer is consumer:
+            self._do_consumer(group, consumer, saves)
+        elif saves[0].refused:
+            _answer(waiting, saves[0].answer)
+        else:
+            group = group or self._made(group_id)
+            self._do(group, self._make_consumer(group, consumer, saves))
         return waiting
 
-    def _make_consumer(self, group: Group, consumer: ConsumerGroup, actions: list[Save]) -> list[Save]:
-        """Make a classic group without members this one. Returns the actions that store it."""
+    def _consumer(self, group_id: str, group: Group | None, asked: HeartbeatAsked) -> ConsumerGroup:
+        """The group that is asked, or what it would be. Raises `KafkaError` (GROUP_ID_NOT_FOUND)."""
+        if group is not None and group.consumer is not None:
+            return group.consumer
+        if asked.epoch != JOINING:
+            why = (
+                f"Consumer group {group_id} not found."
+                if group is None
+                else f"Group {group_id} is not a consumer group."
+            )
+            raise KafkaError(ErrorCode.group_id_not_found, why)
+        if group is None or not group.classic.members:
+            return ConsumerGroup(ConsumerState(group_id, self._topics), self._rules)
+        return upgraded(group_id, group.classic, self._topics, self._rules, self._clock.monotonic())
+
+    def _make_consumer(self, group: Group, consumer: ConsumerGroup, saves: list[Save]) -> list[Save]:
+        """Make a classic group this one. Returns the actions that store it."""
+        for reply in group.classic.dissolve():
+            _answer(reply.ticket, reply.answer)
         stored = group.since is not None or group.classic.generation > 0
         group.classic, group.since, group.consumer = ClassicGroup(self._initial_delay), None, consumer
         if not stored:
-            return actions
-        return [replace(actions[0], records=[(GroupKey(group.id), None), *actions[0].records]), *actions[1:]]
+            return saves
+        return [replace(saves[0], records=[(GroupKey(group.id), None), *saves[0].records]), *saves[1:]]
 
     def _make_classic(self, group: Group, consumer: ConsumerGroup) -> None:
         """Make a group of KIP-848 without members a classic one. If that is not stored, its next generation says it."""
@@ -273,6 +299,28 @@ class GroupPartition:
         self._schedule(group)
         self._forget_if_bare(group)
 
+    def _do_consumer(
+        self, group: Group, consumer: ConsumerGroup, saves: Sequence[Save], *, rebalance: bool = True
+    ) -> None:
+        """Do what a group of KIP-848 wants. If all its members are classic by now, it is a classic group."""
+        if not consumer.classic_alone:
+            self._do(group, saves)
+            return
+        now = self._clock.monotonic()
+        classic = downgraded(consumer.kept, now, self._initial_delay)
+        entry = GroupEntry(classic.to_store(), self._now_ms())
+        gone: dict[Any, Any] = dict(record for save in saves for record in save.records)
+        gone.update(consumer.kept.tombstones())
+        group.consumer, group.classic = None, classic
+        self._append([*gone.items(), (GroupKey(group.id), entry)], partial(self._downgraded, group, saves, entry.since))
+        self._do(group, classic.rebalance(now) if rebalance else ())
+
+    def _downgraded(self, group: Group, saves: Sequence[Save], since: int, error: ErrorCode) -> None:
+        if error is ErrorCode.none:
+            group.since = since
+        for save in saves:
+            _answer(save.ticket, save.answer if error is ErrorCode.none else _failed(save.answer, error))
+
     def _save(self, group: Group, save: Save) -> None:
         assert group.consumer is not None
         if not save.records and not group.saving:
@@ -343,7 +391,10 @@ class GroupPartition:
     def _wake(self, group: Group) -> None:
         self._cancel(group)
         now = self._clock.monotonic()
-        self._do(group, group.classic.expire(now) if group.consumer is None else group.consumer.expire(now))
+        if group.consumer is None:
+            self._do(group, group.classic.expire(now))
+        else:
+            self._do_consumer(group, group.consumer, group.consumer.expire(now))
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -357,9 +408,6 @@ def _answer(ticket: object, answer: object) -> None:
 def _failed(answer: Answer | None, error: ErrorCode) -> Answer:
     if isinstance(answer, list):
         return [(member_id, instance_id, code or error) for member_id, instance_id, code in answer]
-    return HeartbeatAnswer(error)
-
-
-def _not_a_consumer_group(group_id: str, *, known: bool) -> HeartbeatAnswer:
-    why = f"Group {group_id} is not a consumer group." if known else f"Consumer group {group_id} not found."
-    return HeartbeatAnswer(ErrorCode.group_id_not_found, message=why)
+    if isinstance(answer, Joined):
+        return Joined(error, answer.member_id)
+    return Synced(error) if isinstance(answer, Synced) else HeartbeatAnswer(error)
