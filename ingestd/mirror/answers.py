@@ -105,10 +105,10 @@ class Answers:
         )
 
     async def _send(self, held: CopiedPartition, batches: Sequence[FetchedBatch], fetched: Fetched) -> None:
-        if self._pace is not None:
-            size = sum([batch.header.size for batch in batches])
-            await asyncio.sleep(self._pace.spend(size, time.monotonic()))
         for unit in units(map(self._passage, batches)):
+            if self._pace is not None:
+                size = sum([batch.header.size for batch in unit.batches])
+                await asyncio.sleep(self._pace.spend(size, time.monotonic()))
             try:
                 await self._send_unit(held, unit, fetched)
             except IngestdError:

@@ -221,8 +221,9 @@ def test_changes_of_a_topics_configuration_are_followed_on_the_target(kafka, wes
 
 
 def test_no_more_is_sent_in_a_second_than_the_bandwidth_says(kafka, west, mirror, topic):
-    name, rate, count = topic(partitions=4), 1_000_000, 8000
-    produce(kafka.servers, name, [os.urandom(1000) for _ in range(count)], partitions=4, **{"batch.num.messages": 20})
+    name, rate, count = topic(partitions=4), 1_000_000, 400
+    # A record to a batch, of more than 8 kB: smaller ones would be merged, and the first ones sent be much larger.
+    produce(kafka.servers, name, [os.urandom(20_000) for _ in range(count)], partitions=4, **{"batch.num.messages": 1})
     daemon = mirror(topics=[name], bandwidth=rate, daemon={"workers": 2})
     began = time.monotonic()
     daemon.start()

@@ -306,7 +306,8 @@ def test_every_fault_is_reported_at_once(faults) -> None:
 
 def test_no_secret_is_shown(faults) -> None:
     text = (
-        "[clusters.a]\nbootstrap = ['http://me:hunter2@b:1x', 'me:hunter2@b:9092']\nsasl = {password = 'hunter2'}\npasword = 'x'\n"
+        "[clusters.a]\nbootstrap = ['http://me:hunter2@b:1x', 'me:hunter2@b:9092']\n"
+        "sasl = {password = 'hunter2'}\npasword = 'x'\n"
         "password = 'hunter2'\nextra = {api_token = 'hunter2'}"
     )
     found = faults(text)
