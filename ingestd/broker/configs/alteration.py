@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingestd.broker.configs.changes import DELETE, SET
 from ingestd.broker.configs.resources import ResourceType, check_own_node, named_twice
+from ingestd.broker.messages import NO_THROTTLE
+from ingestd.broker.request import Answer
 from ingestd.broker.topic_config import check_topic_configs
 from ingestd.broker.topics import check_topic_name
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from ingestd.broker.messages import Messages
     from ingestd.broker.session import Context
     from ingestd.broker.topics import Topic
 
@@ -22,13 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["alter"]
 
 
-def alter(context: Context, resources: Iterable[Any], wanted: Wanted, *, validate_only: bool) -> list[KafkaError]:
-    """Change what `resources` name. Returns the outcome of each, in their order; the code is NONE if it was changed.
+def alter(context: Context, schema: Messages, asked: Any, wanted: Wanted) -> Answer:
+    """Change what a request asks for, and answer it. Each resource has its own result.
 
     `wanted` gives a topic's own configurations after the changes, from those before. It raises `KafkaError` for changes
     that make no sense. A resource is changed as a whole or not at all.
     """
-    resources = tuple(resources)
+    resources = tuple(asked.resources)
+    outcomes = _outcomes(context, resources, wanted, validate_only=asked.validate_only)
+    responses = tuple(
+        schema.make(
+            "AlterConfigsResourceResponse",
+            error_code=outcome.code,
+            error_message=outcome.detail or None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, outcome in zip(resources, outcomes, strict=True)
+    )
+    first = next((outcome.code for outcome in outcomes if outcome.code), ErrorCode.none)
+    return Answer([schema.encode(throttle_time=NO_THROTTLE, responses=responses)], first)
+
+
+def _outcomes(context: Context, resources: Sequence[Any], wanted: Wanted, *, validate_only: bool) -> list[KafkaError]:
+    """The outcome of each resource, in their order. The code is NONE if it was changed."""
     twice = named_twice(resources)
     outcomes: list[KafkaError] = []
     altered: dict[int, Topic] = {}

@@ -11,7 +11,7 @@ from ingestd.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["DELETE", "SET", "after_changes", "check_distinct", "replaced"]
+__all__ = ["DELETE", "SET", "after_changes", "replaced"]
 
 SET: Final = 0
 DELETE: Final = 1
@@ -30,7 +30,7 @@ def after_changes(own: Mapping[str, str], defaults: Mapping[str, str], changes: 
     for change in changes:
         if change.config_operation not in _NAMES:
             raise KafkaError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation}")
-    check_distinct(changes, without_value=DELETE)
+    _check_distinct(changes, without_value=DELETE)
     after = dict(own)
     for change in changes:
         if change.config_operation == DELETE:
@@ -45,11 +45,11 @@ def after_changes(own: Mapping[str, str], defaults: Mapping[str, str], changes: 
 def replaced(changes: Iterable[Any]) -> dict[str, str]:
     """The configurations after AlterConfigs: those that it names alone. Raises `KafkaError` (INVALID_REQUEST)."""
     changes = tuple(changes)
-    check_distinct(changes)
+    _check_distinct(changes)
     return {change.name: change.value for change in changes}
 
 
-def check_distinct(changes: Iterable[Any], without_value: int | None = None) -> None:
+def _check_distinct(changes: Iterable[Any], without_value: int | None = None) -> None:
     """Raise `KafkaError` (INVALID_REQUEST) for a name that comes twice, and for null where a value belongs.
 
     `without_value` is the operation that needs no value.
