@@ -32,10 +32,7 @@ class TopicConfig:
     append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
-    delete_retention_ms: int
-    min_compaction_lag_ms: int
     max_compaction_lag_ms: int
-    min_cleanable_ratio: float
 
     @classmethod
     def of(cls, own: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
@@ -58,15 +55,12 @@ class TopicConfig:
             append_time=text("message.timestamp.type") == "LogAppendTime",
             timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
             timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
-            delete_retention_ms=int(text("delete.retention.ms")),
-            min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
             max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
-            min_cleanable_ratio=float(text("min.cleanable.dirty.ratio")),
         )
 
     @property
     def longest_segment_ms(self) -> int:
-        """After how many ms a new segment is begun. A record is not cleaned before its segment is full."""
+        """After how many ms a new segment is begun."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
     @property
