@@ -50,13 +50,15 @@ def check_arrival(batch: memoryview, header: BatchHeader, config: TopicConfig, n
 
 
 def _check_times(timestamps: Buffer, config: TopicConfig, now_ms: int) -> None:
-    known = [timestamp for timestamp in memoryview(timestamps).cast("q") if timestamp != _NONE]
-    if not known:
+    times = memoryview(timestamps).cast("q")
+    latest = max(times, default=_NONE)
+    if latest > now_ms + config.timestamp_after_max_ms:
+        raise _wrong_time(latest, f"at most {config.timestamp_after_max_ms} ms ahead of {now_ms}")
+    if config.timestamp_before_max_ms == LONG_MAX:
         return
-    if max(known) > now_ms + config.timestamp_after_max_ms:
-        raise _wrong_time(max(known), f"at most {config.timestamp_after_max_ms} ms ahead of {now_ms}")
-    if config.timestamp_before_max_ms < LONG_MAX and min(known) < now_ms - config.timestamp_before_max_ms:
-        raise _wrong_time(min(known), f"at most {config.timestamp_before_max_ms} ms behind {now_ms}")
+    earliest = min((time for time in times if time != _NONE), default=now_ms)
+    if earliest < now_ms - config.timestamp_before_max_ms:
+        raise _wrong_time(earliest, f"at most {config.timestamp_before_max_ms} ms behind {now_ms}")
 
 
 def _wrong_time(timestamp: int, expected: str) -> KafkaError:
