@@ -120,7 +120,7 @@ class ConsumerState:
     # Changes.
 
     def note(self, key: ConsumerKey, value: ConsumerValue) -> None:
-        """This is to be in the log."""
+        """Have this record written to the log with the next `Save`."""
         self.unsaved.pop(key, None)
         self.unsaved[key] = value
 

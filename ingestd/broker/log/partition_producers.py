@@ -73,7 +73,7 @@ class PartitionProducers:
     # On the disk.
 
     def load(self, segments: Sequence[Segment]) -> None:
-        """Read the newest snapshot that is of use, and the batches behind it. Raises `OSError`."""
+        """Read the newest usable snapshot. Then replay the batches after it. Raises `OSError`."""
         # Segments that have no index yet are read, to see which transactions were aborted in them.
         unsealed = (segment.base_offset for segment in segments if segment.size and not segment.sealed)
         replay_from = self._read_snapshot(segments[0].base_offset, next(unsealed, segments[-1].next_offset))
@@ -88,7 +88,7 @@ class PartitionProducers:
         self.states.expire()
 
     def _read_snapshot(self, first: int, last: int) -> int:
-        """Read the newest snapshot of an offset in [first, last]. Returns that offset; without a snapshot, `first`.
+        """Read the newest snapshot of an offset from `first` to `last`. Returns that offset; `first` if there is none.
 
         After a snapshot from before the log's first segment, batches are missing for the replay. Producers would be
         held to sequences that are long past.

@@ -21,11 +21,11 @@ _log = get_logger(__name__)
 
 
 class Sealer:
-    """Seals the segments of one log. `failed` is called where an fsync failed; it says so from then on.
+    """Seals the segments of one log. If an fsync fails, `failed` is called, on a disk thread.
 
     Invariants
         After a failed fsync no index is written.
-        After `deleted` returns, nothing is written into the directory: another log may use its name.
+        After `delete` returns, nothing is written into the directory: another log may use its name.
     """
 
     def __init__(self, partition: str, disk: Executor, failed: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Sealer:
         return begun
 
     def begin_if_possible(self, segment: Segment) -> None:
-        """Seal a segment; if that can not begin now, the close does it, or the next start reads all of it."""
+        """Seal a segment. If that can not begin now, the close does it, or the next start reads the whole segment."""
         try:
             self.begin(segment)
         except OSError as error:

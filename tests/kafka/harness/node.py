@@ -39,7 +39,7 @@ logger.segments.level = WARN
 logger.logs.name = kafka.log
 logger.logs.level = WARN
 """
-"""Segments that are made and deleted are left out: they filled the end of the log that a failing test shows."""
+"""Without the lines on segments made and deleted. They filled the end of the log, which failing tests show."""
 REQUEST_LOGGING = """\
 appender.requests.type = File
 appender.requests.name = requests

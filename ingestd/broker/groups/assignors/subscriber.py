@@ -1,4 +1,4 @@
-"""Subscriber: what an assignor of the broker knows of a member."""
+"""Subscriber: a group member as the broker's assignors see it: its topics, and what it had before."""
 
 from __future__ import annotations
 
