@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-pytest_plugins = ["harness.fixtures", "harness.mirrors", "embedded.fixtures"]
+pytest_plugins = ["pytester", "harness.fixtures", "harness.mirrors", "embedded.fixtures"]
 
 settings.register_profile("stalls", deadline=None)  # by default an example that takes 0.2 s, once, fails its test
 settings.load_profile("stalls")

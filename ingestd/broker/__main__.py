@@ -13,16 +13,23 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingestd.broker.server import serve
 from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, BrokerSettings, Flush
 from ingestd.errors import IngestdError
 from ingestd.logs import configure_logs
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def main() -> int:
-    """Run until told to end. Returns 2, with a message on standard error, if the broker can not start."""
-    arguments = _arguments()
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run until told to end. Returns 2, with a message on standard error, if the broker can not start.
+
+    `given` are the arguments; None: those of this process.
+    """
+    arguments = _arguments(given)
     # Standard output is for the announcement.
     configure_logs(arguments.log_level, arguments.log_format, process="broker")
     host, _, port = arguments.listen.rpartition(":")
@@ -46,7 +53,7 @@ def main() -> int:
     return 0
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ingestd.broker", description="The embedded broker.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the topics, made when missing")
     parser.add_argument("--listen", default="127.0.0.1:9092", help="HOST:PORT; port 0 takes a free one")
@@ -79,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--log-format", choices=["auto", "text", "json"], default="auto")
     parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
     parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def _run(settings: BrokerSettings, ready_fd: int, parent_fd: int | None) -> None:

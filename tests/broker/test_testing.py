@@ -1,0 +1,194 @@
+"""`ingestd.testing`: the fixture `kafka` in a project that is not this one, and the broker that it gives."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.testing import LocalKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+README = Path(__file__).parents[2] / "README.md"
+SECONDS = 20
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalKafka]:
+    with LocalKafka(tmp_path) as broker:
+        yield broker
+
+
+def run(pytester: pytest.Pytester) -> pytest.RunResult:
+    """pytest in a process of its own, which finds the plugin as any does."""
+    # pytest-asyncio would warn of a setting that these projects do not have.
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider", timeout=60)
+
+
+def test_the_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
+    (example,) = (
+        program
+        for program in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+        if "def test_mine(kafka)" in program
+    )
+    pytester.makepyfile(example)
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_each_test_gets_a_broker_without_topics(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_it(kafka, number):
+            kafka.create_topic("one")  # refused if it is there
+        """
+    )
+    run(pytester).assert_outcomes(passed=3)
+
+
+OWN = """
+import pytest
+
+@pytest.fixture(scope="session")
+def kafka():
+    return "own"
+"""
+
+
+@pytest.mark.parametrize("where", ["conftest", "plugin of a conftest", "module"])
+def test_a_fixture_of_the_projects_own_comes_first(pytester: pytest.Pytester, where: str) -> None:
+    """This project's tests are such a project: `kafka` is a real one here, from a plugin of tests/conftest.py."""
+    asks = "def test_it(kafka):\n    assert kafka == 'own'\n"
+    match where:
+        case "conftest":
+            pytester.makeconftest(OWN)
+        case "plugin of a conftest":
+            pytester.makepyfile(own_harness=OWN)
+            pytester.makeconftest("pytest_plugins = ['own_harness']")
+    pytester.makepyfile(OWN + asks if where == "module" else asks)
+    pytester.syspathinsert()
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_who_does_not_ask_for_it_starts_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            assert not {"ingestd.broker", "ingestd.daemon", "uvloop"} & set(sys.modules)
+        """
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_a_failed_test_shows_the_brokers_log(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(kafka):\n    assert False\n")
+    result = run(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*log of the broker at 127.0.0.1:*", "*broker listening*"])
+
+
+def test_brokers_are_forked_by_one_process_that_has_imported_what_they_need(tmp_path: Path) -> None:
+    """It is what makes a start take 20 ms and not 250."""
+    parents = set()
+    for name in ("one", "two"):
+        directory = tmp_path / name
+        directory.mkdir()
+        with LocalKafka(directory) as broker:
+            stat = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+            parents.add(int(stat[1]))
+    assert len(parents) == 1
+    assert parents != {os.getpid()}
+
+
+def produce(broker: LocalKafka, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, value)
+    assert producer.flush(SECONDS) == 0
+
+
+def first_value(broker: LocalKafka, topic: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(SECONDS)
+    consumer.close()
+    assert message is not None
+    assert message.error() is None
+    return message.value()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_it_is_ended_by_the_test_and_comes_back_with_its_topics_at_its_port(local: LocalKafka, how: str) -> None:
+    produce(local, "kept", b"one")
+    port, pid = local.port, local.pid
+    getattr(local, how)()
+    getattr(local, how)()
+    assert not Path(f"/proc/{pid}").exists()
+    local.start()
+    local.start()
+    assert (local.port, local.pid != pid) == (port, True)
+    assert first_value(local, "kept") == b"one"
+
+
+def test_one_that_died_by_itself_is_started_again(local: LocalKafka) -> None:
+    produce(local, "kept", b"one")
+    process = os.pidfd_open(local.pid)
+    os.kill(local.pid, signal.SIGKILL)
+    assert select.select([process], [], [], SECONDS)[0]
+    os.close(process)
+    local.stop()
+    local.start()
+    assert first_value(local, "kept") == b"one"
+
+
+def test_topics_are_created_as_told(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path, partitions=3, configs={"retention.ms": "-1"}) as broker:
+        broker.create_topic("five", 5, {"cleanup.policy": "compact"})
+        with pytest.raises(KafkaError) as refused:
+            broker.create_topic("five")
+        assert refused.value.code is ErrorCode.topic_already_exists
+        produce(broker, "on-demand", b"x")
+        found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=SECONDS).topics
+        assert {name: len(topic.partitions) for name, topic in found.items()} == {"five": 5, "on-demand": 3}
+
+
+def test_without_topics_on_demand_a_topic_that_was_not_created_is_unknown(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path, create_topics=False) as broker:
+        found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics("absent", timeout=SECONDS).topics
+        assert found["absent"].error is not None
+
+
+def test_a_broker_that_can_not_start_says_why(local: LocalKafka, tmp_path: Path) -> None:
+    with pytest.raises(IngestdError, match=r"did not start; its log ends with:(.|\n)*in use by another broker"):
+        LocalKafka(tmp_path).start()
+    assert local.pid
+
+
+def test_it_ends_when_the_process_of_the_tests_is_gone(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, signal, sys; from ingestd.testing import LocalKafka; "
+        "broker = LocalKafka(pathlib.Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); signal.pause()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        broker = os.pidfd_open(int(tests.stdout.readline()))
+        tests.send_signal(signal.SIGKILL)
+    ended, _, _ = select.select([broker], [], [], SECONDS)
+    os.close(broker)
+    assert ended
