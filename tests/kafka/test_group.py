@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
+from confluent_kafka.admin import NewPartitions
 from harness.members import QUICK, Team, produce
 
 from ingestd.client.client import Client
@@ -186,8 +187,6 @@ async def test_what_a_killed_process_had_is_handled_by_others_after_its_session_
 
 
 async def test_partitions_that_are_added_are_claimed(kafka: KafkaCluster, topic: Callable[..., str]) -> None:
-    from confluent_kafka.admin import NewPartitions
-
     name = topic(partitions=2)
     async with Team(kafka.servers, name, [name]) as team:
         team.join()
@@ -242,6 +241,29 @@ async def test_a_static_member_restarts_without_a_rebalance(kafka: KafkaCluster,
         assert again.claims == had
         assert stays.group.session.generation == generation
         assert stays.ends == ends
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize("settings", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+async def test_a_static_member_that_comes_back_finds_what_came_while_it_was_away(
+    kafka: KafkaCluster, topic: Callable[..., str], settings: dict[str, Any], leads: bool
+) -> None:
+    name, more = topic(partitions=2), topic(partitions=1)
+    async with Team(kafka.servers, name, [name], session_timeout=30.0, **settings) as team:
+        first = team.join(group_instance_id="first")
+        await team.settled(name, 2)
+        second = team.join(group_instance_id="second")
+        await team.settled(name, 2)
+        restarts = first if leads else second
+        await team.leave(restarts)  # a static member stays in the group when it closes
+        if leads:
+            await asyncio.to_thread(kafka.admin.create_partitions([NewPartitions(name, 4)])[name].result)
+        again = team.join(group_instance_id="first" if leads else "second", topics=[name] if leads else [name, more])
+        wanted = {*all_of(name, 4)} if leads else {*all_of(name, 2), TopicPartition(more, 0)}
+        await team.until(
+            lambda: frozenset().union(*(member.claims for member in team.members)) == wanted, "all is claimed"
+        )
+        assert again.claims
 
 
 async def test_a_second_member_of_the_same_static_name_fences_the_first(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions
 from harness.mirrors import caught_up, copied_to_the_end, positions, produce, records, runs_once, source_offset
@@ -100,6 +101,29 @@ def test_after_kills_of_workers_and_supervisor_nothing_is_missing_and_order_is_k
         values = [int(value) for _, value, _, _ in records(west.servers, f"east.{name}", partition)]
         first = list(dict.fromkeys(values))
         assert first == list(range(partition, total, 3)), "each record, in order of its first occurrence"
+
+
+@pytest.mark.parametrize("grows", ["topic", "partition"])
+def test_what_came_to_the_source_while_a_killed_host_was_away_is_copied(kafka, west, mirror, topic, grows):
+    name = topic()
+    daemon = mirror(topics=[re.escape(name) + ".*"], name=f"killed-{name}")
+    daemon.start_ready()
+    produce(kafka.servers, name, [b"old"])
+    copied_to_the_end(daemon, 1)
+    os.kill(daemon.pid, signal.SIGKILL)
+    daemon.wait(30)
+    if grows == "topic":
+        added, partition = kafka.create_topic(f"{name}-later"), 0
+    else:
+        added, partition = name, 1
+        kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(10)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(added, b"new", partition=partition)
+    assert producer.flush(30) == 0
+    daemon.start_ready()  # within its session: the group on the target does not rebalance by itself
+    copied_to_the_end(daemon, 2)
+    assert daemon.stop() == 0
+    assert [value for _, value, _, _ in records(west.servers, f"east.{added}", partition)] == [b"new"]
 
 
 def test_two_mirrors_of_one_group_are_told_apart(kafka, west, mirror, topic):

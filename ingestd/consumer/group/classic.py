@@ -16,6 +16,7 @@ from ingestd.consumer.group.coordinator import HEARTBEAT, JOIN, SYNC, Action
 from ingestd.consumer.group.leader import SharedTopics, lead
 from ingestd.consumer.group.membership import EndReason, SessionEnd
 from ingestd.consumer.group.topics import SubscribedTopics
+from ingestd.consumer.group.unassigned import unassigned
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, raise_for_code
 from ingestd.retry import Backoff, Deadline
 from ingestd.wire.requests.groups import (
@@ -148,6 +149,7 @@ class ClassicMembership(BaseMembership):
         assert self._topics is not None
         started = time.monotonic()
         topics, reason = self._topics, self._reason
+        comes_back = not self._member_id and self._settings.group_instance_id is not None
         self._events.rebalancing(self._group_id, reason)
         self._needs_join.clear()  # a reason to join that comes after this needs another join
         self._rebalancing = True
@@ -167,6 +169,8 @@ class ClassicMembership(BaseMembership):
         self._start_heartbeats()
         self._metadata_changed(self._client.metadata.snapshot)  # topics may have changed since the assignment was made
         await self._take(joined, assignment, topics.names, time.monotonic() - started)
+        if comes_back:
+            await self._see_that_all_is_assigned(topics.names)
 
     async def _look(self, topics: SubscribedTopics) -> None:
         try:
@@ -271,6 +275,20 @@ class ClassicMembership(BaseMembership):
         if self._generation != joined.generation:
             return  # the generation ended meanwhile, and its assignment with it
         await self._assign(new - self._assignment)
+
+    async def _see_that_all_is_assigned(self, topics: frozenset[str]) -> None:
+        """A static member that comes back has its old assignment, without a rebalance (KIP-345).
+
+        While it was away, topics may have got partitions, or it may have been configured with other topics. If it
+        leads, or is the only one that subscribes to them, nobody else asks for a rebalance.
+        """
+        try:
+            nobodys = await unassigned(self._client, self._coordinator, topics, self._settings.request_timeout)
+        except IngestdError as error:
+            self._ask_to_join(f"what the group has assigned is not known: {error}")
+            return
+        if nobodys:
+            self._ask_to_join(f"no member has {nobodys[0]} and {len(nobodys) - 1} more")
 
     def _passes(self, table: Mapping[ErrorCode, Action], error: IngestdError) -> None:
         """Forget what the error says is over. Raises `_NotYet`, or the error itself if it does not pass."""

@@ -317,6 +317,34 @@ class Groups:
     def _refuse_Heartbeat(self, module: Any, request: Any, code: ErrorCode) -> Any:  # noqa: N802
         return module.HeartbeatResponse(throttle_time=dt.timedelta(0), error_code=code)
 
+    def _DescribeGroups(self, module: Any, request: Any) -> Any:  # noqa: N802
+        members = tuple(
+            module.DescribedGroupMember(
+                member_id=one.member_id,
+                group_instance_id=one.instance,
+                client_id="",
+                client_host="",
+                member_metadata=one.protocols[0].metadata,
+                member_assignment=one.assignment,
+            )
+            for one in self.members.values()
+        )
+        return self._described(module, request, ErrorCode.none, members)
+
+    def _refuse_DescribeGroups(self, module: Any, request: Any, code: ErrorCode) -> Any:  # noqa: N802
+        return self._described(module, request, code, ())
+
+    def _described(self, module: Any, request: Any, code: ErrorCode, members: tuple[Any, ...]) -> Any:
+        group = module.DescribedGroup(
+            error_code=code,
+            group_id=request.groups[0],
+            group_state=self.state,
+            protocol_type="consumer",
+            protocol_data="range",
+            members=members,
+        )
+        return module.DescribeGroupsResponse(throttle_time=dt.timedelta(0), groups=(group,))
+
     def _LeaveGroup(self, module: Any, request: Any) -> Any:  # noqa: N802
         members = []
         for one in request.members:

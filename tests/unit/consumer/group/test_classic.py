@@ -399,6 +399,20 @@ async def test_a_static_leader_that_restarts_still_watches_the_topics(
     await again.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
 
 
+@pytest.mark.parametrize("error", [None, ErrorCode.coordinator_load_in_progress], ids=["looked up", "not known"])
+async def test_a_static_member_that_comes_back_asks_for_what_nobody_has(
+    groups: Groups, join: Callable[..., Started], error: ErrorCode | None
+) -> None:
+    first = join(group_instance_id="a")
+    await first.owner.until(("assigned", ALL))
+    await first.membership.close(5.0, leave=False)
+    groups.topics["t"] = 5
+    groups.script["DescribeGroups"].append(error)
+    again = join(group_instance_id="a")
+    await again.owner.until(("revoked", ALL), ("assigned", [*ALL, TopicPartition("t", 4)]))
+    assert groups.generation == 2
+
+
 # Heartbeats
 
 
