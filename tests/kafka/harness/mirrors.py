@@ -14,6 +14,10 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from harness.cluster import KafkaCluster
 from harness.daemon import ConfiguredDaemon
 from ingestd import Client, ClusterAdmin, OffsetAndMetadata
+from ingestd.cli.configured import configured_access, load_configuration
+from ingestd.client.metadata import TopicPartition as Partition
+from ingestd.consumer.offsets import resolve_offsets
+from ingestd.consumer.settings import Edge, Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,9 +133,30 @@ def runs_once(daemon: ConfiguredDaemon, status: int = 0) -> None:
 
 
 def caught_up(daemon: ConfiguredDaemon, partitions: int) -> bool:
-    """Whether a daemon's mirror has so many partitions, and their owners have said that nothing of them is left."""
+    """Whether a daemon's mirror has so many partitions, and has copied each up to the end that the source has now.
+
+    The daemon's lag is as old as its last answer from the source: 0 does not count what was produced since.
+    """
     sources = daemon.status()["routes"][0]["sources"]
-    return len(sources) == partitions and all(source["lag"] == 0 for source in sources)
+    if len(sources) != partitions or any(source["lag"] != 0 for source in sources):
+        return False
+    reached = {source["source"]: source["position"] for source in sources}
+    ends = asyncio.run(_ends(daemon, [Partition(*name) for name in map(_parted, reached)]))
+    return all(reached[name] >= end for name, end in ends.items())
+
+
+def _parted(source: str) -> tuple[str, int]:
+    topic, _, number = source.rpartition("-")
+    return topic, int(number)
+
+
+async def _ends(daemon: ConfiguredDaemon, partitions: Iterable[Partition]) -> dict[str, int]:
+    """The ends of partitions at the source of a daemon's mirror, for who reads committed records."""
+    configuration = load_configuration(daemon.file)
+    (route,) = configuration.routes
+    async with configured_access(configuration, route.source).client() as client:
+        ends = await resolve_offsets(client, dict.fromkeys(partitions, Edge.latest), Isolation.read_committed, 30.0)
+    return {str(partition): end for partition, end in ends.items()}
 
 
 def copied_to_the_end(daemon: ConfiguredDaemon, partitions: int, timeout: float = 60) -> None:
