@@ -217,17 +217,19 @@ class Comparison:
         *,
         limit: int,
         begun_later: bool = False,
+        begun_at: int | None = None,
         record_filter: RecordFilter | None = None,
     ) -> None:
         """What is before `limit` at the source must be on the target. What is behind it may be.
 
-        `begun_later`: the mirror may have begun to copy behind the first record of the source. `record_filter`: which
-        records of the source it copies.
+        `begun_later`: the mirror may have begun to copy behind the first record of the source. `begun_at`: where it
+        begins, if it has copied nothing yet. `record_filter`: which records of the source it copies.
         """
         self._source = _Reading(source, record_filter)
         self._target = _Reading(target)
         self._limit = limit
         self._begun_later = begun_later
+        self._begun_at = begun_at
         self._reached = source.first
         """The offset at the source before which everything was met on the target."""
         self.notes: list[str] = []
@@ -259,6 +261,10 @@ class Comparison:
     async def _align(self) -> None:
         """Go to the first record that both may have, where the beginning of one was removed or never copied."""
         first, copy = await self._source.ahead(1), await self._target.ahead(1)
+        if first and not copy and self._begun_at is not None and self._begun_at > first[0].offset:
+            await self._source.go(self._begun_at)
+            self._begin_at(self._begun_at)
+            return
         if not copy and self._target.log.first > 0:
             self.notes.append(f"nothing is left on the target: its log begins at {self._target.log.first}")
             self._reached = self._limit

@@ -101,8 +101,14 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
             _ClusterLog(source, one, *source_spans[one], left_out and left_out[0]),
             _ClusterLog(target, to, *target_spans.get(to, (0, 0)), left_out and left_out[1]),
         )
+        begun_later, position = route.start != "earliest", positions.get(to)
+        begun_at = position.offset if begun_later and position is not None and not position.target_offset else None
         comparison = Comparison(
-            *logs, limit=limit, begun_later=route.start != "earliest", record_filter=route.record_filter
+            *logs,
+            limit=limit,
+            begun_later=begun_later,
+            begun_at=begun_at,
+            record_filter=route.record_filter,
         )
         if left_out:
             comparison.notes.append("both directions: what came from the target, and what is its own, is left out")

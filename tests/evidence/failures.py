@@ -1,4 +1,4 @@
-"""What failed, by the reports of test runs: each test's name and the first lines of what it said. CI's output ends so."""
+"""What failed, by the reports of test runs: the names, and the first lines of what was said. CI ends with it."""
 
 from __future__ import annotations
 

@@ -54,6 +54,24 @@ def test_a_good_mirror_is_the_same(kafka, west, mirror, topic):
     assert ["shown", names[0], "0", "1000", "1000", "1000", "0", "same"] in [row.split() for row in rows]
 
 
+def test_what_a_mirror_that_began_at_the_end_did_not_take_is_not_missing(kafka, west, mirror, topic):
+    name = topic(partitions=2)
+    produce(kafka.servers, name, [b"old"] * 10, partitions=2)
+    daemon = mirror(topics=[name], start="latest")
+    runs_once(daemon)
+    produce(kafka.servers, name, [b"new"])  # in partition 0 alone
+    runs_once(daemon)
+    status, found = verify(daemon, "--strict")
+    assert status == 0
+    assert [one["source_records"] for one in found] == [1, 0]
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(name, b"not copied yet", partition=1)
+    assert producer.flush(30) == 0
+    status, found = verify(daemon, "--to-end")
+    assert status == 1
+    assert found[1]["difference"] == {"what": "missing", "source_offset": 5, "target_offset": 0}
+
+
 def test_transactions_and_what_is_not_committed_by_the_mirror_yet(kafka, west, mirror, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"tx-{name}"})

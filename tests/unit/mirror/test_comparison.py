@@ -196,6 +196,14 @@ async def test_a_mirror_that_began_later_is_compared_from_there():
     assert (await compared(source, target))[0] == Difference("missing", 0, 0)
 
 
+async def test_a_mirror_that_began_later_and_has_copied_nothing_owes_what_came_since():
+    source, target = Log(numbered(100), [9]), Log([])
+    difference, made = await compared(source, target, limit=70, begun_later=True, begun_at=70)
+    assert difference is None
+    assert made.notes == ["begun later; compared from offset 70 of the source on"]
+    assert (await compared(source, target, begun_later=True, begun_at=70))[0] == Difference("missing", 70, 0)
+
+
 async def test_what_differs_late_is_found_and_logs_are_read_once_while_all_is_the_same():
     source, target = Log(numbered(5000), [100]), Log(numbered(5000), [100])
     assert (await compared(source, target))[0] is None
