@@ -22,7 +22,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation
-from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, is_retriable
 from ingestd.logs import get_logger
 from ingestd.mirror.origins import Fate, IdentityWanted, Origin, OriginsWanted
 from ingestd.mirror.selection import REGISTRY_TOPIC
@@ -221,7 +221,9 @@ class Origins:
         self._route = route
         self._client = client
         self._registries: dict[str, ProducerRegistry] = {}
-        self._failing = ""
+        self._failures = 0
+        """In a row, to have a producer id."""
+        self._said = ""
         self._log = get_logger("ingestd.supervisor").bind(route=route.name)
 
     async def answer(self, question: object) -> dict[int, Origin] | ProducerIdentity:
@@ -258,11 +260,14 @@ class Origins:
             registered = Registered(route.name, await cluster_id(self._client(route.source)), through)
             await registry.register(identity.producer_id, registered)
             self._log.debug("producer id registered", producer_id=identity.producer_id, through=sorted(through))
+        self._failures = 0
         return identity
 
     def _tell(self, error: IngestdError) -> None:
-        if str(error) != self._failing:
-            self._failing = str(error)
+        """The first of these that passes by itself is not said: a coordinator that loads answers the next attempt."""
+        self._failures += 1
+        if (self._failures > 1 or not is_retriable(error)) and str(error) != self._said:
+            self._said = str(error)
             self._log.warning("mirror can not write: it has no registered producer id", error=str(error))
 
     def _registry(self, cluster: str) -> ProducerRegistry:
