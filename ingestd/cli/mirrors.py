@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingestd.cli.configured import configured_access
+from ingestd.cli.configured import FIRST_ANSWER_TIMEOUT, configured_access
 from ingestd.errors import ConfigurationError
 from ingestd.mirror.hand_over import hand_over, way_back
 from ingestd.mirror.route import MirrorRoute
@@ -51,7 +51,8 @@ async def verify_mirrors(
 async def hand_over_mirror(configuration: Configuration, name: str, timeout: float) -> HandOver:
     """See `ingestd.mirror.hand_over.hand_over`. Raises `ConfigurationError` where there is no such mirror."""
     (route,) = _mirrors(configuration, name)
-    source, target = (configured_access(configuration, cluster) for cluster in (route.source, route.target))
+    first = min(timeout, FIRST_ANSWER_TIMEOUT)
+    source, target = (configured_access(configuration, cluster, first) for cluster in (route.source, route.target))
     async with source.client() as from_client, target.client() as to_client:
         return await hand_over(route, from_client, to_client, timeout=timeout)
 
@@ -74,14 +75,17 @@ def _mirrors(configuration: Configuration, name: str | None) -> list[MirrorRoute
 
 def hand_over_rows(handed: HandOver) -> Iterator[Sequence[object]]:
     """For people: a row for each group, under `HAND_OVER_HEADER`."""
+    ready = "not before all is copied" if handed.behind else "ready"
     for one in handed.groups:
-        yield one.group, one.partitions, one.translated, one.lag, "ready" if one.ready else "; ".join(one.problems)
+        yield one.group, one.partitions, one.translated, one.lag, ready if one.ready else "; ".join(one.problems)
 
 
 def hand_over_remarks(handed: HandOver) -> Iterator[str]:
     """For people: what concerns the mirror as a whole."""
     for partition, offsets in handed.behind.items():
         yield f"{partition}: {offsets} offsets are not copied yet"
+    if handed.behind:
+        yield "the mirror must run meanwhile: does it?"
     if not handed.groups:
         yield "no group that matches has committed an offset of what is mirrored"
     elif handed.same_offsets:
@@ -111,4 +115,5 @@ def _fault(one: PartitionVerdict) -> str:
     difference = one.difference
     if difference is None:
         return "duplicates"
-    return f"{difference.what}: source offset {difference.source_offset}, target offset {difference.target_offset}"
+    what = difference.what if difference.what in ("missing", "extra", "order") else f"{difference.what} not the same"
+    return f"{what}: source offset {difference.source_offset}, target offset {difference.target_offset}"

@@ -181,10 +181,20 @@ class SupervisedCluster:
         return f"topic {topic} is missing, and {made}; delivery begins by itself once the topic is there"
 
     def wanted(self, topics: Collection[str], reason: str) -> None:
-        """A worker misses metadata."""
-        if self.client is not None:
-            self._owed = 2  # another request may be under way, which answers before the one that this asks for
-            self.client.metadata.wanted(topics, reason, create=self.settings.create_topics)
+        """A worker misses metadata.
+
+        Only a topic that a route names may be created by asking for it. A mirror finds its topics, and makes those of
+        its target by itself: one that is deleted at its source stays deleted.
+        """
+        if self.client is None:
+            return
+        self._owed = 2  # another request may be under way, which answers before the one that this asks for
+        named = [topic for topic in topics if topic in self._topics]
+        found = [topic for topic in topics if topic not in self._topics]
+        if named:
+            self.client.metadata.wanted(named, reason, create=self.settings.create_topics)
+        if found or not topics:
+            self.client.metadata.wanted(found, reason)
 
     def hint(self, hinted: LeaderHinted) -> None:
         """A worker heard of a new leader."""

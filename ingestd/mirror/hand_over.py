@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from ingestd.mirror.verify import mirrored_partitions
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ingestd.client.client import Client
     from ingestd.client.metadata import TopicPartition
@@ -147,7 +148,8 @@ async def _verdicts(
         if there.error is not None:
             problems.append(f"it can not be described at the source: {there.error}")
         elif there.members:
-            problems.append(f"it has {len(there.members)} members at the source")
+            members = ", ".join(sorted({f"{one.client_id} ({one.client_host})" for one in there.members}))
+            problems.append(f"it has members at the source: {members}")
         lag = sum(
             max(0, ends[partition] - at.offset) for partition, at in committed[one.group].items() if partition in ends
         )
@@ -155,31 +157,52 @@ async def _verdicts(
     return sorted(verdicts, key=lambda verdict: verdict.group)
 
 
+_NOT_ON_THE_WAY_BACK: Final = frozenset({"name", "replication_factor", "group", "send_back"})
+"""Keys that are about one target, or one direction."""
+
+
 def way_back(route: MirrorRoute) -> str:
     """The table of a mirror in the other direction, for what is written at the target from now on.
 
-    Raises `IngestdError` for a template: which topics come back under which names is not known.
+    It has every other key that is set. Raises `IngestdError` for a template: which topics come back under which names
+    is not known.
     """
     if route.naming not in NAMING:
         expected = " or ".join(f'"{name}"' for name in NAMING)
         raise IngestdError(f"mirrors.{route.name}.naming: {route.naming!r} has no way back; expected {expected}")
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    back = replace(route, source=route.target, target=route.source, start=now)
     keys = {
-        "source": route.target,
-        "target": route.source,
-        "topics": list(route.topics),
-        "exclude": list(route.exclude),
-        "naming": route.naming,
-        "start": now,
-        "groups": list(route.groups),
+        one.name: getattr(back, one.name)
+        for one in fields(back)
+        if one.name not in _NOT_ON_THE_WAY_BACK
+        and (one.default is MISSING or one.name == "naming" or getattr(back, one.name) != one.default)
+        and not (one.default_factory is not MISSING and not getattr(back, one.name))
     }
-    return "\n".join([
+    said = [
         f"# Instead of [mirrors.{route.name}], not beside it: stop that one first.",
         f"# A group can come back once it has read what is written on {route.target} from {now} on.",
+    ]
+    if route.naming == "prefix":
+        said.append(
+            f"# It copies the topics of {route.target} with these names, so producers there must write to them:"
+        )
+        said.append(f"# what they write to {route.source}.TOPIC does not come back.")
+    said += [f"# {key}: set for {route.target}; left out here" for key in _left_out(route)]
+    return "\n".join([
+        *said,
         f"[mirrors.{route.name}-back]",
         *(f"{key} = {_toml(value)}" for key, value in keys.items()),
     ])  # fmt: skip
 
 
-def _toml(value: str | Sequence[str]) -> str:
-    return orjson.dumps(value).decode()  # JSON's strings and arrays are TOML's
+def _left_out(route: MirrorRoute) -> list[str]:
+    """The keys that are set and not on the way back."""
+    known = {one.name: one.default for one in fields(route)}
+    return sorted(key for key in _NOT_ON_THE_WAY_BACK - {"name"} if getattr(route, key) != known[key])
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return orjson.dumps(value).decode()  # JSON's strings, numbers, booleans and arrays are TOML's

@@ -112,6 +112,13 @@ async def test_topics_are_created_where_the_cluster_is_set_up_so(session, metada
     assert metadata.creating == [create, create]
 
 
+def test_a_topic_that_a_mirror_has_found_is_not_created_by_asking_for_it(session, metadata):
+    session.wanted(["t", "found"], "its leader is not known")
+    assert list(zip(metadata.wishes, metadata.creating, strict=True)) == [(["t"], True), (["found"], False)]
+    session.wanted([], "the nodes are not known")
+    assert metadata.wishes[2:] == [[]]
+
+
 def test_workers_get_what_changed_and_the_answer_to_what_they_wished_for(session, metadata, heard):
     nodes = {1: Node(1, "kafka-1", 9092)}
     first = ClusterMetadata(nodes=nodes, version=1)

@@ -26,10 +26,11 @@ def test_a_table_for_people():
     handed = HandOver("m", 4, {"orders-1": 5}, [ACTIVE, READY], same_offsets=True)
     assert list(hand_over_rows(handed)) == [
         ("billing", 2, 2, 0, "it has 3 members at the source"),
-        ("web", 2, 2, 7, "ready"),
+        ("web", 2, 2, 7, "not before all is copied"),
     ]
     assert list(hand_over_remarks(handed)) == [
         "orders-1: 5 offsets are not copied yet",
+        "the mirror must run meanwhile: does it?",
         "offsets are the same on both sides",
     ]
 
@@ -45,6 +46,23 @@ def test_the_way_back_is_a_mirror_in_the_other_direction_that_begins_now(naming)
     assert (back.source, back.target, back.naming) == ("west", "east", naming)
     assert list(back.topics) == ["orders", "a\\.b"]
     assert back.start_time is not None
+
+
+def test_the_way_back_has_every_key_that_is_set_but_those_about_one_target():
+    keys = {
+        "create_topics": False,
+        "exclude_configs": ("retention.*",),
+        "bandwidth": 1000,
+        "on_undeliverable": "skip",
+        "keys": ("k.*",),
+        "headers": {"a b": "c"},
+    }
+    text = way_back(route(naming="identity", replication_factor=3, group="mine", refresh_interval=1.0, **keys))
+    back = MirrorRoute("ew-back", **tomllib.loads(text)["mirrors"]["ew-back"])
+    found = {key: getattr(back, key) for key in keys}
+    assert found == {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+    assert (back.replication_factor, back.group, back.refresh_interval) == (-1, None, 1.0)
+    assert "# group: set for west; left out here" in text.splitlines()
 
 
 def test_a_template_has_no_way_back():
