@@ -415,6 +415,9 @@ class Connection(asyncio.BufferedProtocol):
         name, limit = f"{self.host}:{self.port}", self._settings.answer_limit
         if size >> 16 == _TLS_ALERT and self._settings.tls is None:
             return AuthenticationFailed(f"{name}: this is a listener for TLS")
+        first = size.to_bytes(4, "big", signed=True)
+        if first.isalpha():  # more than 1 GB as a size
+            return ProtocolError(f"{name}: it answers with {first.decode()!r}; this is not the Kafka protocol")
         if size > limit:
             return ProtocolError(f"{name}: an answer of {size} bytes was announced; the limit is {limit}")
         return ProtocolError(f"{name}: an answer of {size} bytes was announced; this is not the Kafka protocol")

@@ -100,6 +100,7 @@ async def test_an_impossible_or_too_large_size_is_refused_before_memory_is_taken
     with pytest.raises(ConnectionLost) as caught:
         await future
     assert isinstance(caught.value.__cause__, ProtocolError)
+    assert ("it answers with 'HTTP'" in str(caught.value)) == (size == int.from_bytes(b"HTTP"))
     assert wired.connection._frames._large is None
 
 
