@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingestd.broker.server import serve
-from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, BrokerSettings, Flush
+from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, TRANSACTION_VERSION, BrokerSettings, Flush
 from ingestd.errors import IngestdError
 from ingestd.logs import configure_logs
 
@@ -45,6 +45,7 @@ def main(given: Sequence[str] | None = None) -> int:
             request_log=arguments.request_log,
             consumer_heartbeat_interval=arguments.consumer_heartbeat_interval,
             consumer_session_timeout=arguments.consumer_session_timeout,
+            transaction_version=arguments.transaction_version,
         )
         _run(settings, arguments.ready_fd, arguments.parent_fd)
     except (IngestdError, OSError, ValueError) as error:
@@ -80,6 +81,13 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         default=SESSION_TIMEOUT,
         metavar="SECONDS",
         help="how long members of KIP-848 groups may be silent",
+    )
+    parser.add_argument(
+        "--transaction-version",
+        type=int,
+        choices=range(3),
+        default=TRANSACTION_VERSION,
+        help="level of the feature transaction.version (KIP-890)",
     )
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

@@ -12,6 +12,7 @@ from ingestd.broker.node import Node
 from ingestd.broker.request_log import RequestLog
 from ingestd.broker.storage import NewTopic, Partition, Storage
 from ingestd.broker.topics import is_internal
+from ingestd.broker.transactions.transaction_coordinator import TransactionCoordinator
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
@@ -47,6 +48,7 @@ class Broker:
         self.tasks = TaskOwner(self._crashed)
         self.storage = Storage(settings)
         self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
+        self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks)
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
         self.fetch_sessions = FetchSessions(settings.max_fetch_sessions, self.clock)
         self.request_log = RequestLog(settings.request_log)
@@ -59,10 +61,12 @@ class Broker:
         self.storage.open()
         self.tasks.start(self._enforce_retention(), "retention")
         self.groups.start()
+        self.transactions.start()
 
     async def close(self) -> None:
         """End every task, then write everything to the disk and release the directory. Safe to call twice."""
         await self.tasks.close()
+        self.transactions.close()
         self.groups.close()
         self.storage.close()
         self.request_log.close()

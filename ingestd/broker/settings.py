@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["HEARTBEAT_INTERVAL", "SESSION_TIMEOUT", "BrokerSettings", "Flush"]
+__all__ = ["HEARTBEAT_INTERVAL", "SESSION_TIMEOUT", "TRANSACTION_VERSION", "BrokerSettings", "Flush"]
 
 MIB: Final = 1 << 20
 HEARTBEAT_INTERVAL: Final = 5.0
 """Seconds between heartbeats that members of KIP-848 groups are told, as in Kafka."""
 SESSION_TIMEOUT: Final = 45.0
 """Seconds that members of KIP-848 groups may be silent, as in Kafka."""
+
+TRANSACTION_VERSION: Final = 2
+"""The level of the feature `transaction.version`, as in Kafka 4."""
 
 
 class Flush(Enum):
@@ -42,7 +45,8 @@ class BrokerSettings:
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
     line per request. `initial_rebalance_delay` is how long a new group waits for more members: none, as in the
     configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of `consumer_assignors` is
-    that of groups which do not choose. Sizes are bytes, times are seconds.
+    that of groups which do not choose. `transaction_version` is the feature `transaction.version` (KIP-890): with 2,
+    the end of each transaction raises the producer's epoch. Sizes are bytes, times are seconds.
     """
 
     data: Path
@@ -67,6 +71,11 @@ class BrokerSettings:
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     consumer_session_timeout: float = SESSION_TIMEOUT
     consumer_heartbeat_interval: float = HEARTBEAT_INTERVAL
+    transaction_version: int = TRANSACTION_VERSION
+    transaction_partitions: int = 50
+    max_transaction_timeout: float = 900.0
+    transactional_id_expiry: float = 604_800.0
+    transactional_id_check_interval: float = 3600.0
     max_request_bytes: int = 100 * MIB
     max_in_flight_bytes: int = 512 * MIB
     max_fetch_bytes: int = 55 * MIB
@@ -87,5 +96,7 @@ class BrokerSettings:
         unknown = set(self.consumer_assignors).difference(("uniform", "range"))
         if unknown or not self.consumer_assignors:
             raise ConfigurationError(f"consumer_assignors: {self.consumer_assignors} is not some of uniform and range")
+        if self.transaction_version not in {0, 1, 2}:
+            raise ConfigurationError(f"transaction_version: {self.transaction_version} is not one of 0, 1 and 2")
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")

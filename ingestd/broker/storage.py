@@ -244,6 +244,10 @@ class Storage:
         """The partition; None if there is none."""
         return self._partitions.get((topic, partition))
 
+    def items(self) -> list[tuple[tuple[str, int], Partition]]:
+        """All partitions, each with its topic and number."""
+        return list(self._partitions.items())
+
     def create(self, new: Iterable[NewTopic]) -> None:
         """Create topics that do not exist. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then none was created."""
         topics = [topic.topic for topic in new]

@@ -17,13 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_not_internal", "check_topic_name", "is_internal"]
+__all__ = [
+    "OFFSETS_TOPIC",
+    "TRANSACTIONS_TOPIC",
+    "Topic",
+    "TopicStore",
+    "check_not_internal",
+    "check_topic_name",
+    "is_internal",
+]
 
 _FILE: Final = "topics.json"
 _FORMAT: Final = 1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Where groups and their offsets are stored."""
-_INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+"""Where transactional ids are stored."""
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state", "__cluster_metadata"})
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

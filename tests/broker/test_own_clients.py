@@ -14,8 +14,8 @@ from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
 from ingestd.client.settings import ClientSettings
 from ingestd.consumer.consumer import Consumer
-from ingestd.consumer.settings import Edge
-from ingestd.errors import AuthenticationFailed, BufferFull, UnsupportedVersion
+from ingestd.consumer.settings import ConsumerSettings, Edge
+from ingestd.errors import AuthenticationFailed, BufferFull
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.settings import ProducerSettings
 from ingestd.records.codecs import Codec, Compression
@@ -54,28 +54,22 @@ async def test_what_our_producer_sends_our_consumer_reads(
             assert await read_all(client, new_topic, partition) == list(enumerate(expected))
 
 
-async def test_what_the_broker_has_not_yet_is_named(embedded: BrokerProcess) -> None:
-    """`end_txn: this broker does not have it` told nobody that it is the embedded one that has no transactions."""
-    async with Client([embedded.servers]) as client:
-        with pytest.raises(UnsupportedVersion, match=r"^end_txn: the embedded broker has no transactions yet$"):
-            async with AsyncProducer(client, ProducerSettings(transactional_id="shop")) as producer:
-                await producer.init_transactions(SECONDS)
-
-
-@pytest.mark.parametrize(
-    ("example", "arguments", "lacking"),
-    [
-        ("exactly_once", "a b 1", "transactions"),
-    ],
-)
-def test_an_example_that_needs_a_kafka_ends_with_what_is_lacking(
-    embedded: BrokerProcess, example: str, arguments: str, lacking: str
+async def test_what_our_producer_commits_is_read_and_what_it_aborts_is_not(
+    embedded: BrokerProcess, new_topic: str
 ) -> None:
-    program = Path(__file__).parents[1] / "examples" / f"{example}.py"
-    command = [sys.executable, program, embedded.servers, *arguments.split()]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1].endswith(f": the embedded broker has no {lacking} yet")
+    async with Client([embedded.servers]) as client:
+        async with AsyncProducer(client, ProducerSettings(transactional_id=new_topic)) as producer:
+            await producer.init_transactions(SECONDS)
+            for number in range(10):
+                await producer.begin()
+                for partition in (0, 1):
+                    producer.send(new_topic, b"%d" % number, partition=partition)
+                await (producer.abort() if number % 3 == 2 else producer.commit())
+        settings = ConsumerSettings(isolation="read_committed")
+        for partition in (0, 1):
+            async with Consumer(client, settings) as consumer:
+                reading = await consumer.consume_partition(new_topic, partition, Edge.earliest, Edge.latest)
+                assert [record.value async for record in reading] == [b"%d" % n for n in range(10) if n % 3 != 2]
 
 
 def test_an_example_reads_in_a_group_and_the_next_one_goes_on_there(embedded: BrokerProcess, new_topic: str) -> None:

@@ -241,7 +241,7 @@ def wrong_batches() -> dict[str, tuple[Any, ErrorCode]]:
         "an unknown codec": (with_header(batch, ATTRIBUTES, b"\0\x05"), ErrorCode.unsupported_compression_type),
         "LogAppendTime": (with_header(batch, ATTRIBUTES, b"\0\x08"), ErrorCode.invalid_timestamp),
         "a control batch": (with_header(batch, ATTRIBUTES, b"\0\x20"), ErrorCode.invalid_record),
-        "a transaction": (with_header(batch, ATTRIBUTES, b"\0\x10"), ErrorCode.invalid_txn_state),
+        "a transaction of nobody": (with_header(batch, ATTRIBUTES, b"\0\x10"), ErrorCode.invalid_record),
         "a producer without sequence": (with_header(batch, PRODUCER_ID, bytes(7) + b"\x07"), ErrorCode.invalid_record),
         "more than the topic takes": (batch_of([b"x" * 2_000_000]), ErrorCode.message_too_large),
     }  # fmt: skip

@@ -118,6 +118,17 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
             return make("DeleteRecordsRequest", topics=topics, timeout=SECOND)
         case Api.init_producer_id:
             return make("InitProducerIdRequest", transactional_id=None, transaction_timeout=SECOND)
+        case Api.add_partitions_to_txn:
+            asked = (make("AddPartitionsToTxnTopic", name=topic, partitions=(0,)),)
+            transactions = ()
+            if make.has("AddPartitionsToTxnTransaction"):
+                transactions = (make("AddPartitionsToTxnTransaction", transactional_id="x", producer_id=1,
+                                     producer_epoch=0, topics=asked),)  # fmt: skip
+            return make("AddPartitionsToTxnRequest", v3_and_below_transactional_id="x", v3_and_below_producer_id=1,
+                        v3_and_below_producer_epoch=0, v3_and_below_topics=asked,
+                        transactions=transactions)  # fmt: skip
+        case Api.end_txn:
+            return make("EndTxnRequest", transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
         case Api.offset_for_leader_epoch:
             partition = make("OffsetForLeaderPartition", partition=0, leader_epoch=0)
             topics = (make("OffsetForLeaderTopic", topic=topic, partitions=(partition,)),)
@@ -199,6 +210,8 @@ FILTER = {
 """All rules about everything."""
 
 REFUSED = {
+    Api.add_partitions_to_txn: ErrorCode.invalid_producer_id_mapping,
+    Api.end_txn: ErrorCode.invalid_producer_id_mapping,
     Api.delete_topics: ErrorCode.unknown_topic_or_partition,
     Api.join_group: ErrorCode.member_id_required,
     Api.sync_group: ErrorCode.unknown_member_id,
@@ -231,7 +244,8 @@ def prepared(embedded: BrokerProcess) -> UUID:
     with RawClient(embedded.port) as client:
         topic_id: UUID = client.metadata("versions").topics[0].topic_id
         assert client.produce("versions", 0, batch_of([b"x"])).error is ErrorCode.none
-        client.ask(entity(Api.find_coordinator, 2, "FindCoordinatorRequest", key="g", key_type=0))
+        for key_type in (0, 1):
+            client.ask(entity(Api.find_coordinator, 2, "FindCoordinatorRequest", key="g", key_type=key_type))
     return topic_id
 
 
@@ -244,7 +258,7 @@ def codes(value: Any) -> set[int]:
     found = set()
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
-        found |= {int(inner)} if field.name == "error_code" else codes(inner)
+        found |= {int(inner)} if field.name in {"error_code", "partition_error_code"} else codes(inner)
     return found
 
 

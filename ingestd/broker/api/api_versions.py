@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
+    from ingestd.broker.settings import BrokerSettings
 
 API: Final = Api.api_versions
 VERSIONS: Final = range(5)
 
 _FIRST_WITH_OPTIONAL_FEATURES: Final = 4
 """Older clients can not read 0 as the lowest level of a feature."""
-FEATURES: Final = {"group.version": (0, 1)}
-"""The features that clients ask for, with their lowest and highest levels. The highest is in effect."""
+FEATURES: Final = {"group.version": (0, 1), "transaction.version": (0, 2)}
+"""The features that clients ask for, with their lowest and highest levels."""
 FEATURES_EPOCH: Final = 0
 """The version of the features in effect. They never change while a broker runs."""
 PRODUCE_SAID_FROM: Final = 0
 """librdkafka believes that a broker without Produce v0 has no compression (KAFKA-18659). Kafka 4 also says 0."""
+
+
+def _levels(settings: BrokerSettings) -> dict[str, int]:
+    """The levels in effect. A feature at level 0 is not told, as in Kafka."""
+    return {"group.version": 1, "transaction.version": settings.transaction_version}
 
 
 class ApiVersionsHandler:
@@ -37,7 +43,6 @@ class ApiVersionsHandler:
 
     def __call__(self, context: Context, request: Request) -> Answer:
         """Answer. An unsupported version gets an answer in version 0 that names the supported ones."""
-        del context
         known = request.version in VERSIONS
         schema = messages(API, request.version if known else 0)
         error = ErrorCode.none if known else ErrorCode.unsupported_version
@@ -55,8 +60,9 @@ class ApiVersionsHandler:
                 ),
             )
             finalized = tuple(
-                schema.make("FinalizedFeatureKey", name=name, min_version_level=highest, max_version_level=highest)
-                for name, (_lowest, highest) in FEATURES.items()
+                schema.make("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
+                for name, level in _levels(context.broker.settings).items()
+                if level
             )
         body = schema.encode(
             error_code=error,

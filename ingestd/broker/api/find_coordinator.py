@@ -1,4 +1,7 @@
-"""FindCoordinator: names this node for every group and every transactional id. The first group makes their topic."""
+"""FindCoordinator: names this node for every group and every transactional id.
+
+The first group makes the topic of the groups; the first transactional id that of the transactions.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ def handle(context: Context, request: Request) -> Answer:
     host, port = context.node.address(context.session)
     error, message = ErrorCode.none, None
     key_type = getattr(asked, "key_type", _GROUP)
-    if key_type == _GROUP:
+    if key_type in {_GROUP, _TRANSACTION}:
         try:
-            broker.groups.begin()
+            (broker.groups if key_type == _GROUP else broker.transactions).begin()
         except KafkaError as refused:
             error, message = refused.code, refused.detail
-    elif key_type != _TRANSACTION:
+    else:
         error, message = ErrorCode.invalid_request, f"no coordinator for key type {key_type}"
     node = {"node_id": broker.node.id, "host": host, "port": port, "error_code": error, "error_message": message}
     coordinators = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.api import (
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -28,6 +29,7 @@ from ingestd.broker.api import (
     describe_log_dirs,
     describe_topic_partitions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -105,6 +107,8 @@ _OTHERS: Final = (
     offset_delete,
     offset_fetch,
     sync_group,
+    add_partitions_to_txn,
+    end_txn,
     alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,

@@ -1,35 +1,68 @@
-"""InitProducerId: a new producer id for every idempotent producer (KIP-98). There are no transactions yet."""
+"""InitProducerId: an id for a producer (KIP-98). One with a transactional id keeps its id, with the next epoch.
+
+The next epoch fences the producer before, and aborts what that left open.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.broker.messages import NO_THROTTLE, messages
-from ingestd.broker.request import Answer
+from ingestd.broker.messages import NO_THROTTLE, Messages, messages
+from ingestd.broker.request import Answer, when_done
+from ingestd.broker.transactions.transaction import NONE, Ids
+from ingestd.broker.transactions.transaction_partition import Outcome
+from ingestd.broker.transactions.transitions import Start
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.request import Request
+    import asyncio
+
+    from ingestd.broker.broker import Broker
+    from ingestd.broker.request import Handled, Request
     from ingestd.broker.session import Context
 
 API: Final = Api.init_producer_id
 VERSIONS: Final = range(6)
 
+_FIRST_WITH_FENCED: Final = 4
 
-def handle(context: Context, request: Request) -> Answer:
-    """A producer that gives its previous id gets a new one too, as from Kafka: only transactions keep theirs."""
+
+def handle(context: Context, request: Request) -> Handled:
+    """Answered when it is in the log. Without a transactional id, a producer that had an id gets a new one too."""
     broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    error, producer_id, epoch = ErrorCode.none, -1, -1
-    if asked.transactional_id is not None:
-        # Fatal to the client, with a message of its own that names the feature.
-        error = ErrorCode.unsupported_version
-    else:
-        try:
-            producer_id, epoch = broker.storage.producer_ids.take(), 0
-        except KafkaError as refused:
-            error = refused.code
-    body = schema.encode(throttle_time=NO_THROTTLE, error_code=error, producer_id=producer_id, producer_epoch=epoch)
+    try:
+        if asked.transactional_id is None:
+            outcome = Outcome(ErrorCode.none, Ids(broker.storage.producer_ids.take(), 0))
+            return _answer(schema, request.version, outcome)
+        waiting = _initialize(broker, asked)
+    except KafkaError as refused:
+        return _answer(schema, request.version, Outcome(refused.code))
+    return when_done(waiting, lambda outcome: _answer(schema, request.version, outcome))
+
+
+def _initialize(broker: Broker, asked: Any) -> asyncio.Future[Outcome]:
+    timeout = asked.transaction_timeout.total_seconds()
+    if not 0 < timeout <= broker.settings.max_transaction_timeout:
+        raise KafkaError(
+            ErrorCode.invalid_transaction_timeout,
+            f"transaction timeout {timeout} s: expected up to {broker.settings.max_transaction_timeout} s",
+        )
+    had = Ids(getattr(asked, "producer_id", NONE), getattr(asked, "producer_epoch", NONE))
+    if (had.producer_id == NONE) != (had.epoch == NONE):
+        raise KafkaError(ErrorCode.invalid_request, f"producer {had.producer_id} with epoch {had.epoch}")
+    start = Start(round(timeout * 1000), broker.settings.transaction_version, None if had.producer_id == NONE else had)
+    return broker.transactions.of(asked.transactional_id).initialize(asked.transactional_id, start)
+
+
+def _answer(schema: Messages, version: int, outcome: Outcome) -> Answer:
+    error = outcome.error
+    if error is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED:
+        error = ErrorCode.invalid_producer_epoch
+    ids = outcome.ids
+    body = schema.encode(
+        throttle_time=NO_THROTTLE, error_code=error, producer_id=ids.producer_id, producer_epoch=ids.epoch
+    )
     return Answer([body], error)

@@ -16,6 +16,8 @@ from ingestd.broker.log.validation import check_batch
 from ingestd.broker.request import Answer
 from ingestd.broker.settings import Flush
 from ingestd.broker.topics import check_not_internal
+from ingestd.broker.transactions.admission import Missing, admit
+from ingestd.broker.transactions.transaction import Ids
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import BodyReader, array_length, nullable_string, string, uuid_bytes
@@ -29,12 +31,15 @@ if TYPE_CHECKING:
     from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Handled, Request
     from ingestd.broker.session import Context
+    from ingestd.broker.transactions.transaction_partition import Outcome
     from ingestd.records.batch import BatchHeader
 
 API: Final = Api.produce
 VERSIONS: Final = range(3, 14)
 
 _FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_ABORTABLE: Final = 11
+_FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_TOPIC_ID: Final = 13
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _PARTITION_ANSWER: Final = Struct(">ihqq")
@@ -46,7 +51,8 @@ _INT64: Final = Struct(">q")
 class _Result:
     """The result for one partition's batch. `commit`: the group commit that must still write it to the disk.
 
-    `append_time_ms`: the time that all records got, -1 if they keep their own.
+    `append_time_ms`: the time that all records got, -1 if they keep their own. `added`: the addition of the partition
+    to the batch's transaction, if that is not on the disk yet.
     """
 
     partition: int
@@ -55,6 +61,7 @@ class _Result:
     append_time_ms: int = -1
     log_start_offset: int = -1
     commit: GroupCommit | None = None
+    added: asyncio.Future[Outcome] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,9 @@ def handle(context: Context, request: Request) -> Handled:
     reader = BodyReader(request.body, flexible=is_flexible(API, request.version))
     transactional_id = reader.nullable_string()
     acks, _timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
-    refusal = _refusal(transactional_id, acks)
+    refusal = None
+    if acks not in {-1, 0, 1}:
+        refusal = KafkaError(ErrorCode.invalid_required_acks, f"acks {acks}: expected -1, 0 or 1")
     topics = []
     for _ in range(reader.array_length(2)):
         by_id = request.version >= _FIRST_WITH_TOPIC_ID
@@ -84,7 +93,7 @@ def handle(context: Context, request: Request) -> Handled:
             reader.skip_tagged_fields()
             error = refusal or unknown
             if error is None:
-                results.append(_append(broker, request.version, topic, partition, records))
+                results.append(_append(broker, request.version, transactional_id, (topic, partition), records))
             else:
                 results.append(_Result(partition, error))
         reader.skip_tagged_fields()
@@ -94,14 +103,6 @@ def handle(context: Context, request: Request) -> Handled:
         if acks != 0:
             return _wait(request.version, topics, flushes)
     return _answer(request.version, topics, silent=acks == 0)
-
-
-def _refusal(transactional_id: str | None, acks: int) -> KafkaError | None:
-    if transactional_id is not None:
-        return KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
-    if acks not in {-1, 0, 1}:
-        return KafkaError(ErrorCode.invalid_required_acks, f"acks {acks}: expected -1, 0 or 1")
-    return None
 
 
 def _topic(broker: Broker, name: str, topic_id: UUID | None) -> tuple[str, KafkaError | None]:
@@ -114,14 +115,21 @@ def _topic(broker: Broker, name: str, topic_id: UUID | None) -> tuple[str, Kafka
     return name, None
 
 
-def _append(broker: Broker, version: int, topic: str, number: int, records: memoryview | None) -> _Result:
+def _append(
+    broker: Broker, version: int, transactional_id: str | None, where: tuple[str, int], records: memoryview | None
+) -> _Result:
+    number = where[1]
+    added = None
     try:
-        partition = broker.partition(topic, number)
+        partition = broker.partition(*where)
         log = partition.log
         batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
         now_ms = int(broker.clock.wall() * 1000)
         check_arrival(batch, header, log.config, now_ms)
         _check_writable(broker, log, header)
+        if header.transactional:
+            ids = Ids(header.producer_id, header.producer_epoch)
+            added = admit(broker.transactions, transactional_id, ids, where, log, _missing(version))
         append_time_ms = -1
         if log.config.append_time:
             append_time_ms, header = now_ms, stamped(batch, header, now_ms)
@@ -129,7 +137,14 @@ def _append(broker: Broker, version: int, topic: str, number: int, records: memo
     except KafkaError as error:
         return _Result(number, error)
     # Also a duplicate may not be on the disk yet.
-    return _Result(number, None, appended.base_offset, append_time_ms, log.start_offset, partition.commit)
+    return _Result(number, None, appended.base_offset, append_time_ms, log.start_offset, partition.commit, added)
+
+
+def _missing(version: int) -> Missing:
+    """What becomes of a partition that is not in the transaction."""
+    if version >= _FIRST_THAT_ADDS:
+        return Missing.added
+    return Missing.abortable if version >= _FIRST_WITH_ABORTABLE else Missing.refused
 
 
 def _check_writable(broker: Broker, log: PartitionLog, header: BatchHeader) -> None:
@@ -147,7 +162,7 @@ def _begin_flushes(topics: list[_TopicResult]) -> dict[GroupCommit, asyncio.Futu
 
 
 async def _wait(version: int, topics: list[_TopicResult], flushes: dict[GroupCommit, asyncio.Future[None]]) -> Answer:
-    errors = {}
+    errors: dict[GroupCommit | None, KafkaError] = {}
     for commit, flushed in flushes.items():
         try:
             # Others wait for the same flush. The end of this connection must not cancel it.
@@ -155,10 +170,12 @@ async def _wait(version: int, topics: list[_TopicResult], flushes: dict[GroupCom
         except KafkaError as error:
             errors[commit] = error
     for topic in topics:
-        topic.partitions[:] = [
-            replace(result, error=errors[result.commit], base_offset=-1) if result.commit in errors else result
-            for result in topic.partitions
-        ]
+        for number, result in enumerate(topic.partitions):
+            failure = errors.get(result.commit)
+            if result.added is not None and (await asyncio.shield(result.added)).error:
+                failure = KafkaError(ErrorCode.not_enough_replicas, "the transaction could not be written")
+            if failure is not None:
+                topic.partitions[number] = replace(result, error=failure, base_offset=-1)
     return _answer(version, topics, silent=False)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from ingestd.broker.coordinator.records import encode_record, read_record
 from ingestd.broker.settings import Flush
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
@@ -17,10 +17,12 @@ from ingestd.records.decode import decode_records
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from ingestd.broker.coordinator.records import CoordinatorRecord
     from ingestd.broker.storage import Partition, Storage
+    from ingestd.wire.codec import Buffer
 
-__all__ = ["CoordinatorLog"]
+__all__ = ["CoordinatorLog", "RecordFormat"]
+
+R = TypeVar("R")
 
 _READ_BYTES: Final = 1 << 20
 _UNCOMPRESSED: Final = Compression(Codec.none)
@@ -28,7 +30,18 @@ _NO_LIMIT: Final = 1 << 31
 _log = get_logger(__name__)
 
 
-class CoordinatorLog:
+@dataclass(frozen=True, slots=True)
+class RecordFormat(Generic[R]):
+    """How records become keys and values, and back. `read` returns None for records that this broker does not know.
+
+    `read` raises `ProtocolError`.
+    """
+
+    encode: Callable[[R], tuple[bytes, bytes | None]]
+    read: Callable[[Buffer | None, Buffer | None], R | None]
+
+
+class CoordinatorLog(Generic[R]):
     """The log that a coordinator's state is made from.
 
     Invariants
@@ -36,25 +49,36 @@ class CoordinatorLog:
         The records of one `append` are in one batch: all or none.
     """
 
-    def __init__(self, storage: Storage, partition: Partition, flush: Flush) -> None:
+    def __init__(self, storage: Storage, partition: Partition, flush: Flush, records: RecordFormat[R]) -> None:
+        self._records = records
         self._storage = storage
         self._partition = partition
         self._flush = flush
 
-    def append(
-        self, records: Sequence[CoordinatorRecord], timestamp_ms: int, done: Callable[[ErrorCode], None]
-    ) -> None:
+    @property
+    def epoch(self) -> int:
+        """The coordinator's epoch: that of the leader of the partition. It rises with each crash of the broker."""
+        return self._partition.log.leader_epoch
+
+    def append(self, records: Sequence[R], timestamp_ms: int, done: Callable[[ErrorCode], None]) -> None:
         """Append records, and tell `done` what became of it: at once, or after the fsync."""
         try:
+            self.write(records, timestamp_ms)
+        except KafkaError as error:
+            done(error.code)
+            return
+        self.when_written(done)
+
+    def write(self, records: Sequence[R], timestamp_ms: int) -> None:
+        """Append records. Raises `KafkaError` (COORDINATOR_NOT_AVAILABLE) if the disk does not take them."""
+        try:
             self._storage.check_writable()
-            batch = _batch(records, timestamp_ms)
+            batch = self._batch(records, timestamp_ms)
             self._partition.log.append(batch, read_header(batch))
         except KafkaError as error:
             # The client asks again, for as long as it takes until there is room.
             _log.warning("coordinator record not written", error=str(error))
-            done(ErrorCode.coordinator_not_available)
-            return
-        self.when_written(done)
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
 
     def when_written(self, done: Callable[[ErrorCode], None]) -> None:
         """Tell `done` when all that was appended is in the log, and on the disk with `Flush.always`."""
@@ -63,7 +87,7 @@ class CoordinatorLog:
             return
         self._partition.commit.flushed().add_done_callback(lambda flushed: done(_outcome(flushed)))
 
-    async def replay(self) -> AsyncIterator[CoordinatorRecord]:
+    async def replay(self) -> AsyncIterator[R]:
         """All records, from the oldest on. Other work goes on meanwhile. Raises `IngestdError`, `OSError`."""
         log = self._partition.log
         offset = log.start_offset
@@ -74,20 +98,19 @@ class CoordinatorLog:
                 if header.control:
                     continue
                 for record in decode_records(batch):
-                    known = read_record(record.key, record.value)
+                    known = self._records.read(record.key, record.value)
                     if known is not None:
                         yield known
             await asyncio.sleep(0)
 
-
-def _batch(records: Sequence[CoordinatorRecord], timestamp_ms: int) -> memoryview:
-    builder = BatchBuilder(limit=_NO_LIMIT)
-    for record in records:
-        key, value = encode_record(record)
-        builder.append(key, value, (), timestamp_ms)
-    batch = memoryview(builder.build(_UNCOMPRESSED))
-    seal(batch)
-    return batch
+    def _batch(self, records: Sequence[R], timestamp_ms: int) -> memoryview:
+        builder = BatchBuilder(limit=_NO_LIMIT)
+        for record in records:
+            key, value = self._records.encode(record)
+            builder.append(key, value, (), timestamp_ms)
+        batch = memoryview(builder.build(_UNCOMPRESSED))
+        seal(batch)
+        return batch
 
 
 def _outcome(flushed: asyncio.Future[None]) -> ErrorCode:

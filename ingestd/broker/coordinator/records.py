@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from kio.static.primitive import i32, i64
 
 from ingestd.broker.coordinator import consumer_records
+from ingestd.broker.coordinator.coordinator_log import RecordFormat
 from ingestd.broker.coordinator.entities import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -29,7 +30,16 @@ if TYPE_CHECKING:
     from ingestd.broker.coordinator.consumer_records import ConsumerKey, ConsumerRecord, ConsumerValue
     from ingestd.wire.codec import Buffer
 
-__all__ = ["CommitKey", "Committed", "CoordinatorRecord", "GroupEntry", "GroupKey", "encode_record", "read_record"]
+__all__ = [
+    "GROUP_RECORDS",
+    "CommitKey",
+    "Committed",
+    "CoordinatorRecord",
+    "GroupEntry",
+    "GroupKey",
+    "encode_record",
+    "read_record",
+]
 
 _VERSION: Final = Struct(">h")
 _OLD_COMMIT: Final = 0
@@ -204,3 +214,7 @@ def _read_group(content: Buffer | None) -> GroupEntry | None:
     )
     stored = StoredGroup(value.protocol_type, value.generation, value.protocol, value.leader, members)
     return GroupEntry(stored, value.current_state_timestamp)
+
+
+GROUP_RECORDS: Final[RecordFormat[CoordinatorRecord]] = RecordFormat(encode_record, read_record)
+"""The format of `__consumer_offsets`."""

@@ -51,7 +51,12 @@ class GroupPartition:
     """
 
     def __init__(
-        self, log: CoordinatorLog, clock: Clock, initial_delay: float, topics: Topics, rules: ConsumerRules
+        self,
+        log: CoordinatorLog[CoordinatorRecord],
+        clock: Clock,
+        initial_delay: float,
+        topics: Topics,
+        rules: ConsumerRules,
     ) -> None:
         self.refusal: ErrorCode | None = ErrorCode.coordinator_load_in_progress
         """Why nothing is answered now; None if it is."""

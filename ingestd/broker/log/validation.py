@@ -67,9 +67,7 @@ def _check_header(header: BatchHeader, *, zstd: bool) -> None:
         raise KafkaError(ErrorCode.invalid_timestamp, "a producer can not say LogAppendTime")
     if header.control:
         raise KafkaError(ErrorCode.invalid_record, "a producer can not write control batches")
-    if header.transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
-    if header.producer_id < NO_PRODUCER_ID:
+    if header.producer_id < NO_PRODUCER_ID or (header.transactional and header.producer_id == NO_PRODUCER_ID):
         raise KafkaError(ErrorCode.invalid_record, f"producer id {header.producer_id}")
     if header.producer_id != NO_PRODUCER_ID and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise KafkaError(

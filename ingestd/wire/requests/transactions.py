@@ -46,7 +46,7 @@ def init_producer_id(
 
     def build(versions: ApiVersions) -> RequestPayload:
         if transactional_id is not None and versions.embedded:
-            # It gives producer ids, but has none of the rest yet.
+            # Those before transactions give producer ids, but have none of the rest.
             versions.pick(Api.end_txn, 0, 5)
         version = versions.pick(Api.init_producer_id, 3 if producer_id >= 0 else 0, 5)
         module = request_module("init_producer_id", version)

@@ -9,6 +9,7 @@ import pytest
 from moved_clock import MovedClock
 
 from ingestd.broker.broker import Broker
+from ingestd.broker.coordinator.coordinator_log import RecordFormat
 from ingestd.broker.coordinator.placement import coordinating_partition
 from ingestd.broker.coordinator.records import CommitKey, Committed, GroupEntry, GroupKey, encode_record, read_record
 from ingestd.broker.groups.classic_values import GroupState, Join, StoredGroup, StoredMember, Sync
@@ -215,9 +216,8 @@ async def test_groups_of_a_damaged_log_are_refused_and_the_others_served(
 ) -> None:
     broker = await started()
     assert await broker.groups.of("g").commit("g", SIMPLE, {("orders", 0): offset(5, clock)}) is ErrorCode.none
-    monkeypatch.setattr(
-        "ingestd.broker.coordinator.coordinator_log.read_record", lambda _key, _value: read_record(b"\0\1", b"")
-    )
+    damaged = RecordFormat(encode_record, lambda _key, _value: read_record(b"\0\1", b""))
+    monkeypatch.setattr("ingestd.broker.groups.group_coordinator.GROUP_RECORDS", damaged)
     broker = await started()
     await asyncio.sleep(0.05)
     with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
