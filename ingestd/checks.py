@@ -26,6 +26,7 @@ __all__ = [
     "check_kinds",
     "closest",
     "did_you_mean",
+    "is_loopback",
     "is_of",
     "is_text",
     "parse_address",
@@ -59,6 +60,16 @@ def parse_address(text: str) -> tuple[str, int]:
         more = "; an IPv6 address stands in brackets, [HOST]:PORT" if version_6 else ""
         raise ValueError(f"{text!r} is not HOST:PORT{more}")
     return found[1] or found[2], int(found[3])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener at `host`. A name other than localhost may be anybody's."""
+    import ipaddress  # noqa: PLC0415 - only a broker asks
+
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Checks:

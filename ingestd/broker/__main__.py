@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingestd.broker.security.exchanges import MECHANISMS
+from ingestd.broker.security.settings import SecuritySettings
 from ingestd.broker.server import serve
 from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, TRANSACTION_VERSION, BrokerSettings, Flush
 from ingestd.errors import IngestdError
@@ -46,6 +48,14 @@ def main(given: Sequence[str] | None = None) -> int:
             consumer_heartbeat_interval=arguments.consumer_heartbeat_interval,
             consumer_session_timeout=arguments.consumer_session_timeout,
             transaction_version=arguments.transaction_version,
+            security=SecuritySettings(
+                certificate=arguments.tls_certificate,
+                key=arguments.tls_key,
+                client_ca=arguments.tls_client_ca,
+                mechanisms=tuple(arguments.sasl),
+                session_lifetime=arguments.session_lifetime,
+            ),
+            insecure=arguments.insecure,
         )
         _run(settings, arguments.ready_fd, arguments.parent_fd)
     except (IngestdError, OSError, ValueError) as error:
@@ -89,12 +99,34 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         default=TRANSACTION_VERSION,
         help="level of the feature transaction.version (KIP-890)",
     )
+    _add_security(parser)
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     parser.add_argument("--log-format", choices=["auto", "text", "json"], default="auto")
     parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
     parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
     return parser.parse_args(given)
+
+
+def _add_security(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tls-certificate", type=Path, help="PEM file with the broker's certificate: clients use TLS")
+    parser.add_argument("--tls-key", type=Path, help="PEM file with its private key, if the certificate's has none")
+    parser.add_argument(
+        "--tls-client-ca", type=Path, help="PEM file: clients show a certificate that one of these signed"
+    )
+    parser.add_argument(
+        "--sasl", action="append", choices=MECHANISMS, default=[], help="clients authenticate with one of those named"
+    )
+    parser.add_argument(
+        "--session-lifetime",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="clients authenticate again after this time; 0: never",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="let other machines reach a listener without TLS or authentication"
+    )
 
 
 def _run(settings: BrokerSettings, ready_fd: int, parent_fd: int | None) -> None:

@@ -10,6 +10,7 @@ from ingestd.broker.groups.group_coordinator import GroupCoordinator
 from ingestd.broker.memory import MemoryBudget
 from ingestd.broker.node import Node
 from ingestd.broker.request_log import RequestLog
+from ingestd.broker.security.users import Users
 from ingestd.broker.storage import NewTopic, Partition, Storage
 from ingestd.broker.topics import is_internal
 from ingestd.broker.transactions.transaction_coordinator import TransactionCoordinator
@@ -47,6 +48,7 @@ class Broker:
         self.clock = clock or Clock()
         self.tasks = TaskOwner(self._crashed)
         self.storage = Storage(settings)
+        self.users = Users(settings.data)
         self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
         self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks)
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
@@ -59,6 +61,11 @@ class Broker:
         Raises `ConfigurationError`, `OSError`; then nothing runs.
         """
         self.storage.open()
+        try:
+            self.users.all()
+        except BaseException:
+            self.storage.close()
+            raise
         self.tasks.start(self._enforce_retention(), "retention")
         self.groups.start()
         self.transactions.start()

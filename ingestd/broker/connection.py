@@ -19,10 +19,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from ingestd.broker.request import Answer, Request, read_request
+from ingestd.broker.security.tls import principal_of
 from ingestd.broker.session import Context, Session
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
 from ingestd.logs import get_logger
 from ingestd.records.loops import allocate
+from ingestd.wire.apis import api_name
 from ingestd.wire.sockets import send_parts
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ _SCRATCH_BYTES: Final = 16 * 1024
 _SIZE_BYTES: Final = 4
 _LARGEST_PIPELINE: Final = 32
 """Most requests of one connection that are being answered. With more, nothing is read from that connection."""
+_LARGEST_BEFORE_AUTHENTICATION: Final = 512 * 1024
+"""Bytes, as in Kafka (`sasl.server.max.receive.size`): a client that has not authenticated gets no more memory."""
 _FRAME_TIMEOUT: Final = 60.0
 """Seconds without a byte after which a half-sent frame ends its connection: other clients may need its memory."""
 _NO_BODY: Final = memoryview(b"")
@@ -115,8 +119,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._session.local = tuple(local[:2])
         self._session.peer_host, self._session.peer_port = peer[:2]
-        # Zero: if the kernel does not take everything at once, that is noticed, and the next answer waits.
-        self._transport.set_write_buffer_limits(high=0)
+        certificate = transport.get_extra_info("peercert")
+        if certificate and self._session.principal:
+            self._session.principal = principal_of(certificate)
+        # If the kernel does not take everything at once, that is noticed, and the next answer waits. Under TLS, with
+        # zero, an empty buffer would count as full.
+        under_tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=1 if under_tls else 0)
         if len(self._connections) >= self._broker.settings.max_connections:
             self._end("too many connections")
             return
@@ -194,8 +203,9 @@ class Connection(asyncio.BufferedProtocol):
             if self._ending or self._muted or len(self._slots) >= _LARGEST_PIPELINE:
                 break
             size = int.from_bytes(scratch[at : at + _SIZE_BYTES], "big", signed=True)
-            if not 8 <= size <= self._broker.settings.max_request_bytes:
-                self._end(f"a request of {size} bytes: expected 8 to {self._broker.settings.max_request_bytes}")
+            largest = self._largest_request()
+            if not 8 <= size <= largest:
+                self._end(f"a request of {size} bytes: expected 8 to {largest}")
                 return
             start, end = at + _SIZE_BYTES, at + _SIZE_BYTES + size
             if end <= self._filled:
@@ -210,6 +220,10 @@ class Connection(asyncio.BufferedProtocol):
         if at:
             scratch[: self._filled - at] = scratch[at : self._filled]
             self._filled -= at
+
+    def _largest_request(self) -> int:
+        most = self._broker.settings.max_request_bytes
+        return most if self._session.principal else min(most, _LARGEST_BEFORE_AUTHENTICATION)
 
     def _begin_frame(self, size: int, begun: memoryview) -> None:
         self._frame = allocate(size)
@@ -244,8 +258,6 @@ class Connection(asyncio.BufferedProtocol):
             handler = self._handlers.get(request.api)
             if handler is None or not handler.takes(request.version):
                 raise ProtocolError(f"API {request.api} version {request.version} is not served here")
-            if not self._session.allows(request.api):
-                raise ProtocolError(f"API {request.api} before authentication: expected {self._session.step.value}")
         except IngestdError as error:
             self._broker.memory.give_back(held)
             self._end(str(error))
@@ -261,6 +273,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, slot: _Slot, handler: Handler) -> None:
         request = slot.request
+        if not self._session.allows(request.api, self._broker.clock.monotonic()):
+            # Only now: the requests before this one may have authenticated the client.
+            self._end(f"API {request.api} from a client that is not authenticated")
+            return
         self._session.client_id = request.client_id
         try:
             handled = handler.handle(self._context, request)
@@ -322,6 +338,9 @@ class Connection(asyncio.BufferedProtocol):
                 send_parts(transport, answer.frame(slot.request))
             elif answer.error is not ErrorCode.none:
                 self._end(f"acks=0 and {answer.error.name}")
+                return
+            if answer.closes:
+                self._end(f"{api_name(slot.request.api)}: {answer.error.name}")
                 return
             if not self._write_paused:
                 self._broker.memory.give_back(self._unsent)

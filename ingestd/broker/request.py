@@ -46,11 +46,13 @@ class Answer:
 
     `parts` None: nothing is sent (acks=0). If there was an error the connection is closed, which is the only way to
     tell. `old_header`: an ApiVersions response has the header without tagged fields in every version (KIP-511).
+    `closes`: the connection ends behind it.
     """
 
     parts: list[Buffer] | None
     error: ErrorCode = ErrorCode.none
     old_header: bool = False
+    closes: bool = False
 
     @property
     def size(self) -> int:

@@ -32,7 +32,7 @@ class RequestLog:
 
     `counts` has (API name, client id) → requests. Clients choose their ids, so beyond 10,000 pairs the rest is one.
     A line of the file has `time` (s since the epoch), `api`, `version`, `client_id`, `correlation_id`, `peer` (port),
-    `error` (name) and `seconds` from the request's last byte to the answer.
+    `principal` (empty before authentication), `error` (name) and `seconds` from the request's last byte to the answer.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -59,6 +59,7 @@ class RequestLog:
                 "client_id": request.client_id,
                 "correlation_id": request.correlation_id,
                 "peer": session.peer_port,
+                "principal": session.principal,
                 "error": error.name,
                 "seconds": time.monotonic() - request.received,
             },

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.broker import Broker
 from ingestd.broker.connection import Connection
+from ingestd.broker.security.tls import ServerTls
 from ingestd.broker.session import Listener
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
@@ -26,6 +27,8 @@ __all__ = ["BrokerServer", "serve"]
 
 _BACKLOG: Final = 1024
 _SWEEP_INTERVAL: Final = 10.0
+_HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for TLS. Until then a connection does not count, so many must not wait for long."""
 _log = get_logger(__name__)
 
 
@@ -42,6 +45,7 @@ class BrokerServer:
         self._tasks = TaskOwner(self._crashed)
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
+        self._tls: ServerTls | None = None
         self.host = settings.host
         self.port = settings.port
 
@@ -64,15 +68,22 @@ class BrokerServer:
             await self._broker.close()
             raise
         self._tasks.start(self._sweep(), "sweep")
-        _log.info("broker listening", address=self.bootstrap)
+        _log.info("broker listening", address=self.bootstrap, security=self._settings.security.protocol)
         return self
 
     async def _listen(self) -> None:
-        listener = Listener("plaintext", self._broker.node)
+        security = self._settings.security
+        listener = Listener(security.protocol, self._broker.node, security.mechanisms)
+        self._tls = ServerTls(security) if security.encrypts else None
         make = partial(Connection, self._broker, listener, HANDLERS, self._tasks, self._connections)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                make, self._settings.host, self._settings.port, backlog=_BACKLOG
+                make,
+                self._settings.host,
+                self._settings.port,
+                backlog=_BACKLOG,
+                ssl=None if self._tls is None else self._tls.context,
+                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT,
             )
         except OSError as error:
             raise ConfigurationError(f"can not listen on {self.bootstrap}: {error.strerror or error}") from error
@@ -106,6 +117,8 @@ class BrokerServer:
             now = time.monotonic()
             for connection in tuple(self._connections):
                 connection.sweep(now, self._settings.idle_timeout)
+            if self._tls is not None:
+                self._tls.follow()
 
     def _crashed(self, error: BaseException) -> None:
         _log.error("task failed", exc_info=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
     from ingestd.broker.node import Node
+    from ingestd.broker.security.exchanges import Exchange
 
 __all__ = ["ANONYMOUS", "AuthenticationStep", "Context", "Listener", "Session"]
 
@@ -28,17 +30,18 @@ class AuthenticationStep(Enum):
 
 _ALLOWED: Final = {
     AuthenticationStep.handshake: frozenset({Api.api_versions, Api.sasl_handshake}),
-    AuthenticationStep.exchange: frozenset({Api.api_versions, Api.sasl_authenticate}),
+    AuthenticationStep.exchange: frozenset({Api.api_versions, Api.sasl_handshake, Api.sasl_authenticate}),
 }
+"""What is handed to its handler. In the exchange, the handlers of the first two refuse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address on which connections are taken. `authenticates`: clients must authenticate before all else."""
+    """An address on which connections are taken. With `mechanisms`, clients authenticate by one before all else."""
 
     name: str
     node: Node
-    authenticates: bool = False
+    mechanisms: tuple[str, ...] = ()
 
 
 class Session:
@@ -47,7 +50,10 @@ class Session:
     `local` is the address that the client reached. `client_id` is that of the last request.
     """
 
-    __slots__ = ("client_id", "listener", "local", "peer_host", "peer_port", "principal", "step")
+    __slots__ = (
+        "authenticated", "client_id", "exchange", "expires", "listener", "local", "mechanism", "peer_host",
+        "peer_port", "principal", "step",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener, local: tuple[str, int] = ("", 0), peer_port: int = 0) -> None:
         self.listener = listener
@@ -55,13 +61,37 @@ class Session:
         self.peer_port = peer_port
         self.peer_host = ""
         self.client_id: str | None = None
-        self.step = AuthenticationStep.handshake if listener.authenticates else AuthenticationStep.complete
-        self.principal = "" if listener.authenticates else ANONYMOUS
+        self.step = AuthenticationStep.handshake if listener.mechanisms else AuthenticationStep.complete
+        self.principal = "" if listener.mechanisms else ANONYMOUS
         """Empty until the client has authenticated."""
+        self.mechanism = ""
+        """The one that the client named last."""
+        self.exchange: Exchange | None = None
+        """The messages of authentication, while they are exchanged."""
+        self.authenticated = -math.inf
+        """When the client authenticated last, on the monotonic clock."""
+        self.expires = math.inf
+        """When it must have authenticated again (KIP-368), on the monotonic clock."""
 
-    def allows(self, api: int) -> bool:
+    def allows(self, api: int, now: float) -> bool:
         """Whether the client may ask this now."""
-        return self.step is AuthenticationStep.complete or api in _ALLOWED[self.step]
+        if self.step is not AuthenticationStep.complete:
+            return api in _ALLOWED[self.step]
+        return now <= self.expires or api == Api.sasl_handshake
+
+    def begin(self, mechanism: str, exchange: Exchange) -> None:
+        """Both sides have agreed on a mechanism. Now come its messages, and nothing else."""
+        self.step = AuthenticationStep.exchange
+        self.mechanism = mechanism
+        self.exchange = exchange
+
+    def complete(self, principal: str, now: float, lifetime: float) -> None:
+        """The client has proven who it is. `lifetime` is in seconds; 0: for ever."""
+        self.step = AuthenticationStep.complete
+        self.principal = principal
+        self.exchange = None
+        self.authenticated = now
+        self.expires = now + lifetime if lifetime else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.security.settings import OPEN, SecuritySettings
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class BrokerSettings:
     line per request. `initial_rebalance_delay` is how long a new group waits for more members: none, as in the
     configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of `consumer_assignors` is
     that of groups which do not choose. `transaction_version` is the feature `transaction.version` (KIP-890): with 2,
-    the end of each transaction raises the producer's epoch. Sizes are bytes, times are seconds.
+    the end of each transaction raises the producer's epoch. `insecure` lets other machines reach a listener that lacks
+    TLS or authentication; without it that is refused. Sizes are bytes, times are seconds.
     """
 
     data: Path
@@ -54,6 +56,8 @@ class BrokerSettings:
     port: int = 9092
     node_id: int = 1
     advertised: tuple[str, int] | None = None
+    security: SecuritySettings = OPEN
+    insecure: bool = False
     auto_create_topics: bool = True
     default_partitions: int = 1
     flush: Flush = Flush.os
@@ -98,5 +102,7 @@ class BrokerSettings:
             raise ConfigurationError(f"consumer_assignors: {self.consumer_assignors} is not some of uniform and range")
         if self.transaction_version not in {0, 1, 2}:
             raise ConfigurationError(f"transaction_version: {self.transaction_version} is not one of 0, 1 and 2")
+        if not self.insecure:
+            self.security.check_reach(self.host)
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")

@@ -12,6 +12,7 @@ import click
 from click.exceptions import Exit
 
 from ingestd import __version__
+from ingestd.cli.broker_verbs import broker
 from ingestd.cli.group_verbs import groups
 from ingestd.cli.mirror_verbs import mirror
 from ingestd.cli.options import configuration_file, of_cluster, show, shown_as
@@ -32,6 +33,7 @@ def ingestd() -> None:
     """Moves records into Apache Kafka clusters as fast as the machine allows, and loses none."""
 
 
+ingestd.add_command(broker)
 ingestd.add_command(topics)
 ingestd.add_command(groups)
 ingestd.add_command(mirror)
@@ -108,21 +110,6 @@ def example(name: str | None) -> None:
     for line in table(("NAME", "FOR"), verbs.examples()):
         print(line)
     print(f"Every key is explained in {verbs.REFERENCE}")
-
-
-@ingestd.command()
-@click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Directory of the broker's logs."
-)
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
-@click.option("--partitions", default=1, help="Partitions of topics created on demand.")
-@click.option("--create-topics/--no-create-topics", default=True, help="Create topics on demand.")
-def broker(data: Path, listen: str, partitions: int, create_topics: bool) -> None:
-    """Run the embedded broker alone, until SIGTERM or SIGINT."""
-    from ingestd.cli.broker import broker_settings, run_broker
-
-    settings = broker_settings(data, listen, partitions=partitions, create_topics=create_topics)
-    run_broker(settings, lambda host, port: print(f"listening at {host}:{port}", flush=True))
 
 
 @ingestd.command()

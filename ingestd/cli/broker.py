@@ -18,17 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ingestd.broker.security.settings import SecuritySettings
+
 __all__ = ["broker_settings", "run_broker"]
 
 
-def broker_settings(data: Path, listen: str, *, partitions: int, create_topics: bool) -> BrokerSettings:
+def broker_settings(
+    data: Path, listen: str, security: SecuritySettings, *, partitions: int, create_topics: bool, insecure: bool
+) -> BrokerSettings:
     """Settings from what the verb was told. Raises `ConfigurationError`."""
     try:
         host, port = parse_address(listen)
     except ValueError as error:
         raise ConfigurationError(f"--listen: {error}") from None
     return BrokerSettings(
-        data=data, host=host, port=port, auto_create_topics=create_topics, default_partitions=partitions
+        data=data,
+        host=host,
+        port=port,
+        auto_create_topics=create_topics,
+        default_partitions=partitions,
+        security=security,
+        insecure=insecure,
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from ingestd.checks import Checks
+from ingestd.checks import Checks, is_loopback, parse_address
 from ingestd.daemon.arena import PAGE_BYTES
 from ingestd.daemon.fields import Address, BrokerAddress, ClusterName, Expected, Seconds, is_address
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
@@ -113,7 +113,10 @@ class ClusterSettings:
     create_topics: bool = True
     """Whether a topic that is not there may be created by writing to it."""
     listen: Address = "127.0.0.1:0"
-    """The embedded broker's address; port 0: any free one."""
+    """The embedded broker's address; port 0: any free one. See `insecure`."""
+    insecure: bool = False
+    """Whether `listen` may be an address that other machines reach. The broker has neither TLS nor accounts: whoever
+    reaches it can read, write and delete everything in it. `ingestd broker` runs one that has both."""
     data: Path | None = None
     """The embedded broker's data directory; None: `broker/NAME` in the daemon's state directory."""
     partitions: Annotated[int, Expected("1 to 10000", range(1, 10_001).__contains__)] = 1
@@ -126,11 +129,14 @@ class ClusterSettings:
         expected = 'addresses, as in ["kafka-1:9092"], or `embedded = true`'
         checks.require("bootstrap", expected, holds=self.embedded or bool(self.bootstrap), beside=["embedded"])
         if self.embedded is not bool(self.bootstrap):  # else it is not clear which kind it is
-            foreign = ("tls", "sasl") if self.embedded else ("listen", "data", "partitions")
+            foreign = ("tls", "sasl") if self.embedded else ("listen", "insecure", "data", "partitions")
             expected = "none, in an embedded cluster" if self.embedded else "none, except in an embedded cluster"
             for each in fields(self):
                 holds = each.name not in foreign or getattr(self, each.name) == each.default
                 checks.require(each.name, expected, holds=holds, beside=["embedded", "bootstrap"])
+        if self.embedded and not self.insecure and is_address(self.listen):
+            holds = is_loopback(parse_address(self.listen)[0])
+            checks.require("listen", "127.0.0.1, or `insecure = true` to let other machines in", holds=holds)
         if self.data is not None:
             with checks.noting():
                 object.__setattr__(self, "data", _absolute("data", self.data))

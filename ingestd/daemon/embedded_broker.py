@@ -60,6 +60,7 @@ class EmbeddedBroker:
                 *("--ready-fd", channel, "--parent-fd", channel, "--default-partitions", str(settings.partitions)),
                 *("--log-level", self._daemon.log_level, "--log-format", self._daemon.log_format),
                 *([] if settings.create_topics else ["--no-auto-create-topics"]),
+                *(["--insecure"] if settings.insecure else []),
             ]
             try:
                 process = ChildProcess(spawn("ingestd.broker", arguments, [theirs.fileno()]), died.set_result)

@@ -185,6 +185,15 @@ def administration(api: Api, make: Schema, topic: str) -> Any:  # noqa: C901 - o
         case Api.update_features:
             update = make("FeatureUpdateKey", feature="f", max_version_level=1, upgrade_type=1, allow_downgrade=False)
             return make("UpdateFeaturesRequest", feature_updates=(update,), validate_only=True)
+        case Api.sasl_handshake:
+            return make("SaslHandshakeRequest", mechanism="PLAIN")
+        case Api.sasl_authenticate:
+            return make("SaslAuthenticateRequest", auth_bytes=b"\0me\0secret")
+        case Api.describe_user_scram_credentials:
+            return make("DescribeUserScramCredentialsRequest", users=(make("UserName", name="nobody"),))
+        case Api.alter_user_scram_credentials:
+            removed = make("ScramCredentialDeletion", name="nobody", mechanism=1)
+            return make("AlterUserScramCredentialsRequest", deletions=(removed,), upsertions=())
         case Api.list_config_resources:
             return make("ListConfigResourcesRequest", resource_types=())
         case Api.describe_acls:
@@ -225,6 +234,10 @@ REFUSED = {
     Api.elect_leaders: ErrorCode.election_not_needed,
     Api.alter_client_quotas: ErrorCode.unsupported_version,
     Api.update_features: ErrorCode.invalid_update_version,
+    Api.sasl_handshake: ErrorCode.illegal_sasl_state,
+    Api.sasl_authenticate: ErrorCode.illegal_sasl_state,
+    Api.describe_user_scram_credentials: ErrorCode.resource_not_found,
+    Api.alter_user_scram_credentials: ErrorCode.resource_not_found,
     Api.describe_acls: ErrorCode.security_disabled,
     Api.create_acls: ErrorCode.security_disabled,
     Api.delete_acls: ErrorCode.security_disabled,

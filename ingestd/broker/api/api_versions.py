@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
+from ingestd.broker.session import AuthenticationStep
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 from ingestd.wire.versions import EMBEDDED_FEATURE
@@ -46,6 +47,9 @@ class ApiVersionsHandler:
         known = request.version in VERSIONS
         schema = messages(API, request.version if known else 0)
         error = ErrorCode.none if known else ErrorCode.unsupported_version
+        exchanging = context.session.step is AuthenticationStep.exchange
+        if exchanging:
+            error = ErrorCode.illegal_sasl_state
         if known:
             schema.decode(request.body)
         supported: tuple[Any, ...] = ()
@@ -80,4 +84,4 @@ class ApiVersionsHandler:
             finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=finalized,
         )
-        return Answer([body], error, old_header=True)
+        return Answer([body], error, old_header=True, closes=exchanging)

@@ -11,6 +11,7 @@ from ingestd.broker.api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -28,6 +29,7 @@ from ingestd.broker.api import (
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -47,6 +49,8 @@ from ingestd.broker.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     update_features,
 )
@@ -122,6 +126,10 @@ _OTHERS: Final = (
     list_config_resources,
     list_partition_reassignments,
     update_features,
+    sasl_handshake,
+    sasl_authenticate,
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
 )
 """All APIs but ApiVersions, which tells what there is."""
 

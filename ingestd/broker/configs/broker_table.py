@@ -86,7 +86,11 @@ def described_broker(settings: BrokerSettings, address: tuple[str, int]) -> Iter
         yield _described(name, text, kind, says, is_set=False)
     host, port = address
     yield _described(
-        "advertised.listeners", f"PLAINTEXT://{host}:{port}", ConfigType.LIST, "Where clients connect.", is_set=True
+        "advertised.listeners",
+        f"{settings.security.protocol}://{host}:{port}",
+        ConfigType.LIST,
+        "Where clients connect.",
+        is_set=True,
     )
     yield _described("log.dirs", str(settings.data), ConfigType.LIST, "The directory of the topics.", is_set=True)
     yield from _defaults_of_topics(settings)

@@ -66,11 +66,12 @@ class RawClient:
         return bytes(content)
 
     def ask(self, request: Any) -> Any:
-        """Send a kio request and read its response."""
+        """Send a kio request and read its response. Raises `ConnectionAbortedError` if there is none."""
         api, version = request.__api_key__, request.__version__
         expected = self.send(api, version, [encode_entity(request)])
         answer = self.receive()
-        assert answer is not None, "the broker closed the connection"
+        if answer is None:
+            raise ConnectionAbortedError("the broker closed the connection")
         assert int.from_bytes(answer[:4], "big") == expected
         return decode_response(request, bytes(skip_response_header(api, version, answer)))
 

@@ -252,6 +252,10 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             "[clusters.a]\nbootstrap = ['b:1']\nlisten = 'c:1'",
             'clusters.a.listen = "c:1": expected none, except in an embedded cluster',
         ),
+        (
+            "[clusters.a]\nembedded = true\nlisten = '0.0.0.0:9092'",
+            'clusters.a.listen = "0.0.0.0:9092": expected 127.0.0.1, or `insecure = true` to let other machines in',
+        ),
         ("[clusters.a]\nembedded = true\ntls = {}", "clusters.a.tls = (hidden): expected none, in an embedded cluster"),
         (
             "[clusters.'..']\nembedded = true",

@@ -1,0 +1,1 @@
+"""Who may use the broker: TLS, users, and the server side of SASL."""

@@ -1,0 +1,51 @@
+"""`ingestd broker users`: changes the users in a broker's data directory, also while the broker runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingestd.broker.security.credentials import Mechanism, credential_of
+from ingestd.broker.security.users import Users
+from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.wire.secret import Secret
+
+if TYPE_CHECKING:
+    from ingestd.broker.security.credentials import Credential
+
+__all__ = ["add_user", "list_users", "read_password", "remove_user"]
+
+
+def read_password(place: str) -> str:
+    """The password that is kept at `@FILE` or `@env:NAME`. Raises `ConfigurationError`."""
+    if place.startswith("@env:"):
+        return Secret(environment=place.removeprefix("@env:")).read()
+    if place.startswith("@"):
+        return Secret(file=Path(place[1:])).read()
+    raise ConfigurationError("--password: expected @FILE or @env:NAME; every user of this machine can see arguments")
+
+
+def add_user(data: Path, name: str, password: str) -> None:
+    """Make a user who can authenticate with each mechanism, or replace one. Raises `ConfigurationError`, `OSError`."""
+    if not name:
+        raise ConfigurationError("the name of a user is empty")
+    made = {mechanism: credential_of(mechanism, password) for mechanism in Mechanism}
+    Users(data).change(lambda users: users.update({name: made}))
+
+
+def list_users(data: Path) -> dict[str, dict[str, int]]:
+    """Iterations by user and SCRAM mechanism. Raises `ConfigurationError`, `OSError`."""
+    return {
+        name: {mechanism.label: one.iterations for mechanism, one in credentials.items()}
+        for name, credentials in Users(data).all().items()
+    }
+
+
+def remove_user(data: Path, name: str) -> None:
+    """Remove a user. Raises `IngestdError` if there is none of that name, `ConfigurationError`, `OSError`."""
+
+    def removed(users: dict[str, dict[Mechanism, Credential]]) -> None:
+        if users.pop(name, None) is None:
+            raise IngestdError(f"{data}: no user {name!r}")
+
+    Users(data).change(removed)

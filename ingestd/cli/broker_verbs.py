@@ -1,0 +1,112 @@
+"""The verbs of `ingestd broker`: the embedded broker alone, and its users."""
+# ruff: noqa: PLC0415 - each verb imports what it needs, so that all of them start fast
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ingestd.cli.options import show, shown_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingestd.cli.options import Shape
+
+__all__ = ["broker"]
+
+_file = click.Path(path_type=Path)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--data", metavar="DIR", type=_file, help="Directory of the broker's logs.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
+@click.option("--partitions", default=1, help="Partitions of topics created on demand.")
+@click.option("--create-topics/--no-create-topics", default=True, help="Create topics on demand.")
+@click.option("--tls-certificate", metavar="FILE", type=_file, help="Clients use TLS. The broker's certificate (PEM).")
+@click.option("--tls-key", metavar="FILE", type=_file, help="Its private key (PEM), unless it is in the same file.")
+@click.option("--tls-client-ca", metavar="FILE", type=_file, help="Clients show a certificate signed by one of these.")
+@click.option(
+    "--sasl",
+    multiple=True,
+    metavar="MECHANISM",
+    help="Clients authenticate: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. May be given several times.",
+)
+@click.option("--session-lifetime", metavar="SECONDS", default=0.0, help="Clients authenticate again; 0: never.")
+@click.option("--insecure", is_flag=True, help="Let other machines in without TLS or authentication.")
+@click.pass_context
+def broker(
+    context: click.Context,
+    data: Path | None,
+    listen: str,
+    partitions: int,
+    create_topics: bool,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    sasl: Sequence[str],
+    session_lifetime: float,
+    insecure: bool,
+) -> None:
+    """Run the embedded broker alone, until SIGTERM or SIGINT."""
+    if context.invoked_subcommand is not None:
+        return
+    if data is None:
+        raise click.UsageError("Missing option '--data'.")
+    from ingestd.broker.security.settings import SecuritySettings
+    from ingestd.cli.broker import broker_settings, run_broker
+
+    security = SecuritySettings(tls_certificate, tls_key, tls_client_ca, tuple(sasl), session_lifetime)
+    settings = broker_settings(
+        data, listen, security, partitions=partitions, create_topics=create_topics, insecure=insecure
+    )
+    run_broker(settings, lambda host, port: print(f"listening at {host}:{port}", flush=True))
+
+
+@broker.group()
+def users() -> None:
+    """Make, list and remove the users of a broker. It may run meanwhile: the next authentication knows."""
+
+
+of_data = click.option("--data", metavar="DIR", type=_file, required=True, help="Directory of the broker's logs.")
+of_user = click.argument("name", metavar="USER")
+
+
+@users.command("add")
+@of_user
+@of_data
+@click.option("--password", metavar="@FILE", help="Where it is kept: @FILE or @env:NAME. Default: asked for.")
+def add_user(name: str, data: Path, password: str | None) -> None:
+    """Make a user, or give one another password."""
+    from ingestd.cli import broker_users as verbs
+
+    if password is None:
+        text = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        text = verbs.read_password(password)
+    verbs.add_user(data, name, text)
+
+
+@users.command("list")
+@of_data
+@shown_as
+def list_users(data: Path, output: Shape | None) -> None:
+    """Name every user, with its mechanisms and their iterations."""
+    from ingestd.cli import broker_users as verbs
+    from ingestd.cli.tables import table
+
+    found = verbs.list_users(data)
+    rows = ((name, ", ".join(f"{mechanism} ({many})" for mechanism, many in of.items())) for name, of in found.items())
+    show(found, table(("USER", "MECHANISMS (ITERATIONS)"), rows), output)
+
+
+@users.command("remove")
+@of_user
+@of_data
+def remove_user(name: str, data: Path) -> None:
+    """Remove a user. Connections that it has stay."""
+    from ingestd.cli import broker_users as verbs
+
+    verbs.remove_user(data, name)
