@@ -72,6 +72,8 @@ class ConsumerGroupSession:
         self._set_up = False
         self._open = False
         self._hooks = 0
+        self.hook_seconds = 0.0
+        """Seconds that `revoked`, `lost` or `cleanup` of the handler, which was called last, may take."""
         self._end: SessionEnd | None = None
         self._failure: BaseException | None = None
         self._time_to_end = settings.rebalance_timeout
@@ -436,7 +438,7 @@ class ConsumerGroupSession:
             hook.close()
             _log.warning("%s is not called: there is no time left", doing)
             return
-        seconds = deadline.remaining * _GRACE
+        seconds = self.hook_seconds = deadline.remaining * _GRACE
         try:
             if not (await asyncio.wait([task], timeout=seconds))[0]:
                 self._fail(DeadlineExceeded(f"{doing}: not done within {seconds:g} s"))

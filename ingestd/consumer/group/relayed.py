@@ -23,8 +23,8 @@ __all__ = ["Callback", "Relayed", "RelayedCall"]
 Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
 """Called with partitions that were assigned, revoked or lost."""
 
-_PATIENCE: Final = 0.2
-"""Share of the rebalance timeout in which the reader must come for a callback, after what it processes now."""
+_PATIENCE: Final = 0.5
+"""Share of the time for the callback in which the reader must come for it, after what it processes now."""
 
 
 class RelayedCall:
@@ -55,11 +55,9 @@ class Relayed(GroupRecords):
         callbacks: tuple[Callback | None, Callback | None, Callback | None],
         *,
         check_crcs: bool,
-        rebalance_timeout: float,
     ) -> None:
         super().__init__(group, topics, check_crcs=check_crcs)
         self._on_assigned, self._on_revoked, self._on_lost = callbacks
-        self._patience = rebalance_timeout * _PATIENCE
         self._closing: asyncio.Task[None] | None = None
         self.calls: deque[RelayedCall] = deque()
         """The callbacks that the reader's thread must call, the oldest first."""
@@ -71,7 +69,7 @@ class Relayed(GroupRecords):
         if self._on_assigned is not None:
             await self._relay(self._on_assigned, partitions).done.wait()
 
-    async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+    async def revoked(self, session: ConsumerGroupSession, partitions: Sequence[TopicPartition]) -> None:
         """Wait until the reader was told. If it does not come, it has lost the partitions."""
         self._forget_seeks(partitions)
         if self._on_revoked is None:
@@ -79,7 +77,7 @@ class Relayed(GroupRecords):
         call = self._relay(self._on_revoked, partitions)
         coming = asyncio.ensure_future(call.begun.wait())
         try:
-            await asyncio.wait({coming}, timeout=self._patience)
+            await asyncio.wait({coming}, timeout=session.hook_seconds * _PATIENCE)
             if call.begun.is_set():
                 await call.done.wait()
         finally:

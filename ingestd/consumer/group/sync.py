@@ -267,7 +267,6 @@ async def _build(
         topics,
         callbacks,
         check_crcs=settings.consumer.check_crcs,
-        rebalance_timeout=settings.rebalance_timeout,
     )
     await records.__aenter__()
     return client, group, records

@@ -228,7 +228,7 @@ def test_a_member_that_the_coordinator_forgot_is_told_what_it_lost(sync: Sync, *
 
 def test_who_comes_too_late_for_revoked_is_told_that_the_partitions_are_lost(sync: Sync) -> None:
     told: list[str] = []
-    settings = replace(SETTINGS, rebalance_timeout=0.4)
+    settings = replace(SETTINGS, rebalance_timeout=2.0)
     callbacks: dict[str, Any] = {"revoked": lambda _: told.append("revoked"), "lost": lambda _: told.append("lost")}
     with sync.open(settings, **callbacks) as group:
         sync.feed(1, 5)
