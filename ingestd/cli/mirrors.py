@@ -84,8 +84,16 @@ def hand_over_remarks(handed: HandOver) -> Iterator[str]:
     """For people: what concerns the mirror as a whole."""
     for partition, offsets in handed.behind.items():
         yield f"{partition}: {offsets} offsets are not copied yet"
+    for partition, offsets in handed.held_back.items():
+        yield f"{partition}: {offsets} offsets stood behind an open transaction, and are copied once it has ended"
     if handed.behind:
         yield "the mirror must run meanwhile: does it?"
+    for group in handed.groups:
+        if group.ahead:
+            yield (
+                f"{group.group}: in {group.ahead} partitions its offset on the target is behind records that it has "
+                "not read at the source; it has read there, or was set back at the source. It stays there"
+            )
     if not handed.groups:
         yield "no group that matches has committed an offset of what is mirrored"
     elif handed.same_offsets:

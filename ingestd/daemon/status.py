@@ -66,13 +66,15 @@ class GroupStatus:
     """A consumer group whose offsets a mirror translates, as far as this host's partitions go.
 
     partitions: in how many it has committed at the source. translated: of those, in how many its offset on the target
-    is the right one, or a later one. problem: why it is not in the others; None where it is in all.
+    is the right one, or a later one. problem: why it is not in the others; None where it is in all. ahead: in how many
+    it is a later one: the group has read there, or was set back at the source.
     """
 
     group: str
     partitions: int
     translated: int
     problem: str | None = None
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,8 @@ class GroupSync:
                 problems.insert(0, ACTIVE if active else str(errors[0]))
                 self.failures += [] if active else [f"group {group}: {errors[0]}"]
         translated = len(wanted.offsets) - failed
-        return GroupStatus(group, partitions, translated, problems[0] if problems else None)
+        ahead = sum(now.offsets[to].offset > at.offset for to, at in wanted.offsets.items() if to in now.offsets)
+        return GroupStatus(group, partitions, translated, problems[0] if problems else None, ahead)
 
     def _failed(self, group: str, partitions: int, problem: str) -> GroupStatus:
         self.failures.append(f"group {group}: {problem}")

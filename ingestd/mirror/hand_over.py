@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -42,7 +42,8 @@ class GroupVerdict:
     """One group. lag: how many offsets of the mirrored partitions it has not read yet at the source.
 
     partitions: in how many of them it has committed. translated: of those, in how many it can go on at the target.
-    problems: why it can not go over now.
+    problems: why it can not go over now. ahead: in how many partitions it goes on behind records that it has not read
+    at the source: it has read there before, or was set back at the source.
     """
 
     group: str
@@ -50,6 +51,7 @@ class GroupVerdict:
     translated: int
     lag: int
     problems: Sequence[str] = ()
+    ahead: int = 0
 
     @property
     def ready(self) -> bool:
@@ -61,7 +63,8 @@ class GroupVerdict:
 class HandOver:
     """One mirror. behind: by partition of the source, how many offsets up to the end it had are not copied.
 
-    same_offsets: whether every record has the same offset on both sides.
+    same_offsets: whether every record has the same offset on both sides. held_back: by partition of the source, how
+    many of its offsets stand behind an open transaction; nobody can copy them before it ends.
     """
 
     mirror: str
@@ -69,6 +72,7 @@ class HandOver:
     behind: Mapping[str, int]
     groups: Sequence[GroupVerdict]
     same_offsets: bool
+    held_back: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -88,7 +92,11 @@ async def hand_over(route: MirrorRoute, source: Client, target: Client, *, timeo
         )
     admins = ClusterAdmin(source), ClusterAdmin(target)
     pairs = await mirrored_partitions(route, admins[0])
-    ends = await resolve_offsets(source, dict.fromkeys(pairs, Edge.latest), Isolation.read_committed, REQUEST_TIMEOUT)
+    ends, stable = [
+        await resolve_offsets(source, dict.fromkeys(pairs, Edge.latest), isolation, REQUEST_TIMEOUT)
+        for isolation in (Isolation.read_uncommitted, Isolation.read_committed)
+    ]
+    held_back = {str(one): end - stable[one] for one, end in ends.items() if stable[one] < end}
     topics = await admins[0].describe_topics(list({one.topic for one in pairs}), timeout=REQUEST_TIMEOUT)
     ids = {name: str(topic.topic_id or "") for name, topic in topics.items()}
     positions, behind = await _copied(route, admins[1], pairs, ids, ends, timeout)
@@ -105,7 +113,8 @@ async def hand_over(route: MirrorRoute, source: Client, target: Client, *, timeo
     )
     statuses = await GroupSync(route).sync(*admins, known, translations)
     groups = await _verdicts(admins[0], statuses, ends)
-    return HandOver(route.name, len(pairs), behind, groups, translations.same_offsets)
+    held_back = {one: offsets for one, offsets in held_back.items() if one in behind}
+    return HandOver(route.name, len(pairs), behind, groups, translations.same_offsets, held_back)
 
 
 async def _copied(
@@ -153,7 +162,7 @@ async def _verdicts(
         lag = sum(
             max(0, ends[partition] - at.offset) for partition, at in committed[one.group].items() if partition in ends
         )
-        verdicts.append(GroupVerdict(one.group, one.partitions, one.translated, lag, problems))
+        verdicts.append(GroupVerdict(one.group, one.partitions, one.translated, lag, problems, one.ahead))
     return sorted(verdicts, key=lambda verdict: verdict.group)
 
 

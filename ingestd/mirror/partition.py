@@ -158,8 +158,8 @@ class CopiedPartition:
         return Moved(route, found.source, generation, self.progress.position, self._detail(), note)
 
     def gauge(self) -> SourceGauges:
-        """Its position and lag."""
-        end = -1 if self.consumer is None else self.consumer.log_end
+        """Its position and lag. What waits behind an open transaction counts: while it hangs, nothing is copied."""
+        end = -1 if self.consumer is None else self.consumer.high_watermark
         position = self.progress.position
         lag = max(0, end - position) if end >= 0 else None
         behind = time.time() - self.newest_ms / 1000 if lag and self.newest_ms >= 0 else 0.0

@@ -387,11 +387,33 @@ def test_consumers_are_handed_over_once_they_have_stopped_and_all_is_copied(kafk
     member.close()
     status, found = hand_over(daemon, "over")
     assert (status, found["groups"]) == (0, [{
-        "group": group, "partitions": 2, "translated": 2, "lag": 70, "problems": [],
+        "group": group, "partitions": 2, "translated": 2, "lag": 70, "problems": [], "ahead": 0,
     }])  # fmt: skip
     assert found["same_offsets"] is True
     got += read(west, f"east.{name}", group)
     assert sorted(got, key=int) == numbers(0, 100)
+    assert daemon.stop() == 0
+
+
+def test_what_waits_behind_an_open_transaction_is_a_lag_and_is_not_handed_over(kafka, west, mirror, topic):
+    name = topic()
+    group = f"app-{name}"
+    hanging = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"tx-{name}"})
+    hanging.init_transactions(30)
+    hanging.begin_transaction()
+    hanging.produce(name, b"0")
+    assert hanging.flush(30) == 0
+    produce(kafka.servers, name, numbers(1, 11))
+    set_offsets(kafka, {group: {(name, 0): 0}})
+    daemon = mirror("held", topics=[name], groups=["app-.*"])
+    daemon.start_ready()
+    daemon.until(lambda: [one["lag"] for one in daemon.status()["routes"][0]["sources"]] == [11], "all waits", 30)
+    status, found = hand_over(daemon, "held", "--timeout", "0.5")
+    assert (status, found["behind"], found["held_back"]) == (1, {f"{name}-0": 11}, {f"{name}-0": 11})
+    hanging.commit_transaction(30)
+    status, found = hand_over(daemon, "held")
+    assert (status, found["behind"], found["held_back"]) == (0, {}, {})
+    assert read(west, f"east.{name}", group) == numbers(0, 11)
     assert daemon.stop() == 0
 
 

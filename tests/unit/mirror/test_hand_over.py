@@ -35,6 +35,20 @@ def test_a_table_for_people():
     ]
 
 
+def test_what_keeps_records_back_and_groups_that_are_ahead_are_said():
+    ahead = GroupVerdict("web", 2, 2, 7, (), 1)
+    handed = HandOver("m", 4, {"orders-1": 5}, [ahead], same_offsets=False, held_back={"orders-1": 3})
+    assert list(hand_over_remarks(handed)) == [
+        "orders-1: 5 offsets are not copied yet",
+        "orders-1: 3 offsets stood behind an open transaction, and are copied once it has ended",
+        "the mirror must run meanwhile: does it?",
+        (
+            "web: in 1 partitions its offset on the target is behind records that it has not read at the source; it has "
+            "read there, or was set back at the source. It stays there"
+        ),
+    ]
+
+
 def route(**keys):
     return MirrorRoute("ew", "east", "west", ("orders", "a\\.b"), **{"groups": ("web",), **keys})
 
