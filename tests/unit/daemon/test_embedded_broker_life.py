@@ -46,6 +46,7 @@ def broker(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded_broker, "spawn", lambda module, arguments, descriptors: descriptors)
     monkeypatch.setattr(embedded_broker, "ChildProcess", Child)
     settings = SimpleNamespace(
+        insecure=False,
         name="local",
         listen="127.0.0.1:0",
         partitions=1,

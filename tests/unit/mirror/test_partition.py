@@ -16,7 +16,7 @@ DETAIL |= {"epoch": 3, "topic_id": "s", "target_offset": 7}
 @pytest.fixture
 def held():
     made = CopiedPartition(Assignment("m", Found("orders-0", 10, DETAIL), 1), Trail(7))
-    made.consumer = SimpleNamespace(reached=10, log_end=-1, fetch_position=SimpleNamespace(leader_epoch=4))
+    made.consumer = SimpleNamespace(reached=10, high_watermark=-1, fetch_position=SimpleNamespace(leader_epoch=4))
     return made
 
 
@@ -76,7 +76,7 @@ def test_its_position_goes_with_what_belongs_to_it(held):
 def test_its_lag_shows_in_records_and_in_seconds(held):
     held.answered()
     assert (held.gauge().lag, held.gauge().lag_seconds) == (None, 0.0)
-    held.consumer.log_end = 30
+    held.consumer.high_watermark = 30
     assert (held.gauge().lag, held.gauge().lag_seconds) == (20, 0.0)
     held.newest_ms = 1
     assert held.gauge().lag_seconds > 10**6

@@ -40,7 +40,7 @@ class Reading:
     def __init__(self, answers):
         self.standing = SimpleNamespace(topic_id=None)
         self.fetch_position = SimpleNamespace(leader_epoch=3)
-        self.log_end = -1
+        self.high_watermark = -1
         self._answers = list(answers)
         self._position = answers[-1].next_offset if answers else 0
         self._next = 0
@@ -310,7 +310,7 @@ async def test_the_lag_in_seconds_grows_while_no_broker_serves_the_partition(mak
     made = make(answer(batch(0, 10)))
     await settle()
     made.acknowledge(0)
-    made.reading.log_end = made.reading._position = 10
+    made.reading.high_watermark = made.reading._position = 10
     made.events.answered("orders", 0, 10, 10)
     assert made.gauge() == (0, 0.0)
     assert made.runner.gauges() == {}, "what is quiet is not looked at again"
@@ -327,10 +327,10 @@ async def test_a_lag_shows_although_nothing_can_be_sent(make):
     made = make(answer(batch(0, 10)))
     await settle()
     made.acknowledge(0)
-    made.reading.log_end = 10
+    made.reading.high_watermark = 10
     made.events.answered("orders", 0, 10, 10)
     assert made.gauge() == (0, 0.0)
-    made.reading.log_end = 50
+    made.reading.high_watermark = 50
     made.events.answered("orders", 0, 10, 50)
     assert made.gauge()[0] == 40
 
