@@ -16,6 +16,7 @@ from ingestd.cli.broker_verbs import broker
 from ingestd.cli.group_verbs import groups
 from ingestd.cli.mirror_verbs import mirror
 from ingestd.cli.options import configuration_file, of_cluster, show, shown_as
+from ingestd.cli.pipeline_verbs import pipeline
 from ingestd.cli.topic_verbs import topics
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ ingestd.add_command(broker)
 ingestd.add_command(topics)
 ingestd.add_command(groups)
 ingestd.add_command(mirror)
+ingestd.add_command(pipeline)
 
 _FORMAT = (
     r"As in '%p %o %k: %s\n'. %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value, %h headers, "
@@ -243,23 +245,3 @@ def metadata(names: Sequence[str], access: ClusterAccess, internal: bool, output
 
     found = run_async(list_metadata(access, names, internal=internal))
     show(found, found.lines(), output)
-
-
-@ingestd.group()
-def pipeline() -> None:
-    """Run pipelines on Spark."""
-
-
-@pipeline.command("run")
-@configuration_file
-@click.argument("name")
-def run_pipeline(config: Path, name: str) -> None:
-    """Run a pipeline once, on the Spark that its settings name, over what its topics hold now.
-
-    CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it.
-    """
-    from ingestd.cli.configured import load_configuration
-    from ingestd.cli.pipeline import run_configured
-
-    result = run_configured(load_configuration(config), name)
-    print(f"{result.name}: {result.rows:,} rows to {result.path} in {result.seconds:.1f} s")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks, is_loopback, parse_address
 from ingestd.daemon.arena import PAGE_BYTES
-from ingestd.daemon.fields import Address, BrokerAddress, ClusterName, Expected, Seconds, is_address
+from ingestd.daemon.fields import Address, BrokerAddress, Expected, Seconds, is_address
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.connection import ConnectionSettings
@@ -23,15 +23,13 @@ from ingestd.wire.tls import TlsSettings, client_context
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ingestd.daemon.pipelines import PipelineSettings
     from ingestd.daemon.source import Route
 
 __all__ = [
     "ClusterSettings",
     "Configuration",
     "DaemonSettings",
-    "PipelineSettings",
-    "PipelineSink",
-    "PipelineSource",
     "prepare_state",
 ]
 
@@ -159,40 +157,6 @@ class ClusterSettings:
     def data_directory(self, state: Path) -> Path:
         """Where the embedded broker keeps its logs, given the daemon's state directory."""
         return self.data if self.data is not None else state / "broker" / self.name
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSource:
-    """What a pipeline reads."""
-
-    cluster: ClusterName
-    topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)]
-    group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
-    """A consumer group. A run begins where the group has committed, and commits where it ended once its rows are
-    written. So each run takes what is new, and lag tools show what waits. A partition without a committed offset is
-    read from its beginning. The group must have no members. By default each run takes everything."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSink:
-    """Where a pipeline writes. `mode` is Spark's save mode: what happens to data that is already there."""
-
-    path: str
-    format: Literal["parquet"] = "parquet"
-    mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """`[pipelines.NAME]`: topics, through SQL over the view `source`, to files; run on Spark."""
-
-    name: str
-    source: PipelineSource
-    sink: PipelineSink
-    sql: str = "SELECT * FROM source"
-    """A query over the view `source`, which has the columns of Spark's Kafka connector."""
-    master: str = "local[*]"
-    """Spark's master URL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from ingestd.daemon.configuration import (
     ClusterSettings,
     Configuration,
     DaemonSettings,
-    PipelineSettings,
     holds_an_arena,
 )
 from ingestd.daemon.fields import RestOfFile
+from ingestd.daemon.pipelines import PipelineSettings
 from ingestd.daemon.tables import Document, Fault, FaultyConfiguration
 from ingestd.wire.secret import warn_if_others_can_read
 

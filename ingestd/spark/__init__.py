@@ -16,10 +16,10 @@
     passing.py        the same for rows that are record batches
     outflow.py        sends these batches; one for a task, kept for the next one (kept.py)
     transactions.py   the same, exactly once
-    pipeline.py       `run`: a configured pipeline, once; committed records only
+    pipelines         configured pipelines, with a page of their own
 
 Arrow's types must be exactly those of `arrow_schema`: a test compares them with what Spark makes of the schema. A
-record without headers has null headers, as with Spark's Kafka connector. The view `source` of a pipeline has headers.
+record without headers has null headers, as with Spark's Kafka connector.
 """
 
 from ingestd.spark.source import IngestdDataSource, register

@@ -42,6 +42,8 @@ def tables() -> Iterator[tuple[str, dict[str, Any]]]:
             for key, value in schemas[name]["properties"].items():
                 for inner in _classes(value):
                     yield from of("A secret" if inner == "Secret" else f"{title} {key}", inner)
+                for inner in _classes(value.get("items", {})):
+                    yield from of(f"{title} {key}", inner)
 
     for section, value in schemas["File"]["properties"].items():
         named = value.get("additionalProperties")
@@ -59,6 +61,8 @@ def _takes(value: dict[str, Any]) -> str:
     choices = value.get("enum") or ([value["const"]] if "const" in value else [])
     if choices:
         return ", ".join(f"`{each}`" for each in choices)
+    if value.get("type") == "array" and "$ref" in value["items"]:
+        return "tables"
     if value.get("type") == "array":
         return "strings" + (f", each {value['items']['expected']}" if "expected" in value["items"] else "")
     return str(value.get("expected") or value.get("format") or TYPES[value.get("type", "object")])

@@ -55,3 +55,20 @@ class Servers:
 def either(request: pytest.FixtureRequest) -> Servers:
     """Real Kafka, then the embedded broker."""
     return Servers(request.getfixturevalue(request.param).servers)
+
+
+@pytest.fixture
+def here(request: pytest.FixtureRequest) -> Servers:
+    """The embedded broker alone, for what does not depend on the kind of cluster."""
+    return Servers(request.getfixturevalue("embedded").servers)
+
+
+@pytest.fixture
+def unchanged(spark: SparkSession) -> Iterator[None]:
+    """A pipeline leaves the session of its caller as it was."""
+    before = spark.conf.getAll, [table.name for table in spark.catalog.listTables()]
+    yield
+    assert (spark.conf.getAll, [table.name for table in spark.catalog.listTables()]) == before
+    assert SparkSession.getActiveSession() is spark
+    active = spark._jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession().get()
+    assert active.equals(spark._jsparkSession)

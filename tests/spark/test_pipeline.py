@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from ingestd.daemon.configuration import PipelineSettings, PipelineSink, PipelineSource
-from ingestd.spark.pipeline import PipelineFailed, run
+from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
+from ingestd.spark.pipelines.batch import run
+from ingestd.spark.pipelines.failures import PipelineFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import Servers
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
 
 
 @pytest.fixture

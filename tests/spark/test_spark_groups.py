@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ingestd.daemon.configuration import PipelineSettings, PipelineSink, PipelineSource
-from ingestd.spark.pipeline import PipelineFailed, run
+from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
+from ingestd.spark.pipelines.batch import run
+from ingestd.spark.pipelines.failures import PipelineFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

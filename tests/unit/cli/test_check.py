@@ -16,10 +16,8 @@ from ingestd.cli.main import main
 from ingestd.daemon.configuration import (
     ClusterSettings,
     DaemonSettings,
-    PipelineSettings,
-    PipelineSink,
-    PipelineSource,
 )
+from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
 from ingestd.daemon.security import SaslSettings
 from ingestd.mirror.route import MirrorRoute
 from ingestd.tail.route import TailRoute

@@ -129,6 +129,13 @@ def with_tail(lines: str) -> str:
     )
 
 
+def with_steps(steps: str) -> str:
+    return (
+        "[clusters.x]\nembedded = true\n"
+        f"[pipelines.p]\nsource={{cluster='x', topics=['t']}}\nsink={{path='/p'}}\nsteps=[{steps}]\n"
+    )
+
+
 def test_a_good_file_becomes_values(read) -> None:
     configuration = read(GOOD)
     assert configuration.daemon == DaemonSettings(workers=2, state=Path("/tmp/ingestd-state"), http="")
@@ -151,7 +158,7 @@ def test_a_good_file_becomes_values(read) -> None:
     assert (pipeline.source.topics, pipeline.sink.path, pipeline.sql) == (
         ("access",),
         "/data/access",
-        "SELECT * FROM source",
+        None,
     )
 
 
@@ -276,6 +283,27 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         (
             "[pipelines.p]\nsource={cluster='x', topics=['t'], group='g'}\nsink={path='/p', mode='ignore'}",
             'pipelines.p.sink.mode = "ignore": expected another one beside source.group',
+        ),
+        (
+            with_steps("{}"),
+            "pipelines.p.steps[0].sql: expected one of sql, python, parse, window, deduplicate, join in each step",
+        ),
+        (
+            with_steps("{python = 'm:f', sql = 'SELECT 1'}"),
+            'pipelines.p.steps[0].sql = "SELECT 1": expected one of sql, python, parse',
+        ),
+        (with_steps("{python = 'module'}"), 'pipelines.p.steps[0].python = "module": expected "MODULE:FUNCTION"'),
+        (
+            with_steps("{parse = {format = 'regex', columns = 'a STRING'}}"),
+            "pipelines.p.steps[0].parse.pattern: expected a pattern for the format regex, and for no other",
+        ),
+        (
+            with_steps("{window = {time = 't', size = '5m', aggregates = {n = 'count(*)'}}}"),
+            'pipelines.p.steps[0].window.size = "5m": expected a time such as "5 minutes"',
+        ),
+        (
+            with_steps("{join = {path = '/p', on = ['a'], format = 'csv'}}"),
+            "pipelines.p.steps[0].join.columns: expected the columns of the table, which csv and json do not say",
         ),
         (with_tail("[tails.b]\npaths=['/a']\ncluster='local'\ntopic='a b'"), "tails.b.topic"),
         (

@@ -1,0 +1,74 @@
+"""Spark sessions of pipelines. A pipeline has a session of its own, so that it leaves no trace in its caller's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from ingestd.spark.source import register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingestd.daemon.pipelines import PipelineSettings
+
+__all__ = ["own_session"]
+
+_PARTITIONS: Final = "200"
+"""Spark's default."""
+
+
+@contextmanager
+def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) -> Iterator[SparkSession]:
+    """A session that knows the source, with views and settings of its own.
+
+    beside: shares the context of this session, which is the active one again at the end. Without it, Spark is started
+    on the pipeline's master, and stopped at the end.
+    """
+    if beside is None:
+        started = _started(pipeline)
+        try:
+            yield _prepared(started)
+        finally:
+            started.stop()
+        return
+    before = SparkSession.getActiveSession() or beside
+    try:
+        own = beside.newSession()
+        _activate(own)
+        yield _prepared(own)
+    finally:
+        _activate(before)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make it the active session of this thread: Spark looks there for data sources, whatever session is asked."""
+    SparkSession._activeSession = spark  # noqa: SLF001 - Spark has no other way
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    if spark.conf.get("spark.sql.shuffle.partitions") == _PARTITIONS:
+        # A stream opens a state store for each, in every micro-batch.
+        spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+    # What other programs, and Delta, expect of a time in a file.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    register(spark)
+    return spark
+
+
+def _started(pipeline: PipelineSettings) -> SparkSession:
+    # Spark would take whatever `python3` it finds, which need not have this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return (
+        SparkSession.builder.master(pipeline.master)
+        .appName(f"ingestd pipeline {pipeline.name}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )

@@ -1,0 +1,112 @@
+"""Steps: a pipeline's transformations, each from the DataFrame of the step before to the next. Nothing is read here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+
+from ingestd.errors import ConfigurationError
+from ingestd.spark.pipelines.parsing import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, PipelineStep, WindowStep
+
+__all__ = ["VIEW", "apply_steps"]
+
+VIEW: Final = "source"
+"""The view that a step's SQL reads: the rows of the step before."""
+
+_WATERMARK: Final = "spark.watermarkDelayMs"
+
+
+def apply_steps(rows: DataFrame, steps: Sequence[PipelineStep], modules: Path | None = None) -> DataFrame:
+    """The rows after all steps. Leaves the view `source` in the session of the rows.
+
+    modules: a directory that has modules of Python which steps name. Raises `ConfigurationError` and Spark's errors,
+    each naming the step.
+    """
+    for number, step in enumerate(steps, 1):
+        kind = next(each.name for each in fields(step) if getattr(step, each.name) is not None)
+        try:
+            rows = _applied(rows, step, modules)
+        except (ConfigurationError, PySparkException) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise ConfigurationError(f"step {number} ({kind}): {first}") from error
+    return rows
+
+
+def _applied(rows: DataFrame, step: PipelineStep, modules: Path | None) -> DataFrame:
+    if step.sql is not None:
+        rows.createOrReplaceTempView(VIEW)
+        return rows.sparkSession.sql(step.sql)
+    if step.python is not None:
+        return _called(step.python, modules, rows)
+    if step.parse is not None:
+        return parse(rows, step.parse)
+    if step.window is not None:
+        return _windows(rows, step.window)
+    if step.deduplicate is not None:
+        return _deduplicated(rows, step.deduplicate)
+    assert step.join is not None, "a step has one key"
+    return _joined(rows, step.join)
+
+
+def _called(name: str, modules: Path | None, rows: DataFrame) -> DataFrame:
+    result = _function(name, modules)(rows)
+    if not isinstance(result, DataFrame):
+        raise ConfigurationError(f"{name} returned {type(result).__name__}; expected a DataFrame")
+    return result
+
+
+def _function(name: str, modules: Path | None) -> Callable[[DataFrame], object]:
+    module_name, _, function_name = name.partition(":")
+    if modules is not None and str(modules) not in sys.path:
+        sys.path.append(str(modules))
+    try:
+        module = importlib.import_module(module_name)
+        function: Callable[[DataFrame], object] = getattr(module, function_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+    if modules is not None and (module.__file__ or "").startswith(f"{modules}/"):
+        # Executors do not have the file.
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return function
+
+
+def _windows(rows: DataFrame, step: WindowStep) -> DataFrame:
+    window = sql.window(step.time, step.size, step.slide)
+    grouped = _watermarked(rows, step.time, step.late).groupBy(window, *step.by)
+    counted = grouped.agg(*(sql.expr(text).alias(name) for name, text in step.aggregates.items()))
+    bounds = (sql.col(f"window.{end}").alias(f"window_{end}") for end in ("start", "end"))
+    return counted.select(*bounds, *step.by, *step.aggregates)
+
+
+def _deduplicated(rows: DataFrame, step: DeduplicateStep) -> DataFrame:
+    if not rows.isStreaming:
+        return rows.dropDuplicates(list(step.columns))
+    return _watermarked(rows, step.time, step.late).dropDuplicatesWithinWatermark(list(step.columns))
+
+
+def _watermarked(rows: DataFrame, time: str, late: str) -> DataFrame:
+    """Spark refuses a second watermark of a column."""
+    known = {field.name: field.metadata for field in rows.schema.fields}
+    return rows if _WATERMARK in known.get(time, {}) else rows.withWatermark(time, late)
+
+
+def _joined(rows: DataFrame, step: JoinStep) -> DataFrame:
+    reader = rows.sparkSession.read.format(step.format)
+    if step.columns is not None:
+        reader = reader.schema(step.columns)
+    if step.format == "csv":
+        reader = reader.option("header", "true").option("enforceSchema", "false")
+    return rows.join(reader.load(step.path), list(step.on), step.how)

@@ -1,0 +1,226 @@
+"""Steps of pipelines: what each makes of the rows of a topic, and what `check` and `plan` say of them beforehand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from ingestd.daemon.pipelines import (
+    DeduplicateStep,
+    JoinStep,
+    ParseStep,
+    PipelineSettings,
+    PipelineSink,
+    PipelineSource,
+    PipelineStep,
+    WindowStep,
+)
+from ingestd.spark.pipelines.batch import run
+from ingestd.spark.pipelines.checking import check, plan
+from ingestd.spark.pipelines.failures import PipelineFailed
+from ingestd.spark.pipelines.parsing import REASON, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from conftest import Servers
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
+
+UTC = dt.UTC
+ACCESS = ParseStep(
+    "regex",
+    "host STRING NOT NULL, time TIMESTAMP NOT NULL, status INT, bytes BIGINT",
+    pattern=r'(\S+) \S+ \S+ \[([^\]]+)\] "[^"]*" (\d+) (\S+)',
+    null_text="-",
+    timestamp_format="dd/MMM/yyyy:HH:mm:ss Z",
+)
+
+
+@pytest.fixture
+def sent(here: Servers) -> Callable[[Sequence[bytes | None]], str]:
+    """Values to a new topic with one partition."""
+
+    def send(values: Sequence[bytes | None]) -> str:
+        name = here.create_topic()
+        sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+        for value in values:
+            sender.produce(name, value)
+        assert sender.flush(60) == 0
+        return name
+
+    return send
+
+
+def settings(topic: str, path: Path, *steps: PipelineStep, sql: str | None = None) -> PipelineSettings:
+    return PipelineSettings("p", PipelineSource("local", (topic,)), PipelineSink(str(path / "out")), steps, sql)
+
+
+@pytest.fixture
+def written(spark: SparkSession, here: Servers, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """The rows that steps make of a topic. `check` says the same columns first, without any broker."""
+
+    def rows(topic: str, *steps: PipelineStep, sql: str | None = None) -> list[dict[str, Any]]:
+        pipeline = settings(topic, tmp_path, *steps, sql=sql)
+        columns = check(pipeline, ["127.0.0.1:9"], modules=tmp_path, session=spark)
+        run(pipeline, [here.servers], modules=tmp_path, session=spark)
+        table = pq.read_table(tmp_path / "out")
+        assert table.column_names == [name for name, _ in columns]
+        return table.to_pylist()
+
+    return rows
+
+
+def test_access_logs_become_typed_columns_and_windows(sent, written, tmp_path: Path) -> None:
+    lines = [
+        b'a - - [01/Jan/2026:10:00:01 +0000] "GET /x HTTP/1.1" 200 10',
+        b'b - - [01/Jan/2026:11:00:59 +0100] "GET /y HTTP/1.1" 404 -',
+        b'c - - [01/Jan/2026:10:01:00 +0000] "GET /z HTTP/1.1" 200 5',
+        b'c - - [01/Jan/2026:10:01:00 +0000] "GET /z HTTP/1.1" 200 5',
+    ]
+    (tmp_path / "hosts.csv").write_text("host,site\na,east\nb,east\n")
+    hosts = JoinStep(str(tmp_path / "hosts.csv"), ("host",), "csv", "host STRING, site STRING", "left")
+    minutes = WindowStep("time", "1 minute", {"hits": "count(*)", "bytes": "sum(bytes)"}, by=("site",))
+    rows = written(
+        sent(lines),
+        PipelineStep(parse=ACCESS),
+        PipelineStep(deduplicate=DeduplicateStep(("host", "time"), "time")),
+        PipelineStep(join=hosts),
+        PipelineStep(window=minutes),
+        sql="SELECT window_start AS minute, site, hits, bytes FROM source",
+    )
+    assert sorted(rows, key=lambda row: row["minute"]) == [
+        {"minute": dt.datetime(2026, 1, 1, 10, 0, tzinfo=UTC), "site": "east", "hits": 2, "bytes": 10},
+        {"minute": dt.datetime(2026, 1, 1, 10, 1, tzinfo=UTC), "site": None, "hits": 1, "bytes": 5},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "row"),
+    [
+        (ParseStep("json", "n BIGINT, t TIMESTAMP"), b'{"n": 7, "x": 1}', {"n": 7, "t": None}),
+        (ParseStep("csv", "n BIGINT, s STRING", delimiter=";"), b"7;a b", {"n": 7, "s": "a b"}),
+        (ParseStep("regex", "n BIGINT, s STRING", pattern=r"n=(\d*)(?: s=(.*))?"), b"n=", {"n": None, "s": None}),
+    ],
+)
+def test_text_becomes_typed_columns(sent, written, step: ParseStep, value: bytes, row: dict[str, Any]) -> None:
+    topic = sent([value])
+    (found,) = written(topic, PipelineStep(parse=step))
+    assert found.items() >= row.items()
+    assert (found["topic"], found["value"]) == (topic, value)
+
+
+LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
+
+
+@pytest.mark.parametrize(
+    ("step", "reasons"),
+    [
+        (
+            ParseStep("json", "n BIGINT, m BIGINT NOT NULL"),
+            {
+                b'{"n": 1, "m": 2}': None,
+                b'{"n": "x", "m": 2}': "expected json with n BIGINT, m BIGINT NOT NULL",
+                b"no json": "expected json with n BIGINT, m BIGINT NOT NULL",
+                b'{"n": 1}': "m is null",
+                b'{"n": 1, "m": null}': "m is null",
+                None: "it is null, or no UTF-8",
+                b"\xff": "it is null, or no UTF-8",
+            },
+        ),
+        (
+            ParseStep("csv", "n BIGINT, s STRING"),
+            {
+                b"1,a": None,
+                b",a": None,
+                b'1,"a,b"': None,
+                b"1": "expected csv with n BIGINT, s STRING",
+                b"1,a,b": "expected csv with n BIGINT, s STRING",
+                b"x,a": "expected csv with n BIGINT, s STRING",
+            },
+        ),
+        (
+            ACCESS,
+            {
+                LINE.encode(): None,
+                LINE.replace("200 1", "200 -").encode(): None,
+                b"what?": "it does not match the pattern",
+                f"{LINE}x y".encode(): "it does not match the pattern",
+                LINE.replace("01/Jan", "32/Jan").encode(): ("time = 32/Jan/2026:10:00:01 +0000; expected timestamp"),
+                LINE.replace("200 1", "200 many").encode(): "bytes = many; expected bigint",
+                LINE.replace("200 1", "99999999999 1").encode(): "status = 99999999999; expected int",
+            },
+        ),
+    ],
+)
+def test_why_a_row_can_not_be_typed(
+    spark: SparkSession, step: ParseStep, reasons: dict[bytes | None, str | None]
+) -> None:
+    rows = spark.createDataFrame([(value,) for value in reasons], "value BINARY")
+    found = [row[REASON] for row in typed(rows, step).collect()]
+    assert found == list(reasons.values())
+
+
+def test_a_row_that_can_not_be_typed_ends_the_query_and_is_named(sent, written) -> None:
+    topic = sent([b'{"n": 1}', b'{"n": "x"}'])
+    with pytest.raises(PipelineFailed) as caught:
+        written(topic, PipelineStep(parse=ParseStep("json", "n BIGINT")), sql="SELECT 1 AS one FROM source")
+    assert str(caught.value) == f"pipeline p: column value of {topic}-0 at offset 1: expected json with n BIGINT"
+
+
+def test_a_function_of_a_module_beside_the_configuration_is_a_step(sent, written, tmp_path: Path) -> None:
+    """The module's own functions run on executors, which do not have the file."""
+    (tmp_path / "pipeline_functions.py").write_text(
+        "from pyspark.sql import functions as sql\n"
+        "def shouted(text):\n    return text.upper() + '!'\n"
+        "def shout(rows):\n"
+        "    return rows.select(sql.udf(shouted, useArrow=False)(rows.value.cast('string')).alias('said'))\n"
+        "def wrong(rows):\n    return 7\n"
+    )
+    topic = sent([b"a", b"b"])
+    rows = written(topic, PipelineStep(python="pipeline_functions:shout"))
+    assert sorted(row["said"] for row in rows) == ["A!", "B!"]
+    with pytest.raises(PipelineFailed, match=r"p: step 1 \(python\): pipeline_functions:wrong returned int; expected"):
+        written(topic, PipelineStep(python="pipeline_functions:wrong"))
+    with pytest.raises(PipelineFailed, match=r"p: step 1 \(python\): pipeline_functions:none: .*no attribute 'none'"):
+        written(topic, PipelineStep(python="pipeline_functions:none"))
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (PipelineStep(sql="SELECT nothing FROM source"), r"step 1 \(sql\): .*`nothing`"),
+        (PipelineStep(parse=ParseStep("json", "n BIGNIT")), r"step 1 \(parse\): .*BIGNIT"),
+        (PipelineStep(parse=ParseStep("json", "n INT", "line")), r"step 1 \(parse\): there is no column line"),
+        (PipelineStep(parse=ParseStep("json", "n INT", "offset")), r"column offset is bigint; expected text or bytes"),
+        (PipelineStep(parse=ParseStep("regex", "n INT", pattern="(")), r"pattern: Unclosed group"),
+        (
+            PipelineStep(parse=ParseStep("regex", "n INT", pattern="(a)(b)")),
+            r"the pattern has 2 groups, and there",
+        ),
+        (PipelineStep(window=WindowStep("value", "1 minute", {"n": "count(*)"})), r"step 1 \(window\): .*TIMESTAMP"),
+    ],
+)
+def test_a_wrong_step_is_named_before_anything_is_read(
+    spark: SparkSession, tmp_path: Path, step: PipelineStep, reason: str
+) -> None:
+    with pytest.raises(PipelineFailed, match=reason) as caught:
+        check(settings("t", tmp_path, step), ["127.0.0.1:9"], session=spark)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_plan_has_the_ranges_and_sparks_own_plan(spark: SparkSession, here: Servers, sent, tmp_path: Path) -> None:
+    topic = sent([json.dumps({"n": n}).encode() for n in range(7)])
+    planned = plan(
+        settings(topic, tmp_path, PipelineStep(parse=ParseStep("json", "n INT"))), [here.servers], session=spark
+    )
+    assert [(each.topic, each.partition, each.start, each.end) for each in planned.ranges] == [(topic, 0, 0, 7)]
+    assert "from_json" in planned.query
+    assert not (tmp_path / "out").exists()
