@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ingestd.cli.starts import BeforeEnd, parse_start
+from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ingestd.daemon.configuration import Configuration
+    from ingestd.daemon.configuration import ClusterSettings, Configuration
     from ingestd.daemon.pipelines import PipelineSettings
     from ingestd.spark.pipelines.batch import PipelineResult
     from ingestd.spark.pipelines.checking import PipelinePlan
+    from ingestd.spark.pipelines.streaming import StreamResult
 
-__all__ = ["check_configured", "plan_configured", "run_configured"]
+__all__ = ["Choices", "check_configured", "plan_configured", "run_configured"]
 
 _NOBODY = ("127.0.0.1:9",)
 """An address for what asks no broker."""
@@ -27,45 +33,99 @@ class _Configured:
     """A pipeline of a configuration."""
 
     settings: PipelineSettings
+    clusters: Mapping[str, Mapping[str, str]]
+    """Options of the data source that reach its clusters."""
     modules: Path
     """The directory of the configuration, which may have the steps' modules of Python."""
 
 
-def run_configured(configuration: Configuration, name: str) -> PipelineResult:
-    """Run `[pipelines.NAME]` once. Raises `ConfigurationError` (no such pipeline, no PySpark), `PipelineFailed`."""
-    found = _found(configuration, name)
-    bootstrap = configuration.bootstrap(found.settings.source.cluster)
-    result: PipelineResult = _spark("batch").run(found.settings, bootstrap, modules=found.modules)
-    return result
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the command line says instead of the configuration, or beside it."""
+
+    once: bool = False
+    """A stream ends when it has taken what is there."""
+    start: str | None = None
+    """Where to begin: an offset of each partition, `earliest`, `latest`, `@TIME`, or JSON with offsets."""
+    checkpoint: str | None = None
+    """Another checkpoint."""
+    master: str | None = None
+    """Another master."""
+
+
+def run_configured(
+    configuration: Configuration, name: str, choices: Choices, stopped: Callable[[], bool]
+) -> PipelineResult | StreamResult:
+    """Run `[pipelines.NAME]`. Raises `ConfigurationError` (no such pipeline, no PySpark), `PipelineFailed`.
+
+    stopped: whether a stream shall end; asked twice a second.
+    """
+    found = _found(configuration, name, choices, asking=True)
+    start = None if choices.start is None else _start(found, choices.start)
+    if not found.settings.is_stream:
+        if choices.once:
+            raise ConfigurationError(f"--once: pipelines.{name} has no checkpoint, and so takes what is there once")
+        result: PipelineResult = _spark("batch").run(found.settings, found.clusters, start=start, modules=found.modules)
+        return result
+    streamed: StreamResult = _spark("streaming").run_stream(
+        found.settings, found.clusters, once=choices.once, start=start, modules=found.modules, stopped=stopped
+    )
+    return streamed
 
 
 def check_configured(configuration: Configuration, name: str) -> tuple[tuple[str, str], ...]:
     """The columns that `[pipelines.NAME]` would write, with their types. Raises what `run_configured` does."""
-    found = _found(configuration, name)
-    columns: tuple[tuple[str, str], ...] = _spark("checking").check(found.settings, _NOBODY, modules=found.modules)
+    found = _found(configuration, name, Choices(), asking=False)
+    columns: tuple[tuple[str, str], ...] = _spark("checking").check(
+        found.settings, found.clusters, modules=found.modules
+    )
     return columns
 
 
 def plan_configured(configuration: Configuration, name: str) -> PipelinePlan:
     """How `[pipelines.NAME]` would run now. Raises what `run_configured` does."""
-    found = _found(configuration, name)
-    bootstrap = configuration.bootstrap(found.settings.source.cluster)
-    planned: PipelinePlan = _spark("checking").plan(found.settings, bootstrap, modules=found.modules)
+    found = _found(configuration, name, Choices(), asking=True)
+    planned: PipelinePlan = _spark("checking").plan(found.settings, found.clusters, modules=found.modules)
     return planned
 
 
-def _found(configuration: Configuration, name: str) -> _Configured:
+def _found(configuration: Configuration, name: str, choices: Choices, *, asking: bool) -> _Configured:
+    """A pipeline, and its clusters with their secrets; without `asking`, with addresses of nobody."""
     settings = configuration.pipelines.get(name)
     if settings is None:
         known = ", ".join(configuration.pipelines) or "none is configured"
         raise ConfigurationError(f"{configuration.file}: no such [pipelines.NAME]: {name} ({known})")
-    cluster = configuration.cluster(settings.source.cluster)
-    if cluster.tls is not None or cluster.sasl is not None:
-        raise ConfigurationError(
-            f"{configuration.file}: pipelines.{name}.source.cluster = {cluster.name!r}: expected a cluster without tls "
-            "and sasl: the Spark source can not do either yet"
-        )
-    return _Configured(settings, configuration.file.absolute().parent)
+    changes = {"checkpoint": choices.checkpoint, "master": choices.master}
+    settings = replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    for key, problem in settings.unfit():
+        raise ConfigurationError(f"{configuration.file}: pipelines.{name}.{'.'.join(key)}: {problem}")
+    options: Callable[[ClusterSettings, Sequence[str]], dict[str, str]] = _spark("clusters").cluster_options
+    wanted = {settings.source.cluster, settings.sink.cluster or settings.source.cluster}
+    clusters = {}
+    for cluster in sorted(wanted):
+        try:
+            bootstrap = configuration.bootstrap(cluster) if asking else _NOBODY
+            clusters[cluster] = options(configuration.cluster(cluster), bootstrap)
+        except ConfigurationError as error:
+            place = "" if str(error).startswith(str(configuration.file)) else f"{configuration.file}: "
+            raise ConfigurationError(f"{place}{error}") from error
+    return _Configured(settings, clusters, configuration.file.absolute().parent)
+
+
+def _start(found: _Configured, text: str) -> str:
+    """What a person wrote as `source.starting` takes it. Raises `ConfigurationError`."""
+    if text.startswith("{"):
+        return text
+    start = parse_start(text)
+    if isinstance(start, Edge):
+        return start.value
+    if isinstance(start, AtTime):
+        return datetime.fromtimestamp(start.timestamp_ms / 1_000, UTC).isoformat()
+    if isinstance(start, BeforeEnd):
+        raise ConfigurationError(f"--from {text}: expected an offset, not one before the end")
+    partitions: Callable[[Mapping[str, str], Sequence[str]], Mapping[str, int]] = _spark("source").partitions
+    counts = partitions(found.clusters[found.settings.source.cluster], found.settings.source.topics)
+    return json.dumps({topic: {str(each): start for each in range(count)} for topic, count in counts.items()})
 
 
 def _spark(module: str) -> Any:

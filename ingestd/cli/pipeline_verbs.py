@@ -23,17 +23,30 @@ def pipeline() -> None:
 @pipeline.command("run")
 @configuration_file
 @click.argument("name")
-def run_pipeline(config: Path, name: str) -> None:
-    """Run a pipeline once, on the Spark that its settings name, over what its topics hold now.
+@click.option("--once", is_flag=True, help="End a stream when it has taken what is there now.")
+@click.option(
+    "--from",
+    "start",
+    metavar="OFFSET",
+    help="Begin there: earliest, latest, an offset of each partition, @TIME, or JSON. A stream needs a new checkpoint.",
+)
+@click.option("--checkpoint", metavar="DIR", help="Another checkpoint than that of the configuration.")
+@click.option("--master", metavar="URL", help="Another master of Spark than that of the configuration.")
+def run_pipeline(
+    config: Path, name: str, once: bool, start: str | None, checkpoint: str | None, master: str | None
+) -> None:
+    """Run a pipeline on Spark. SIGTERM and SIGINT end it.
 
-    CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it.
+    CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it. With a checkpoint it is a stream, which
+    goes on where it was. Without one it takes what its topics hold now, and ends.
     """
     from ingestd.cli.configured import load_configuration
-    from ingestd.cli.pipeline import run_configured
+    from ingestd.cli.pipeline import Choices, run_configured
+    from ingestd.cli.stopping import until_signalled
 
-    result = run_configured(load_configuration(config), name)
-    rows = "" if result.rows is None else f"{result.rows:,} rows "
-    print(f"{result.name}: {rows}to {result.path} in {result.seconds:.1f} s")
+    choices = Choices(once, start, checkpoint, master)
+    with until_signalled() as stopped:
+        print(run_configured(load_configuration(config), name, choices, stopped))
 
 
 @pipeline.command("check")

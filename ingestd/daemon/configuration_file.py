@@ -105,13 +105,12 @@ def _rest_of_file(content: dict[str, Any]) -> RestOfFile:
     return RestOfFile(clusters if isinstance(clusters, dict) else None, size if size_is_known else None)
 
 
-def _check_pipelines(document: Document, names: Iterable[str]) -> None:
-    for name in names:
+def _check_pipelines(document: Document, pipelines: Mapping[str, PipelineSettings]) -> None:
+    for name, settings in pipelines.items():
         table = ("pipelines", name)
-        group = document.look_up((*table, "source", "group"))
-        if group is not None and document.look_up((*table, "sink", "mode")) == "ignore":
-            problem = "expected another one beside source.group: with ignore nobody knows whether rows were written"
-            document.fault((*table, "sink", "mode"), problem)
+        if document.unclear.isdisjoint({(*table, "source"), (*table, "sink"), (*table, "checkpoint")}):
+            for key, problem in settings.unfit():
+                document.fault((*table, *key), problem)
 
 
 def _check_routes(document: Document, sections: Iterable[str], read: Any) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping  # noqa: TC003 - types of fields are looked up when a file is read
 from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
-from ingestd.daemon.fields import ClusterName, Expected
+from ingestd.daemon.fields import ClusterName, Expected, Interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "DeduplicateStep",
@@ -19,10 +23,20 @@ __all__ = [
     "PipelineSource",
     "PipelineStep",
     "WindowStep",
+    "is_start",
 ]
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+
+
+def is_start(text: str) -> bool:
+    """Whether it is `earliest`, `latest`, or a time with its zone."""
+    try:
+        return text in ("earliest", "latest") or datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
 
 Duration = Annotated[str, Expected('a time such as "5 minutes"', _DURATION.fullmatch)]
 """A span of time as Spark writes it."""
@@ -32,23 +46,65 @@ Names = Annotated[tuple[str, ...], Expected("at least one column", bool)]
 
 @dataclass(frozen=True, slots=True)
 class PipelineSource:
-    """What a pipeline reads."""
+    """What a pipeline reads. Only committed records are read."""
 
     cluster: ClusterName
+    """The cluster of the topics, a [clusters.NAME]."""
     topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)]
+    """The topics."""
     group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
-    """A consumer group. A run begins where the group has committed, and commits where it ended once its rows are
-    written. So each run takes what is new, and lag tools show what waits. A partition without a committed offset is
-    read from its beginning. The group must have no members. By default each run takes everything."""
+    """A consumer group. Without a checkpoint, a run begins where the group has committed, and commits where it ended
+    once its rows are written. So each run takes what is new. A stream begins where the group has committed, goes on
+    from its checkpoint, and commits what it has written. Lag tools show what waits. A partition without a committed
+    offset is read from `start`. The group must have no members. By default each run without a checkpoint takes
+    everything."""
+    start: Annotated[str, Expected('"earliest", "latest", or a time with its zone', is_start)] = "earliest"
+    """Where to begin: `earliest`, `latest` (for streams) or a time as in `2026-01-31T08:00:00Z`. A stream that has a
+    checkpoint goes on from there."""
+    max_offsets: Annotated[int, Expected("1 or more", lambda count: count >= 1)] | None = None
+    """Most offsets of a micro-batch, over all partitions; by default all that is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSink:
-    """Where a pipeline writes. `mode` is Spark's save mode: what happens to data that is already there."""
+    """Where a pipeline writes."""
 
-    path: str
-    format: Literal["parquet"] = "parquet"
+    format: Literal["parquet", "topic", "console"] = "parquet"
+    """`parquet`: files; `topic`: records, from the columns value, key, headers, partition, timestamp, and topic unless
+    that is given here; `console`: some rows, for a look."""
+    path: str | None = None
+    """For `parquet`: the directory. Hadoop's names are good."""
     mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
+    """For `parquet` without a checkpoint: what happens to files that are there. It is Spark's save mode."""
+    partition_by: tuple[str, ...] = ()
+    """For `parquet`: columns whose values become directories, as in `day=2026-01-31`."""
+    file_bytes: Annotated[int, Expected("at least 1048576", lambda size: size >= 1_048_576)] = 128 * 1024 * 1024
+    """For `parquet` of a stream: the size of a file, in bytes. A micro-batch writes no more files to a directory than
+    its bytes need."""
+    cluster: ClusterName | None = None
+    """For `topic`: the cluster to write to, a [clusters.NAME]; by default the source's."""
+    topic: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
+    """For `topic`: the topic of all rows. By default the column `topic` says it."""
+    delivery: Literal["at-least-once", "exactly-once"] = "at-least-once"
+    """For `topic` of a stream: `exactly-once` writes each row once, for readers of committed records. It is for one
+    cluster, and for steps that keep each row in its task and its column `position`: SQL without grouping, sorting or
+    joining, parsing, and functions of Python that do not either. Anything else is refused. The group of the source, if
+    there is one, then has the markers of the query: nobody else may commit there."""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        files, topic = self.format == "parquet", self.format == "topic"
+        checks.require("path", f"a directory, for {self.format}", holds=not files or bool(self.path), beside=["format"])
+        for name, fits in {"path": files, "mode": files, "partition_by": files, "file_bytes": files}.items():
+            self._check_unused(checks, name, fits=fits)
+        for name in ("cluster", "topic", "delivery"):
+            self._check_unused(checks, name, fits=topic)
+        checks.finish()
+
+    def _check_unused(self, checks: Checks, name: str, *, fits: bool) -> None:
+        default = next(each.default for each in fields(self) if each.name == name)
+        holds = fits or getattr(self, name) == default
+        checks.require(name, f"none, for {self.format}", holds=holds, beside=["format"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +216,7 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """`[pipelines.NAME]`: topics, through steps and SQL, to files; run on Spark."""
+    """`[pipelines.NAME]`: topics, through steps and SQL, to files or a topic; run on Spark."""
 
     name: str
     source: PipelineSource
@@ -170,8 +226,40 @@ class PipelineSettings:
     connector: key, value, topic, partition, offset, timestamp, timestampType, headers."""
     sql: str | None = None
     """The last step, if it is SQL."""
+    checkpoint: str | None = None
+    """A directory, for this pipeline alone, in which a stream keeps where it is. With it the pipeline is a stream. It
+    goes on after a restart. Without it, a run takes what is there now, and ends."""
+    trigger: Interval | Literal["available-now"] | None = None
+    """For a stream: seconds from one micro-batch to the next; or `available-now`: it ends when it has taken what is
+    there. By default 60 s for files, so that they are not small, and as soon as there is something for other sinks."""
     master: str = "local[*]"
     """Spark's master URL."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it goes on from a checkpoint."""
+        return self.checkpoint is not None
+
+    def unfit(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Keys that do not fit to others, each with what is expected."""
+        source, sink, stream = self.source, self.sink, self.is_stream
+        if sink.mode == "ignore" and source.group is not None:
+            problem = "expected another one beside source.group: with ignore nobody knows whether rows were written"
+            yield ("sink", "mode"), problem
+        if sink.delivery == "exactly-once" and sink.cluster not in (None, source.cluster):
+            yield ("sink", "cluster"), "expected the source's cluster, for exactly-once"
+        if stream:
+            if sink.mode != "errorifexists":
+                yield ("sink", "mode"), "expected none beside a checkpoint: a stream adds files"
+            return
+        for key, given in {
+            ("trigger",): self.trigger is not None,
+            ("sink", "delivery"): sink.delivery != "at-least-once",
+            ("source", "max_offsets"): source.max_offsets is not None,
+            ("source", "start"): source.start == "latest",
+        }.items():
+            if given:
+                yield key, "expected a checkpoint beside it: it is for streams"
 
     @property
     def all_steps(self) -> tuple[PipelineStep, ...]:

@@ -42,6 +42,11 @@ class Servers:
 
     servers: str
 
+    @property
+    def clusters(self) -> dict[str, dict[str, str]]:
+        """It as the cluster `local` of a pipeline."""
+        return {"local": {"kafka.bootstrap.servers": self.servers}}
+
     def create_topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic; `_` in config names stands for `.`."""
         name = f"spark-{uuid.uuid4().hex[:8]}"

@@ -38,7 +38,7 @@ def settings(
     return PipelineSettings(
         name="access",
         source=PipelineSource("local", (topic,)),
-        sink=PipelineSink(str(path), mode=mode),
+        sink=PipelineSink(path=str(path), mode=mode),
         sql=sql,
     )
 
@@ -47,7 +47,7 @@ def test_a_pipeline_writes_what_its_query_selects(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     query = "SELECT partition, offset, CAST(value AS STRING) AS line FROM source WHERE offset < 100"
-    result = run(settings(filled, tmp_path / "out", query), [either.servers], session=spark)
+    result = run(settings(filled, tmp_path / "out", query), either.clusters, session=spark)
     assert (result.name, result.rows) == ("access", 200)
     rows = pq.read_table(tmp_path / "out").sort_by([("offset", "ascending"), ("partition", "ascending")]).to_pylist()
     assert [(row["partition"], row["offset"], row["line"]) for row in rows] == [
@@ -58,7 +58,7 @@ def test_a_pipeline_writes_what_its_query_selects(
 def test_without_a_query_every_column_is_written(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
-    assert run(settings(filled, tmp_path / "out"), [either.servers], session=spark).rows == 1_000
+    assert run(settings(filled, tmp_path / "out"), either.clusters, session=spark).rows == 1_000
     table = pq.read_table(tmp_path / "out")
     assert table.column_names == [
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
@@ -71,13 +71,13 @@ def test_the_sinks_mode_decides_about_what_is_there(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "out"
-    run(settings(filled, path), [either.servers], session=spark)
+    run(settings(filled, path), either.clusters, session=spark)
     with pytest.raises(PipelineFailed, match=r"pipeline access: .*already exists"):
-        run(settings(filled, path), [either.servers], session=spark)
-    assert run(settings(filled, path, mode="ignore"), [either.servers], session=spark).rows is None
-    run(settings(filled, path, mode="append"), [either.servers], session=spark)
+        run(settings(filled, path), either.clusters, session=spark)
+    assert run(settings(filled, path, mode="ignore"), either.clusters, session=spark).rows is None
+    run(settings(filled, path, mode="append"), either.clusters, session=spark)
     assert pq.read_table(path).num_rows == 2_000
-    run(settings(filled, path, mode="overwrite"), [either.servers], session=spark)
+    run(settings(filled, path, mode="overwrite"), either.clusters, session=spark)
     assert pq.read_table(path).num_rows == 1_000
 
 
@@ -85,8 +85,8 @@ def test_a_wrong_query_or_topic_is_told_in_one_line(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PipelineFailed, match=r"pipeline access: .*nonsense") as caught:
-        run(settings(filled, tmp_path / "out", "SELECT nonsense FROM source"), [either.servers], session=spark)
+        run(settings(filled, tmp_path / "out", "SELECT nonsense FROM source"), either.clusters, session=spark)
     assert "\n" not in str(caught.value)
     with pytest.raises(PipelineFailed, match=r"pipeline access: UNKNOWN_TOPIC_OR_PARTITION.*no-such-topic") as caught:
-        run(settings("no-such-topic", tmp_path / "out"), [either.servers], session=spark)
+        run(settings("no-such-topic", tmp_path / "out"), either.clusters, session=spark)
     assert "\n" not in str(caught.value)

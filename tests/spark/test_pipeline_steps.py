@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
 
+NOWHERE = {"local": {"kafka.bootstrap.servers": "127.0.0.1:9"}}
 UTC = dt.UTC
 ACCESS = ParseStep(
     "regex",
@@ -60,7 +61,7 @@ def sent(here: Servers) -> Callable[[Sequence[bytes | None]], str]:
 
 
 def settings(topic: str, path: Path, *steps: PipelineStep, sql: str | None = None) -> PipelineSettings:
-    return PipelineSettings("p", PipelineSource("local", (topic,)), PipelineSink(str(path / "out")), steps, sql)
+    return PipelineSettings("p", PipelineSource("local", (topic,)), PipelineSink(path=str(path / "out")), steps, sql)
 
 
 @pytest.fixture
@@ -69,8 +70,8 @@ def written(spark: SparkSession, here: Servers, tmp_path: Path) -> Callable[...,
 
     def rows(topic: str, *steps: PipelineStep, sql: str | None = None) -> list[dict[str, Any]]:
         pipeline = settings(topic, tmp_path, *steps, sql=sql)
-        columns = check(pipeline, ["127.0.0.1:9"], modules=tmp_path, session=spark)
-        run(pipeline, [here.servers], modules=tmp_path, session=spark)
+        columns = check(pipeline, NOWHERE, modules=tmp_path, session=spark)
+        run(pipeline, here.clusters, modules=tmp_path, session=spark)
         table = pq.read_table(tmp_path / "out")
         assert table.column_names == [name for name, _ in columns]
         return table.to_pylist()
@@ -212,14 +213,14 @@ def test_a_wrong_step_is_named_before_anything_is_read(
     spark: SparkSession, tmp_path: Path, step: PipelineStep, reason: str
 ) -> None:
     with pytest.raises(PipelineFailed, match=reason) as caught:
-        check(settings("t", tmp_path, step), ["127.0.0.1:9"], session=spark)
+        check(settings("t", tmp_path, step), NOWHERE, session=spark)
     assert "\n" not in str(caught.value)
 
 
 def test_the_plan_has_the_ranges_and_sparks_own_plan(spark: SparkSession, here: Servers, sent, tmp_path: Path) -> None:
     topic = sent([json.dumps({"n": n}).encode() for n in range(7)])
     planned = plan(
-        settings(topic, tmp_path, PipelineStep(parse=ParseStep("json", "n INT"))), [here.servers], session=spark
+        settings(topic, tmp_path, PipelineStep(parse=ParseStep("json", "n INT"))), here.clusters, session=spark
     )
     assert [(each.topic, each.partition, each.start, each.end) for each in planned.ranges] == [(topic, 0, 0, 7)]
     assert "from_json" in planned.query

@@ -146,8 +146,10 @@ def test_a_group_that_has_members_is_left_alone(
 
 
 def pipeline(spark: SparkSession, cluster: Servers, topic: str, group: str, path: Path) -> int | None:
-    settings = PipelineSettings("p", PipelineSource("local", (topic,), group), PipelineSink(str(path), mode="append"))
-    return run(settings, [cluster.servers], session=spark).rows
+    settings = PipelineSettings(
+        "p", PipelineSource("local", (topic,), group), PipelineSink(path=str(path), mode="append")
+    )
+    return run(settings, cluster.clusters, session=spark).rows
 
 
 def test_each_run_of_a_pipeline_takes_what_is_new_to_its_group(

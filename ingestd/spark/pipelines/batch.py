@@ -20,7 +20,7 @@ from ingestd.spark.planning import bounds, nested
 from ingestd.spark.read_options import batch_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -39,50 +39,64 @@ class PipelineResult:
     rows: int | None
     """Rows written; None where the sink's mode is `ignore`, which does not tell whether it wrote."""
     path: str
-    """Where they are."""
+    """Where they are, in words if it is no path."""
     seconds: float
     """From before the session's start to the end of the write."""
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f"{self.rows:,} rows "
+        return f"{self.name}: {rows}to {self.path} in {self.seconds:.1f} s"
 
 
 def run(
     pipeline: PipelineSettings,
-    bootstrap: Sequence[str],
+    clusters: Mapping[str, Mapping[str, str]],
     *,
+    start: str | None = None,
     modules: Path | None = None,
     session: SparkSession | None = None,
 ) -> PipelineResult:
-    """Run a pipeline once over what its topics hold now, or what is new since its group's last commit.
+    """Run a pipeline without a checkpoint over what its topics hold now, or what is new since its group's last commit.
 
     Committed records only. The group's offsets are committed once the rows are written.
 
-    bootstrap: addresses of the source cluster (from `Configuration.bootstrap`). modules: a directory with modules of
-    Python that steps name. session: the pipeline has a session of its own beside this one; without it Spark is started
+    clusters: options of the data source that reach each cluster, by its name. start: where to begin, whatever the
+    settings and the group say, see `source.starting`. modules: a directory with modules of Python that steps name.
+    session: the pipeline has a session of its own beside this one; without it Spark is started
     on the pipeline's master, and stopped at the end. Raises `PipelineFailed`.
     """
     begun = time.monotonic()
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        rows = _run(pipeline, bootstrap, modules, spark)
-    return PipelineResult(pipeline.name, rows, pipeline.sink.path, time.monotonic() - begun)
+        rows = _run(pipeline, clusters, modules, spark, start)
+    return PipelineResult(pipeline.name, rows, _place(pipeline), time.monotonic() - begun)
 
 
-def _run(pipeline: PipelineSettings, bootstrap: Sequence[str], modules: Path | None, spark: SparkSession) -> int | None:
-    options = batch_source(pipeline.source, bootstrap)
+def _place(pipeline: PipelineSettings) -> str:
+    sink = pipeline.sink
+    return sink.path or (f"topic {sink.topic}" if sink.topic else sink.format)
+
+
+def _run(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    modules: Path | None,
+    spark: SparkSession,
+    start: str | None,
+) -> int | None:
+    options = batch_source(pipeline, clusters[pipeline.source.cluster], start)
     if pipeline.source.group is None:
-        return _written(pipeline, options, modules, spark)
-    of_group = {
-        "startingOffsets": "group",
-        "kafka.group.id": pipeline.source.group,
-        "startingOffsetsByGroupStrategy": "earliest",
-    }
-    parsed = batch_options(options | of_group)
+        return _written(pipeline, clusters, options, modules, spark)
+    parsed = batch_options(options)
     with Planner(parsed.cluster, parsed.consumer) as planner:
         starts, ends = bounds(parsed, planner)
         # This also shows, before anything is written, whether the group can be committed at all.
         _commit(pipeline, planner, starts)
-        del options["subscribe"]  # a partition that comes now is for the next run
-        options["assign"] = json.dumps({topic: list(map(int, each)) for topic, each in nested(ends).items()})
-        options["startingOffsets"], options["endingOffsets"] = json.dumps(nested(starts)), json.dumps(nested(ends))
-        rows = _written(pipeline, options, modules, spark)
+        given = ("subscribe", "kafka.group.id", "startingOffsetsByGroupStrategy", "startingTimestamp")
+        fixed = {name: value for name, value in options.items() if name not in given}
+        # A partition that comes now is for the next run.
+        fixed["assign"] = json.dumps({topic: list(map(int, each)) for topic, each in nested(ends).items()})
+        fixed["startingOffsets"], fixed["endingOffsets"] = json.dumps(nested(starts)), json.dumps(nested(ends))
+        rows = _written(pipeline, clusters, fixed, modules, spark)
         try:
             _commit(pipeline, planner, ends)
         except PipelineFailed as error:
@@ -99,12 +113,24 @@ def _commit(pipeline: PipelineSettings, planner: Planner, offsets: Mapping[Topic
 
 
 def _written(
-    pipeline: PipelineSettings, options: dict[str, str], modules: Path | None, spark: SparkSession
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    options: Mapping[str, str],
+    modules: Path | None,
+    spark: SparkSession,
 ) -> int | None:
     """Run the query; how many rows it wrote."""
     source = spark.read.format("ingestd").options(**options).load()
     written = Observation(f"rows written by {pipeline.name}")
     result = apply_steps(source, pipeline.all_steps, modules).observe(written, sql.count(sql.lit(1)).alias("rows"))
-    result.write.format(pipeline.sink.format).mode(pipeline.sink.mode).save(pipeline.sink.path)
+    sink = pipeline.sink
+    if sink.format == "console":
+        result.show(truncate=False)
+    elif sink.format == "topic":
+        into = clusters[sink.cluster or pipeline.source.cluster]
+        named = {} if sink.topic is None else {"topic": sink.topic}
+        result.write.format("ingestd").mode("append").options(**into, **named).save()
+    else:
+        result.write.partitionBy(*sink.partition_by).mode(sink.mode).parquet(str(sink.path))
     # Nothing is observed, for ever, where `ignore` finds the path taken.
-    return None if pipeline.sink.mode == "ignore" else int(written.get["rows"])
+    return None if sink.mode == "ignore" else int(written.get["rows"])

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingestd.spark.pipelines.checkpoint import last_end
 from ingestd.spark.pipelines.failures import failing
 from ingestd.spark.pipelines.session import own_session
-from ingestd.spark.pipelines.source import batch_source
+from ingestd.spark.pipelines.source import batch_source, stream_source
 from ingestd.spark.pipelines.steps import apply_steps
+from ingestd.spark.pipelines.streaming import stream_rows
 from ingestd.spark.planner import Planner
 from ingestd.spark.planning import bounds
-from ingestd.spark.read_options import batch_options
+from ingestd.spark.read_options import Rows, batch_options, stream_options
+from ingestd.spark.rows import check_rows
+from ingestd.spark.stream import StreamPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +49,7 @@ class PipelinePlan:
 
 def check(
     pipeline: PipelineSettings,
-    bootstrap: Sequence[str],
+    clusters: Mapping[str, Mapping[str, str]],
     *,
     modules: Path | None = None,
     session: SparkSession | None = None,
@@ -55,13 +59,18 @@ def check(
     The arguments are those of `batch.run`. Raises `PipelineFailed` for what can not run.
     """
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        rows = _rows(pipeline, batch_source(pipeline.source, bootstrap), modules, spark)
+        rows = _rows(pipeline, clusters, modules, spark)
+        if rows.isStreaming:
+            _require_append(rows)
+        if pipeline.sink.format == "topic":
+            once = pipeline.sink.delivery == "exactly-once"
+            check_rows(rows.schema, Rows.records, topic=pipeline.sink.topic, position=once)
         return tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields)
 
 
 def plan(
     pipeline: PipelineSettings,
-    bootstrap: Sequence[str],
+    clusters: Mapping[str, Mapping[str, str]],
     *,
     modules: Path | None = None,
     session: SparkSession | None = None,
@@ -71,29 +80,47 @@ def plan(
     The arguments are those of `batch.run`. Raises `PipelineFailed`.
     """
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        options = batch_source(pipeline.source, bootstrap)
-        rows = _rows(pipeline, options, modules, spark)
-        query = str(rows._jdf.queryExecution().explainString(_mode(spark)))  # noqa: SLF001 - `explain` prints it
-        return PipelinePlan(_ranges(pipeline, options), query)
+        rows = _rows(pipeline, clusters, modules, spark)
+        mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")  # type: ignore[union-attr]  # noqa: SLF001
+        query = str(rows._jdf.queryExecution().explainString(mode))  # noqa: SLF001 - `explain` prints it
+        cluster = clusters[pipeline.source.cluster]
+        ranges = _next(pipeline, cluster, spark) if rows.isStreaming else _present(pipeline, cluster)
+        return PipelinePlan(ranges, query)
 
 
-def _mode(spark: SparkSession) -> object:
-    return spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")  # type: ignore[union-attr]  # noqa: SLF001
-
-
-def _rows(pipeline: PipelineSettings, options: dict[str, str], modules: Path | None, spark: SparkSession) -> DataFrame:
+def _rows(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    modules: Path | None,
+    spark: SparkSession,
+) -> DataFrame:
+    if pipeline.is_stream:
+        return stream_rows(pipeline, clusters, spark, modules)
+    options = batch_source(pipeline, clusters[pipeline.source.cluster])
     return apply_steps(spark.read.format("ingestd").options(**options).load(), pipeline.all_steps, modules)
 
 
-def _ranges(pipeline: PipelineSettings, options: dict[str, str]) -> tuple[PlannedRange, ...]:
-    group = pipeline.source.group
-    if group is not None:
-        options = options | {
-            "startingOffsets": "group",
-            "kafka.group.id": group,
-            "startingOffsetsByGroupStrategy": "earliest",
-        }
-    parsed = batch_options(options)
-    with Planner(parsed.cluster, parsed.consumer) as planner:
-        starts, ends = bounds(parsed, planner)
+def _require_append(rows: DataFrame) -> None:
+    """What Spark itself checks when a query starts: that it can write rows that never change later."""
+    jvm = rows.sparkSession._jvm  # noqa: SLF001 - Spark has no other way
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()  # type: ignore[union-attr]
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker  # type: ignore[union-attr]
+    checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), append)  # noqa: SLF001
+
+
+def _present(pipeline: PipelineSettings, cluster: Mapping[str, str]) -> tuple[PlannedRange, ...]:
+    options = batch_options(batch_source(pipeline, cluster))
+    with Planner(options.cluster, options.consumer) as planner:
+        starts, ends = bounds(options, planner)
     return tuple(PlannedRange(*key, starts[key], ends[key]) for key in sorted(ends))
+
+
+def _next(pipeline: PipelineSettings, cluster: Mapping[str, str], spark: SparkSession) -> tuple[PlannedRange, ...]:
+    """What the next micro-batch of a stream would read."""
+    assert pipeline.checkpoint is not None, "the pipeline is a stream"
+    options = stream_options(stream_source(pipeline, cluster))
+    before = last_end(spark, pipeline.checkpoint)
+    with Planner(options.cluster, options.consumer) as planner:
+        end = StreamPlan(options, planner).next_end(before, limited=True)
+    ranges = [] if end is None else end.ranges_since(before)
+    return tuple(PlannedRange(each.topic, each.partition, each.start, each.end) for each in ranges)

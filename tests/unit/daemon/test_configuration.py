@@ -129,11 +129,12 @@ def with_tail(lines: str) -> str:
     )
 
 
+def with_pipeline(lines: str) -> str:
+    return f"[clusters.x]\nembedded = true\n[pipelines.p]\n{lines}\n"
+
+
 def with_steps(steps: str) -> str:
-    return (
-        "[clusters.x]\nembedded = true\n"
-        f"[pipelines.p]\nsource={{cluster='x', topics=['t']}}\nsink={{path='/p'}}\nsteps=[{steps}]\n"
-    )
+    return with_pipeline(f"source={{cluster='x', topics=['t']}}\nsink={{path='/p'}}\nsteps=[{steps}]")
 
 
 def test_a_good_file_becomes_values(read) -> None:
@@ -281,8 +282,31 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             "pipelines.p.source.topics = []: expected at least one topic",
         ),
         (
-            "[pipelines.p]\nsource={cluster='x', topics=['t'], group='g'}\nsink={path='/p', mode='ignore'}",
+            with_pipeline("source={cluster='x', topics=['t'], group='g'}\nsink={path='/p', mode='ignore'}"),
             'pipelines.p.sink.mode = "ignore": expected another one beside source.group',
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t'], start='latest'}\nsink={path='/p'}"),
+            'pipelines.p.source.start = "latest": expected a checkpoint beside it: it is for streams',
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t']}\nsink={path='/p'}\ntrigger=5"),
+            "pipelines.p.trigger = 5: expected a checkpoint beside it: it is for streams",
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t']}\nsink={path='/p'}\ntrigger='now'"),
+            "pipelines.p.trigger = \"now\": expected a finite number of seconds, as in 0.05 or 'available-now'",
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t']}\nsink={format='topic', path='/p'}"),
+            'pipelines.p.sink.path = "/p": expected none, for topic',
+        ),
+        (
+            with_pipeline(
+                "source={cluster='x', topics=['t']}\nsink={format='topic', cluster='y', delivery='exactly-once'}\n"
+                "checkpoint='/c'\n[clusters.y]\nembedded=true"
+            ),
+            'pipelines.p.sink.cluster = "y": expected the source\'s cluster, for exactly-once',
         ),
         (
             with_steps("{}"),

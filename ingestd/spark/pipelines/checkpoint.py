@@ -1,0 +1,34 @@
+"""Checkpoints: what a stream's directory says of it, as Spark keeps it there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ingestd.spark.pipelines.files import Directory
+from ingestd.spark.stream import StreamEnd
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["has_begun", "last_end"]
+
+
+def has_begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a stream has begun on this checkpoint."""
+    return bool(_batches(Directory(spark, checkpoint), "offsets"))
+
+
+def last_end(spark: SparkSession, checkpoint: str) -> StreamEnd | None:
+    """Where the last micro-batch ended that is done. None: there is none yet."""
+    directory = Directory(spark, checkpoint)
+    done = _batches(directory, "commits")
+    if not done:
+        return None
+    # The first line is the format's version, the second one is of the batch; a source a line follows.
+    offset = directory.read(f"offsets/{max(done)}").splitlines()[2]
+    return StreamEnd.from_json(json.loads(offset))
+
+
+def _batches(directory: Directory, kind: str) -> list[int]:
+    return [int(name) for name in directory.names(kind) if name.isdecimal()]

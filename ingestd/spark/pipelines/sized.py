@@ -1,0 +1,60 @@
+"""Sized files: the rows of a micro-batch as parquet files of about one size, written by Spark to a staging directory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from ingestd.spark.pipelines.files import Directory, File
+
+__all__ = ["parent", "write_sized"]
+
+
+def write_sized(
+    rows: DataFrame, directory: Directory, stage: str, partition_by: Sequence[str], file_bytes: int
+) -> list[File]:
+    """Write rows below `stage`, a path in the directory. Of each partition there are ⌈bytes / file_bytes⌉ files.
+
+    Spark writes each task's rows first. Then it writes those partitions anew that have another number of files. Returns
+    the files; none if there is no row.
+    """
+    first, second = f"{stage}/written", f"{stage}/sized"
+    rows.write.mode("overwrite").partitionBy(*partition_by).parquet(f"{directory.path}/{first}")
+    spark = rows.sparkSession
+    if spark.read.schema(rows.schema).parquet(f"{directory.path}/{first}").isEmpty():
+        return []
+    found: list[File] = []
+    for place, files in sorted(_by_parent(_parquet(directory, first)).items()):
+        count = -(-sum(file.size for file in files) // file_bytes)
+        if len(files) == count:
+            found += files
+            continue
+        again = f"{second}{place.removeprefix(first)}"
+        part = spark.read.parquet(f"{directory.path}/{place}")
+        part = part.coalesce(count) if count < len(files) else part.repartition(count)
+        part.write.mode("overwrite").parquet(f"{directory.path}/{again}")
+        found += _parquet(directory, again)
+    return found
+
+
+def parent(path: str) -> str:
+    """The directory of a path; empty if it has none."""
+    return path.rpartition("/")[0]
+
+
+def _parquet(directory: Directory, path: str) -> list[File]:
+    return sorted(
+        (file for file in directory.files(path) if file.path.endswith(".parquet")), key=lambda file: file.path
+    )
+
+
+def _by_parent(files: Sequence[File]) -> dict[str, list[File]]:
+    found: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        found[parent(file.path)].append(file)
+    return found

@@ -1,0 +1,155 @@
+"""Streaming: a pipeline that goes on from its checkpoint, micro-batch after micro-batch, until it is stopped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingestd.errors import ConfigurationError
+from ingestd.spark.commits import Commits
+from ingestd.spark.pipelines.checkpoint import has_begun, last_end
+from ingestd.spark.pipelines.failures import failing
+from ingestd.spark.pipelines.narrow import require_narrow
+from ingestd.spark.pipelines.parquet import ParquetSink
+from ingestd.spark.pipelines.session import own_session
+from ingestd.spark.pipelines.source import stream_source
+from ingestd.spark.pipelines.steps import apply_steps
+from ingestd.spark.planner import Planner
+from ingestd.spark.read_options import stream_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+    from ingestd.daemon.pipelines import PipelineSettings
+
+__all__ = ["StreamResult", "run_stream", "stream_rows"]
+
+_LOOK: Final = 0.5
+"""Seconds between two looks at whether the query shall stop."""
+_FILES: Final = 60.0
+"""Seconds from one micro-batch to the next by default, for files."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    """What one run of a stream did."""
+
+    name: str
+    batches: int
+    """Micro-batches that had rows."""
+    rows: int
+    """Rows that were read."""
+    seconds: float
+    """From before the session's start to the end of the query."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.rows:,} rows in {self.batches:,} micro-batches, {self.seconds:.1f} s"
+
+
+def run_stream(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    *,
+    once: bool = False,
+    start: str | None = None,
+    modules: Path | None = None,
+    session: SparkSession | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> StreamResult:
+    """Run a pipeline with a checkpoint until it is stopped or fails.
+
+    clusters: options of the data source that reach each cluster, by its name. once: end when what is there now is
+    taken. start: where a new checkpoint begins, see `source.starting`. modules, session: as for `batch.run`. stopped:
+    asked twice a second. Raises `PipelineFailed`.
+    """
+    begun = time.monotonic()
+    with failing(pipeline.name), own_session(pipeline, session) as spark:
+        query = _started(pipeline, clusters, spark, modules, start, once=once)
+        try:
+            while not query.awaitTermination(_LOOK):
+                if stopped():
+                    break
+        finally:
+            query.stop()
+            _commit(pipeline, clusters, spark)
+        done = [each for each in query.recentProgress if each.numInputRows]
+    rows = sum(each.numInputRows for each in done)
+    return StreamResult(pipeline.name, len(done), rows, time.monotonic() - begun)
+
+
+def stream_rows(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    spark: SparkSession,
+    modules: Path | None = None,
+    start: str | None = None,
+) -> DataFrame:
+    """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors."""
+    options = stream_source(pipeline, clusters[pipeline.source.cluster], start)
+    source = spark.readStream.format("ingestd").options(**options).load()
+    rows = apply_steps(source, pipeline.all_steps, modules)
+    if pipeline.sink.delivery == "exactly-once":
+        require_narrow(rows)
+    return rows
+
+
+def _started(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    spark: SparkSession,
+    modules: Path | None,
+    start: str | None,
+    *,
+    once: bool,
+) -> StreamingQuery:
+    checkpoint = pipeline.checkpoint
+    assert checkpoint is not None, "the pipeline is a stream"
+    if start is not None and has_begun(spark, checkpoint):
+        raise ConfigurationError(
+            f"checkpoint {checkpoint}: a stream has begun there and goes on where it was; expected a new one to begin "
+            f"at {start}"
+        )
+    rows = stream_rows(pipeline, clusters, spark, modules, start)
+    writer = _to_sink(rows.writeStream, pipeline, clusters)
+    writer = writer.queryName(pipeline.name).outputMode("append").option("checkpointLocation", checkpoint)
+    if once or pipeline.trigger == "available-now":
+        return writer.trigger(availableNow=True).start()
+    seconds = pipeline.trigger
+    if seconds is None:
+        seconds = _FILES if pipeline.sink.format == "parquet" else 0.0
+    return writer.trigger(processingTime=f"{round(seconds * 1_000)} milliseconds").start()
+
+
+def _to_sink(
+    writer: DataStreamWriter, pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]
+) -> DataStreamWriter:
+    sink = pipeline.sink
+    if sink.format == "parquet":
+        return writer.foreachBatch(ParquetSink(sink))
+    if sink.format == "console":
+        return writer.format("console")
+    options = {**clusters[sink.cluster or pipeline.source.cluster], "delivery": sink.delivery}
+    if sink.topic is not None:
+        options["topic"] = sink.topic
+    if sink.delivery == "exactly-once" and pipeline.source.group is not None:
+        options["group"] = pipeline.source.group
+    return writer.format("ingestd").options(**options)
+
+
+def _commit(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], spark: SparkSession) -> None:
+    """Tell the group what the query has done. The source itself tells it at the next trigger, which does not come."""
+    group = pipeline.source.group
+    if group is None or pipeline.sink.delivery == "exactly-once":
+        return
+    assert pipeline.checkpoint is not None, "the pipeline is a stream"
+    end = last_end(spark, pipeline.checkpoint)
+    if end is None:
+        return
+    options = stream_options(stream_source(pipeline, clusters[pipeline.source.cluster]))
+    with Planner(options.cluster, options.consumer) as planner:
+        Commits(group, planner).done(end.offsets)

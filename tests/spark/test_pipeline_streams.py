@@ -1,0 +1,281 @@
+"""Streams of pipelines: they go on where they were, write each row once, and say what they can not do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from ingestd.daemon.pipelines import (
+    ParseStep,
+    PipelineSettings,
+    PipelineSink,
+    PipelineSource,
+    PipelineStep,
+    WindowStep,
+)
+from ingestd.spark.pipelines import parquet
+from ingestd.spark.pipelines.checking import check, plan
+from ingestd.spark.pipelines.failures import PipelineFailed
+from ingestd.spark.pipelines.files import Directory
+from ingestd.spark.pipelines.streaming import run_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from conftest import Servers
+    from harness.cluster import KafkaCluster
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
+
+NUMBERS = "SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number FROM source"
+
+
+def send(servers: str, topic: str, numbers: Iterable[int]) -> None:
+    sender = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 2})
+    for number in numbers:
+        sender.produce(topic, b"%d" % number, partition=number % 2)
+        sender.poll(0)
+    assert sender.flush(60) == 0
+
+
+def committed(servers: str, topic: str) -> list[int]:
+    """The numbers of all committed records of a topic with one partition."""
+    reader = Consumer(
+        {"bootstrap.servers": servers, "group.id": "nobody", "enable.partition.eof": True, "log_level": 2}
+    )
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found: list[int] = []
+    while True:
+        for message in reader.consume(1_000, 0.5):
+            if message.error() is not None:
+                reader.close()
+                return sorted(found)
+            found.append(int(message.value()))
+
+
+def group_offsets(servers: str, group: str) -> dict[int, int]:
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    (found,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {one.partition: one.offset for one in found.result(60).topic_partitions}
+
+
+def numbers(path: Path) -> list[int]:
+    return sorted(pq.read_table(path)["number"].to_pylist())
+
+
+def files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*.parquet") if "_ingestd" not in str(file))
+
+
+def stream(topic: str, path: Path, sink: PipelineSink | None = None, **more: Any) -> PipelineSettings:
+    return PipelineSettings(
+        "p",
+        PipelineSource("local", (topic,), more.pop("group", None), more.pop("start", "earliest")),
+        sink or PipelineSink(path=str(path / "out")),
+        checkpoint=str(path / "checkpoint"),
+        **{"sql": NUMBERS, **more},
+    )
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_its_group_knows(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    topic, group = here.create_topic(partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    send(here.servers, topic, range(100))
+    pipeline = stream(topic, tmp_path, group=group)
+    assert [(each.partition, each.start, each.end) for each in plan(pipeline, here.clusters, session=spark).ranges] == [
+        (0, 0, 50),
+        (1, 0, 50),
+    ]
+    result = run_stream(pipeline, here.clusters, once=True, session=spark)
+    assert (result.rows, result.batches) == (100, 1)
+    assert len(files(tmp_path / "out")) == 1, "two tasks wrote, and their rows fit into one file"
+    assert group_offsets(here.servers, group) == {0: 50, 1: 50}
+    send(here.servers, topic, range(100, 103))
+    assert [(each.partition, each.start, each.end) for each in plan(pipeline, here.clusters, session=spark).ranges] == [
+        (0, 50, 52),
+        (1, 50, 51),
+    ]
+    assert run_stream(pipeline, here.clusters, once=True, session=spark).rows == 3
+    assert numbers(tmp_path / "out") == list(range(103))
+    assert group_offsets(here.servers, group) == {0: 52, 1: 51}
+    with pytest.raises(PipelineFailed, match="a stream has begun there and goes on where it was; expected a new one"):
+        run_stream(pipeline, here.clusters, start="earliest", session=spark)
+
+
+def test_a_stream_that_is_stopped_between_two_triggers_leaves_no_lag(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    topic, group = here.create_topic(partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    send(here.servers, topic, range(10))
+    pipeline = stream(topic, tmp_path, group=group, trigger=3_600.0)
+    written = threading.Event()
+
+    def stopped() -> bool:
+        # The micro-batch is done when Spark has logged it, which is after its files are there.
+        if (tmp_path / "checkpoint" / "commits" / "0").exists():
+            written.set()
+        return written.is_set()
+
+    assert run_stream(pipeline, here.clusters, session=spark, stopped=stopped).rows == 10
+    assert group_offsets(here.servers, group) == {0: 5, 1: 5}
+    assert numbers(tmp_path / "out") == list(range(10))
+
+
+def test_files_have_the_size_that_was_asked_for(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
+    topic = here.create_topic(partitions=2)
+    sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+    for number in range(40):
+        sender.produce(topic, os.urandom(100_000), key=b"a" if number < 30 else b"b/", partition=number % 2)
+    assert sender.flush(60) == 0
+    sink = PipelineSink(path=str(tmp_path / "out"), file_bytes=1_048_576, partition_by=("key",))
+    pipeline = stream(topic, tmp_path, sink, sql="SELECT CAST(key AS STRING) AS key, value, offset FROM source")
+    run_stream(pipeline, here.clusters, once=True, session=spark)
+    found = [file.parent.name for file in files(tmp_path / "out")]
+    assert found == ["key=a"] * 3 + ["key=b%2F"], "3.0 MB and 1.0 MB, in files of 1,048,576 bytes"
+    assert pq.read_table(tmp_path / "out").num_rows == 40
+
+
+def test_a_replay_begins_at_an_offset_or_at_a_time_on_a_new_checkpoint(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    topic = here.create_topic()
+    sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+    for number in range(10):
+        sender.produce(topic, b"%d" % number, timestamp=1_767_225_600_000 + number * 1_000)
+    assert sender.flush(60) == 0
+    for start, first in (
+        ("2026-01-01T00:00:07+00:00", 7),
+        (f'{{"{topic}": {{"0": 4}}}}', 4),
+        ("earliest", 0),
+    ):
+        path = tmp_path / str(first)
+        run_stream(stream(topic, path), here.clusters, once=True, start=start, session=spark)
+        assert numbers(path / "out") == list(range(first, 10))
+
+
+def test_a_topic_gets_each_row_once(spark: SparkSession, kafka: KafkaCluster, topic: Any, tmp_path: Path) -> None:
+    source, target, group = topic(partitions=2), topic(), f"g-{uuid.uuid4().hex[:8]}"
+    sink = PipelineSink("topic", topic=target, delivery="exactly-once")
+    parse = PipelineStep(parse=ParseStep("json", "n BIGINT"))
+    sql = "SELECT CAST(n AS STRING) AS value, position FROM source WHERE n % 10 = 0"
+    pipeline = stream(source, tmp_path, sink, group=group, steps=(parse,), sql=sql)
+    clusters = {"local": {"kafka.bootstrap.servers": kafka.servers}}
+    assert check(pipeline, clusters, session=spark) == (
+        ("value", "string"),
+        ("position", "struct<topic:string,partition:int,offset:bigint>"),
+    )
+    for first, last in ((0, 100), (100, 200)):
+        sender = Producer({"bootstrap.servers": kafka.servers, "log_level": 2})
+        for number in range(first, last):
+            sender.produce(source, b'{"n": %d}' % number, partition=number % 2)
+        assert sender.flush(60) == 0
+        run_stream(pipeline, clusters, once=True, session=spark)
+    assert committed(kafka.servers, target) == list(range(0, 200, 10))
+    assert group_offsets(kafka.servers, group) == {0: 96}, "the next one after each partition's last row"
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT value, position FROM source ORDER BY offset", "Sort"),
+        ("SELECT /*+ REPARTITION(3) */ value, position FROM source", "Repartition"),
+        ("SELECT DISTINCT value, position FROM source", "Distinct"),
+        ("SELECT a.value, a.position FROM source a, range(2) b", "Join, Range"),
+        ("SELECT value FROM source", "there is no column position"),
+    ],
+)
+def test_what_can_not_be_exactly_once_is_refused_by_the_plan(
+    spark: SparkSession, here: Servers, tmp_path: Path, sql: str, reason: str
+) -> None:
+    sink = PipelineSink("topic", topic="t", delivery="exactly-once")
+    with pytest.raises(PipelineFailed, match=reason):
+        check(stream("t", tmp_path, sink, sql=sql), here.clusters, session=spark)
+
+
+def test_what_a_stream_can_not_do_is_said_before_it_runs(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
+    counting = stream("t", tmp_path, sql="SELECT topic, count(*) AS n FROM source GROUP BY 1")
+    with pytest.raises(PipelineFailed, match="without watermark"):
+        check(counting, here.clusters, session=spark)
+    minutes = PipelineStep(window=WindowStep("timestamp", "1 minute", {"n": "count(*)"}))
+    assert check(stream("t", tmp_path, steps=(minutes,), sql=None), here.clusters, session=spark) == (
+        ("window_start", "timestamp"),
+        ("window_end", "timestamp"),
+        ("n", "bigint"),
+    )
+
+
+POINTS = {
+    "before the names": lambda path: path.endswith(".names"),
+    "amid the files": lambda path: path.endswith("-1.parquet"),
+    "before all is said to be done": lambda path: path.endswith(".done"),
+}
+"""Moves of files before which the driver is killed."""
+LAST = "before Spark knows"
+
+
+def drive(point: str, flag: str, servers: str, topic: str, path: str) -> None:
+    """A driver of its own, in a process group of its own. At the point, while the flag is there, it is killed."""
+    moved, called = Directory.move, parquet.ParquetSink.__call__
+
+    def kill(here: bool) -> None:
+        if here and Path(flag).exists():
+            Path(flag).unlink()
+            os.killpg(0, signal.SIGKILL)
+
+    def move(self: Directory, source: str, target: str) -> None:
+        kill(point != LAST and POINTS[point](target))
+        moved(self, source, target)
+
+    def call(self: parquet.ParquetSink, rows: Any, batch: int) -> None:
+        called(self, rows, batch)
+        kill(point == LAST)
+
+    Directory.move, parquet.ParquetSink.__call__ = move, call  # type: ignore[method-assign]
+    sink = PipelineSink(path=f"{path}/out", partition_by=("odd",))
+    sql = f"SELECT number, number % 2 AS odd FROM ({NUMBERS})"
+    pipeline = stream(topic, Path(path), sink, sql=sql, master="local[2]")
+    run_stream(pipeline, {"local": {"kafka.bootstrap.servers": servers}}, once=True)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("before the names", marks=pytest.mark.long),
+        "amid the files",
+        pytest.param("before all is said to be done", marks=pytest.mark.long),
+        pytest.param(LAST, marks=pytest.mark.long),
+    ],
+)
+def test_every_row_is_in_the_files_once_although_the_driver_is_killed(
+    here: Servers, tmp_path: Path, point: str
+) -> None:
+    topic, flag = here.create_topic(partitions=2), tmp_path / "kill"
+    flag.touch()
+    program = f"import sys, {Path(__file__).stem} as tests; tests.drive(*sys.argv[1:])"
+    command = [sys.executable, "-c", program, point, str(flag), here.servers, topic, str(tmp_path)]
+    for first, last, code in ((0, 1_000, -signal.SIGKILL), (1_000, 1_100, 0)):
+        send(here.servers, topic, range(first, last))
+        driver = subprocess.run(
+            command,
+            env=os.environ | {"PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"},
+            start_new_session=True,
+            timeout=280,
+            check=False,
+        )
+        assert driver.returncode == code
+        assert not flag.exists()
+    assert numbers(tmp_path / "out") == list(range(1_100))
+    assert not list((tmp_path / "out").rglob("*.names"))
