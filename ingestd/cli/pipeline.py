@@ -58,7 +58,7 @@ def run_configured(
 ) -> PipelineResult | StreamResult:
     """Run `[pipelines.NAME]`. Raises `ConfigurationError` (no such pipeline, no PySpark), `PipelineFailed`.
 
-    stopped: whether a stream shall end; asked twice a second.
+    stopped: whether a stream shall end; asked once a second.
     """
     found = _found(configuration, name, choices, asking=True)
     start = None if choices.start is None else _start(found, choices.start)
@@ -95,8 +95,9 @@ def _found(configuration: Configuration, name: str, choices: Choices, *, asking:
     if settings is None:
         known = ", ".join(configuration.pipelines) or "none is configured"
         raise ConfigurationError(f"{configuration.file}: no such [pipelines.NAME]: {name} ({known})")
-    changes = {"checkpoint": choices.checkpoint, "master": choices.master}
-    settings = replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    settings = replace(
+        settings, checkpoint=choices.checkpoint or settings.checkpoint, master=choices.master or settings.master
+    )
     for key, problem in settings.unfit():
         raise ConfigurationError(f"{configuration.file}: pipelines.{name}.{'.'.join(key)}: {problem}")
     options: Callable[[ClusterSettings, Sequence[str]], dict[str, str]] = _spark("clusters").cluster_options

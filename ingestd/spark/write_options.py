@@ -25,6 +25,7 @@ _NAMES: Final = (
     "group",
     "includeHeaders",
     "checkpointLocation",
+    "queryName",
     "path",
     "kafka.acks",
     "kafka.batch.size",

@@ -44,7 +44,7 @@ class PipelinePlan:
 
     ranges: tuple[PlannedRange, ...]
     query: str
-    """Spark's physical plan."""
+    """Spark's plan: the physical one, or a stream's logical one."""
 
 
 def check(
@@ -81,11 +81,20 @@ def plan(
     """
     with failing(pipeline.name), own_session(pipeline, session) as spark:
         rows = _rows(pipeline, clusters, modules, spark)
-        mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")  # type: ignore[union-attr]  # noqa: SLF001
-        query = str(rows._jdf.queryExecution().explainString(mode))  # noqa: SLF001 - `explain` prints it
+        query = _explained(rows)
         cluster = clusters[pipeline.source.cluster]
         ranges = _next(pipeline, cluster, spark) if rows.isStreaming else _present(pipeline, cluster)
         return PipelinePlan(ranges, query)
+
+
+def _explained(rows: DataFrame) -> str:
+    """What `explain` prints of a batch query. A stream's plan is made anew for each micro-batch from the one here."""
+    execution = rows._jdf.queryExecution()  # noqa: SLF001 - Spark has no other way, here and below
+    if rows.isStreaming:
+        optimizer = rows.sparkSession._jsparkSession.sessionState().optimizer()  # noqa: SLF001
+        return str(optimizer.execute(execution.analyzed()).treeString())
+    modes = rows.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode  # type: ignore[union-attr]  # noqa: SLF001
+    return str(execution.explainString(modes.fromString("formatted")))
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Sized files: the rows of a micro-batch as parquet files of about one size, written by Spark to a staging directory."""
+"""Sized files: rows as parquet files of about one size, written by Spark to a staging directory."""
 
 from __future__ import annotations
 

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ingestd.daemon.pipelines import PipelineSettings
 
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
 
-_LOOK: Final = 0.5
+_LOOK: Final = 1
 """Seconds between two looks at whether the query shall stop."""
 _FILES: Final = 60.0
 """Seconds from one micro-batch to the next by default, for files."""
@@ -65,7 +66,7 @@ def run_stream(
 
     clusters: options of the data source that reach each cluster, by its name. once: end when what is there now is
     taken. start: where a new checkpoint begins, see `source.starting`. modules, session: as for `batch.run`. stopped:
-    asked twice a second. Raises `PipelineFailed`.
+    asked once a second. Raises `PipelineFailed`.
     """
     begun = time.monotonic()
     with failing(pipeline.name), own_session(pipeline, session) as spark:
