@@ -32,6 +32,9 @@ SECONDS = float(os.environ.get("INGESTD_HISTORY_SECONDS", "20"))
 LOGS = int(os.environ.get("INGESTD_HISTORY_LOGS", "40"))
 PAUSE = float(os.environ.get("INGESTD_HISTORY_PAUSE", "0.01"))
 
+PATIENCE = max(1.0, LOGS / 1000)
+"""How many times as long as a few logs need a daemon may take to get round, and to be ready."""
+
 DIRECTORIES = 5
 LINKED_SHARE = 0.25
 LATE_SHARE = 0.3
@@ -205,7 +208,7 @@ class History:
         """Where a link led only while no daemon was there to see it, nobody can know."""
         now = time.monotonic()
         seen = (min(run.ended, now) - max(run.ready, log.led) for run in self._judge.runs)
-        if log.link is not None and max(seen, default=0.0) > STANDING_SECONDS:
+        if log.link is not None and max(seen, default=0.0) > STANDING_SECONDS * PATIENCE:
             log.led = now
             log.writer.reopen(self._root / "targets" / f"{log.name}.{next(self._numbers)}")
             repoint(log.link, log.writer.path)
@@ -284,12 +287,14 @@ def test_a_random_history_of_rotations_stops_and_kills_loses_and_doubles_nothing
         "rotated": [f"{root}/moved/*/*"],
     }
     paths = [f"{root}/logs/*/{glob}"]
-    with Trial(tmp_path, servers=embedded.servers, topic=new_topic, paths=paths, **settings) as trial:
+    with Trial(
+        tmp_path, servers=embedded.servers, topic=new_topic, paths=paths, patience=PATIENCE, **settings
+    ) as trial:
         history = History(root, trial, chance, LOGS)
         with Repeated(history.step, every=PAUSE):
             live(trial, history, random.Random(seed + 1), SECONDS)
         history.end()
-        verdict = trial.finish(SETTLE_SECONDS)
+        verdict = trial.finish(SETTLE_SECONDS * PATIENCE)
     (tmp_path / "history").write_text("\n".join(history.told))
     faulty = {line.log for line in [*verdict.missing, *verdict.twice, *verdict.disordered]}
     if faulty:

@@ -57,6 +57,12 @@ def test_a_line_may_come_again_for_each_kill_that_cut_it_short(killed_at: float,
     assert judge_of(Line("a", 0, 0, 2.0), runs=runs).verdict({0: [b"a0"] * 3}).twice
 
 
+def test_what_workers_deliver_after_a_kill_may_come_again_and_need_not_come() -> None:
+    runs = (Run(0.0, 1.0, ended=5.0, gone=8.0, killed=True), Run(9.0, 10.0))
+    judge_of(Line("a", 0, 0, 7.0), runs=runs).verdict({0: [b"a0", b"a0"]}).check()
+    judge_of(Line("a", 0, 0, 0.5, removed=7.5), runs=runs).verdict({0: []}).check()
+
+
 def test_order_is_that_of_first_occurrences_within_a_generation_and_a_partition() -> None:
     lines = (Line("a", 0, 0, 0.0), Line("a", 0, 1, 0.0), Line("a", 1, 2, 0.0))
     assert [line.number for line in judge_of(*lines).verdict({0: [b"a1", b"a0", b"a2"]}).disordered] == [0]

@@ -46,17 +46,20 @@ class Run:
     started: float
     ready: float = inf
     ended: float = inf
+    """When it was told to stop, or was killed."""
+    gone: float = inf
+    """When its last process was gone. After a kill its workers deliver until then what will come again."""
     killed: bool = False
 
-    def must_have(self, line: Line) -> float:
+    def must_have(self, line: Line, patience: float) -> float:
         """From when on this run must have delivered a line that stands."""
         if line.written <= self.started:
-            return self.ready + START_SECONDS
-        return max(line.written, self.ready) + STANDING_SECONDS
+            return self.ready + START_SECONDS * patience
+        return max(line.written, self.ready) + STANDING_SECONDS * patience
 
-    def had_time(self, line: Line) -> bool:
+    def had_time(self, line: Line, patience: float) -> bool:
         """Whether the line stood long enough in this run."""
-        return min(self.ended, line.removed) >= self.must_have(line)
+        return min(self.ended, line.removed) >= self.must_have(line, patience)
 
 
 @dataclass(slots=True)
@@ -114,7 +117,9 @@ class Judge:
         Every line is unique over all logs and generations, but for those that `tolerate` was told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 1.0) -> None:
+        """`patience`: how many times as long a line must stand. With thousands of logs the daemon gets round later."""
+        self.patience = patience
         self.lines: dict[bytes, Line] = {}
         self.runs: list[Run] = []
         self._numbers: Counter[str] = Counter()
@@ -154,6 +159,10 @@ class Judge:
         self.runs[-1].ended = time.monotonic()
         self.runs[-1].killed = killed
 
+    def gone(self) -> None:
+        """No process of it is left."""
+        self.runs[-1].gone = time.monotonic()
+
     # What is asked.
 
     @property
@@ -163,15 +172,15 @@ class Judge:
 
     def must_be_there(self, line: Line) -> bool:
         """Whether the daemon had the time to deliver it; lines that still stand are to be there in the end."""
-        return line.removed == inf or any(run.had_time(line) for run in self.runs)
+        return line.removed == inf or any(run.had_time(line, self.patience) for run in self.runs)
 
     def may_repeat(self, line: Line) -> int:
         """How many kills came while it stood and had not stood long enough yet."""
         kills = 0
         for run in self.runs:
-            if run.had_time(line):
+            if run.had_time(line, self.patience):
                 break
-            kills += run.killed and line.written <= run.ended <= line.removed
+            kills += run.killed and line.written <= run.gone and run.ended <= line.removed
         return kills
 
     def verdict(self, read: Mapping[int, Sequence[bytes]]) -> Verdict:

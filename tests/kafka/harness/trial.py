@@ -23,6 +23,7 @@ __all__ = ["Trial"]
 
 PARTITIONS = 2
 LOOK_SECONDS = 0.2
+READY_SECONDS = 60
 QUIET_SECONDS = 1.0
 """How long a daemon that was started again is left alone, so that it can do what it should not."""
 
@@ -34,9 +35,14 @@ class Trial:
         Every line of a file goes to the partition of its file.
     """
 
-    def __init__(self, directory: Path, *, servers: str, topic: str, paths: list[str], **options: Any) -> None:
-        """`options` are those of `Daemon`: keys of the tail, `tables`, `command`; `daemon` for keys of [daemon]."""
-        self.judge = Judge()
+    def __init__(
+        self, directory: Path, *, servers: str, topic: str, paths: list[str], patience: float = 1.0, **options: Any
+    ) -> None:
+        """`options` are those of `Daemon`: keys of the tail, `tables`, `command`; `daemon` for keys of [daemon].
+
+        `patience`: see `Judge`. It is for becoming ready, too.
+        """
+        self.judge = Judge(patience)
         self.servers = servers
         self.topic = topic
         admin = AdminClient({"bootstrap.servers": servers})
@@ -53,11 +59,13 @@ class Trial:
 
     # The daemon's life.
 
-    def start(self, *, ready_within: float = 60) -> None:
-        """Start it and wait until it is ready, for so many seconds at most."""
+    def start(self, *, ready_within: float = READY_SECONDS) -> None:
+        """Start it and wait until it is ready, for so many seconds at most, with patience."""
         self.judge.started()
         self.daemon.start()
-        self.daemon.until(lambda: self.daemon.page("/readyz") is not None, "the daemon is ready", ready_within)
+        self.daemon.until(
+            lambda: self.daemon.page("/readyz") is not None, "the daemon is ready", READY_SECONDS * self.judge.patience
+        )
         self.judge.ready()
 
     def stop(self) -> None:
@@ -69,10 +77,11 @@ class Trial:
     def kill(self) -> None:
         """Kill it with SIGKILL. Until its workers have seen that, and gone, they deliver what will come again."""
         workers = psutil.Process(self.daemon.pid).children()
+        self.judge.ended(killed=True)
         self.daemon.kill()
         _, left = psutil.wait_procs(workers, timeout=30)
         assert not left
-        self.judge.ended(killed=True)
+        self.judge.gone()
 
     def once(self, seconds: float = 60) -> None:
         """A run with an end, in which nothing may fail."""
