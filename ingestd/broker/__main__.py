@@ -19,6 +19,7 @@ from ingestd.broker.security.exchanges import MECHANISMS
 from ingestd.broker.security.settings import SecuritySettings
 from ingestd.broker.server import serve
 from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, TRANSACTION_VERSION, BrokerSettings, Flush
+from ingestd.checks import parse_address
 from ingestd.errors import IngestdError
 from ingestd.logs import configure_logs
 
@@ -56,6 +57,8 @@ def main(given: Sequence[str] | None = None) -> int:
                 session_lifetime=arguments.session_lifetime,
             ),
             insecure=arguments.insecure,
+            nodes=arguments.nodes,
+            control=None if arguments.control is None else parse_address(arguments.control),
         )
         _run(settings, arguments.ready_fd, arguments.parent_fd)
     except (IngestdError, OSError, ValueError) as error:
@@ -99,6 +102,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         default=TRANSACTION_VERSION,
         help="level of the feature transaction.version (KIP-890)",
     )
+    parser.add_argument("--nodes", type=int, default=1, help="pose as so many nodes, at ports that follow each other")
+    parser.add_argument("--control", metavar="HOST:PORT", help="where a test says what shall go wrong; loopback")
     _add_security(parser)
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

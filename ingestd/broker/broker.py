@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.clock import Clock
+from ingestd.broker.cluster import Cluster
+from ingestd.broker.faults import Faults
 from ingestd.broker.fetch_sessions import FetchSessions
 from ingestd.broker.groups.group_coordinator import GroupCoordinator
 from ingestd.broker.memory import MemoryBudget
@@ -19,7 +21,7 @@ from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from uuid import UUID
 
     from ingestd.broker.settings import BrokerSettings
@@ -33,7 +35,7 @@ _log = get_logger(__name__)
 
 
 class Broker:
-    """One node that leads every partition and coordinates everything. There are no other nodes.
+    """All nodes of the cluster, which is one node unless more were asked for, over one storage.
 
     Its life: `start`, then connections come and go, then `close`. What goes on without a connection is a task of
     `tasks`. All of it sees the time of `clock`.
@@ -44,13 +46,14 @@ class Broker:
 
     def __init__(self, settings: BrokerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.node = Node(settings.node_id, settings.advertised)
         self.clock = clock or Clock()
         self.tasks = TaskOwner(self._crashed)
         self.storage = Storage(settings)
+        self.cluster = Cluster(_nodes(settings), self.storage)
         self.users = Users(settings.data)
         self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
         self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks)
+        self.faults = Faults()
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
         self.fetch_sessions = FetchSessions(settings.max_fetch_sessions, self.clock)
         self.request_log = RequestLog(settings.request_log)
@@ -118,7 +121,13 @@ class Broker:
             if name in new or is_internal(name) or self.storage.topics.named(name) is not None:
                 continue
             try:
-                new[name] = NewTopic(name, self.settings.default_partitions, {}, self.settings.topic_defaults)
+                new[name] = NewTopic(
+                    name,
+                    self.settings.default_partitions,
+                    {},
+                    self.settings.topic_defaults,
+                    len(self.cluster.nodes),
+                )
             except KafkaError as error:
                 errors[name] = error
         if new:
@@ -127,3 +136,11 @@ class Broker:
             except KafkaError as error:
                 errors.update(dict.fromkeys(new, error))
         return errors
+
+
+def _nodes(settings: BrokerSettings) -> Iterator[Node]:
+    """Each has the id and the advertised port that follow those of the one before."""
+    for number in range(settings.nodes):
+        host, port = settings.advertised or ("", 0)
+        advertised = None if settings.advertised is None else (host, port + number)
+        yield Node(settings.node_id + number, advertised)

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from ingestd.broker.request import Answer, Request, read_request
@@ -126,6 +127,9 @@ class Connection(asyncio.BufferedProtocol):
         # zero, an empty buffer would count as full.
         under_tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=1 if under_tls else 0)
+        if self._broker.faults.refuses(self._context.node):
+            self.abort()
+            return
         if len(self._connections) >= self._broker.settings.max_connections:
             self._end("too many connections")
             return
@@ -279,7 +283,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._session.client_id = request.client_id
         try:
-            handled = handler.handle(self._context, request)
+            fault = self._broker.faults.take(self._context.node, request)
+            handle = handler.handle if fault is None else partial(fault.handle, handler)
+            handled = handle(self._context, request)
         except IngestdError as error:
             self._end(f"API {request.api} version {request.version}: {error}")
             return
@@ -291,8 +297,9 @@ class Connection(asyncio.BufferedProtocol):
             self._answered(slot, handled)
             return
         self._running += 1
-        self._handler = handler
-        self._muted = not handler.overlaps
+        # What is behind a request that is late on purpose waits for it.
+        self._handler = handler if fault is None else None
+        self._muted = fault is not None or not handler.overlaps
         slot.task = self._tasks.start(handled, f"api {request.api} for port {self._session.peer_port}")
         slot.task.add_done_callback(lambda task: self._done(slot, task))
 
@@ -336,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent += slot.held
             if answer.parts is not None:
                 send_parts(transport, answer.frame(slot.request))
-            elif answer.error is not ErrorCode.none:
+            elif answer.error is not ErrorCode.none and not answer.closes:
                 self._end(f"acks=0 and {answer.error.name}")
                 return
             if answer.closes:
@@ -377,6 +384,11 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self, reason: str) -> None:
         _log.warning("connection closed", peer=self._session.peer_port, reason=reason)
         self.close()
+
+    @property
+    def node_id(self) -> int:
+        """The node that the client reached."""
+        return self._context.node.id
 
     def close(self) -> None:
         """Take no more requests. Answers that are ready are sent."""

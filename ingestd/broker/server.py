@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.broker import Broker
 from ingestd.broker.connection import Connection
+from ingestd.broker.control import Control
 from ingestd.broker.security.tls import ServerTls
 from ingestd.broker.session import Listener
 from ingestd.errors import ConfigurationError
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from ingestd.broker.node import Node
     from ingestd.broker.settings import BrokerSettings
 
 __all__ = ["BrokerServer", "serve"]
 
 _BACKLOG: Final = 1024
+_ATTEMPTS: Final = 20
+"""How often free ports are looked for that follow each other."""
 _SWEEP_INTERVAL: Final = 10.0
 _HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for TLS. Until then a connection does not count, so many must not wait for long."""
@@ -44,8 +48,9 @@ class BrokerServer:
         self._broker = Broker(settings)
         self._tasks = TaskOwner(self._crashed)
         self._connections: set[Connection] = set()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._tls: ServerTls | None = None
+        self._control = None if settings.control is None else Control(self._broker, settings.control, self._end_node)
         self.host = settings.host
         self.port = settings.port
 
@@ -64,7 +69,10 @@ class BrokerServer:
         self._broker.start()
         try:
             await self._listen()
+            if self._control is not None:
+                await self._control.start()
         except BaseException:
+            self._stop_listening()
             await self._broker.close()
             raise
         self._tasks.start(self._sweep(), "sweep")
@@ -73,32 +81,66 @@ class BrokerServer:
 
     async def _listen(self) -> None:
         security = self._settings.security
-        listener = Listener(security.protocol, self._broker.node, security.mechanisms)
         self._tls = ServerTls(security) if security.encrypts else None
+        attempts = 1 if self._settings.port else _ATTEMPTS
+        while True:
+            attempts -= 1
+            try:
+                await self._listen_for_all()
+            except ConfigurationError:
+                self._stop_listening()
+                if not attempts:
+                    raise
+            else:
+                return
+
+    async def _listen_for_all(self) -> None:
+        """At ports that follow each other, so that a broker that starts again knows them by the first one."""
+        first, *others = self._broker.cluster.nodes
+        await self._listen_for(first, self._settings.port)
+        for number, node in enumerate(others, 1):
+            await self._listen_for(node, first.port + number)
+        self.port = first.port
+
+    async def _listen_for(self, node: Node, port: int) -> None:
+        security = self._settings.security
+        listener = Listener(security.protocol, node, security.mechanisms)
         make = partial(Connection, self._broker, listener, HANDLERS, self._tasks, self._connections)
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
+            server = await asyncio.get_running_loop().create_server(
                 make,
                 self._settings.host,
-                self._settings.port,
+                port,
                 backlog=_BACKLOG,
                 ssl=None if self._tls is None else self._tls.context,
                 ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT,
             )
         except OSError as error:
-            raise ConfigurationError(f"can not listen on {self.bootstrap}: {error.strerror or error}") from error
-        self.host, self.port = self._listener.sockets[0].getsockname()[:2]
+            where = f"{self._settings.host}:{port}"
+            raise ConfigurationError(f"can not listen on {where}: {error.strerror or error}") from error
+        self._listeners.append(server)
+        self.host, node.port = server.sockets[0].getsockname()[:2]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End everything in order, within the shutdown timeout and the time that the disk needs."""
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         await self._end_connections()
         await self._tasks.close()
         await self._broker.close()
         _log.info("broker closed", address=self.bootstrap)
+
+    def _end_node(self, node_id: int) -> None:
+        for connection in tuple(self._connections):
+            if connection.node_id == node_id:
+                connection.abort()
+
+    def _stop_listening(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        while self._listeners:
+            self._listeners.pop().close()
 
     async def _end_connections(self) -> None:
         connections = tuple(self._connections)

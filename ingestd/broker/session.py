@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from ingestd.broker.broker import Broker
+    from ingestd.broker.groups.group_partition import GroupPartition
     from ingestd.broker.node import Node
     from ingestd.broker.security.exchanges import Exchange
+    from ingestd.broker.storage import Partition
+    from ingestd.broker.transactions.transaction_partition import TransactionPartition
 
 __all__ = ["ANONYMOUS", "AuthenticationStep", "Context", "Listener", "Session"]
 
@@ -51,7 +56,7 @@ class Session:
     """
 
     __slots__ = (
-        "authenticated", "client_id", "exchange", "expires", "listener", "local", "mechanism", "peer_host",
+        "authenticated", "client_id", "exchange", "expires", "failure", "listener", "local", "mechanism", "peer_host",
         "peer_port", "principal", "step",
     )  # fmt: skip
 
@@ -68,6 +73,8 @@ class Session:
         """The one that the client named last."""
         self.exchange: Exchange | None = None
         """The messages of authentication, while they are exchanged."""
+        self.failure = ErrorCode.none
+        """The error that the request in hand shall be answered with, because a test wants it."""
         self.authenticated = -math.inf
         """When the client authenticated last, on the monotonic clock."""
         self.expires = math.inf
@@ -101,3 +108,38 @@ class Context:
     broker: Broker
     node: Node
     session: Session
+
+    def led(self, topic: str, number: int) -> Partition:
+        """A partition that this node leads.
+
+        Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        """
+        self._fail()
+        partition = self.broker.partition(topic, number)
+        self.broker.cluster.check_leader(self.node, topic, number)
+        return partition
+
+    def group_partition(self, group_id: str) -> GroupPartition:
+        """What has a group. Raises `KafkaError`: NOT_COORDINATOR for another node's, as `GroupCoordinator.of`."""
+        self._fail()
+        self.broker.cluster.check_coordinator(self.node, OFFSETS_TOPIC, group_id)
+        return self.broker.groups.of(group_id)
+
+    def members_partition(self, group_id: str) -> GroupPartition:
+        """The same for what is asked of groups with a name. Raises `KafkaError`, as `GroupCoordinator.of_members`."""
+        self._fail()
+        self.broker.cluster.check_coordinator(self.node, OFFSETS_TOPIC, group_id)
+        return self.broker.groups.of_members(group_id)
+
+    def transaction_partition(self, transactional_id: str) -> TransactionPartition:
+        """What has a transactional id that this node coordinates.
+
+        Raises `KafkaError`: NOT_COORDINATOR, as `TransactionCoordinator.of`.
+        """
+        self._fail()
+        self.broker.cluster.check_coordinator(self.node, TRANSACTIONS_TOPIC, transactional_id)
+        return self.broker.transactions.of(transactional_id)
+
+    def _fail(self) -> None:
+        if self.session.failure:
+            raise KafkaError(self.session.failure, "a test wants it")

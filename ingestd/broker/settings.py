@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["HEARTBEAT_INTERVAL", "SESSION_TIMEOUT", "TRANSACTION_VERSION", "BrokerSettings", "Flush"]
 
 MIB: Final = 1 << 20
+MOST_NODES: Final = 100
 HEARTBEAT_INTERVAL: Final = 5.0
 """Seconds between heartbeats that members of KIP-848 groups are told, as in Kafka."""
 SESSION_TIMEOUT: Final = 45.0
@@ -41,6 +42,10 @@ class Flush(Enum):
 class BrokerSettings:
     """All settings of a broker.
 
+    `nodes` is how many nodes the broker poses as, with ids from `node_id` on and ports from `port` on: a test aid.
+
+    `control` is where a test says what shall go wrong (`control.py`), as (host, port) of loopback; None: nowhere.
+
     `data` is the directory of its topics; it is made if it is missing. `port` 0 takes a free port. Clients are told the
     address that they reached, unless `advertised` gives another as (host, port). `topic_defaults` are configurations
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
@@ -55,9 +60,11 @@ class BrokerSettings:
     host: str = "127.0.0.1"
     port: int = 9092
     node_id: int = 1
+    nodes: int = 1
     advertised: tuple[str, int] | None = None
     security: SecuritySettings = OPEN
     insecure: bool = False
+    control: tuple[str, int] | None = None
     auto_create_topics: bool = True
     default_partitions: int = 1
     flush: Flush = Flush.os
@@ -106,3 +113,7 @@ class BrokerSettings:
             self.security.check_reach(self.host)
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise ConfigurationError(f"nodes: {self.nodes} is not 1 to {MOST_NODES}")
+        if self.port + self.nodes - 1 >= 1 << 16:
+            raise ConfigurationError(f"nodes: {self.nodes} ports from {self.port} on are not all TCP ports")

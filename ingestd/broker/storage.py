@@ -60,13 +60,18 @@ class NewTopic:
     __slots__ = ("topic",)
 
     def __init__(
-        self, name: str, partitions: int, config: Mapping[str, str | None], defaults: Mapping[str, str]
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str | None],
+        defaults: Mapping[str, str],
+        replication: int = 1,
     ) -> None:
         """Raises `KafkaError`: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG."""
         check_topic_name(name)
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise KafkaError(ErrorCode.invalid_partitions, f"{partitions} partitions: expected 1 to {MAX_PARTITIONS}")
-        self.topic = Topic(name, uuid.uuid4(), partitions, check_topic_configs(config, defaults))
+        self.topic = Topic(name, uuid.uuid4(), partitions, check_topic_configs(config, defaults), replication)
 
 
 class Partition:
@@ -243,6 +248,24 @@ class Storage:
     def partition(self, topic: str, partition: int) -> Partition | None:
         """The partition; None if there is none."""
         return self._partitions.get((topic, partition))
+
+    def begin_leader_epoch(self, topic: str, partition: int) -> None:
+        """Begin another leader epoch of a partition that exists. Raises `KafkaError` (KAFKA_STORAGE_ERROR)."""
+        before = self.leader_epoch, self._epoch_written
+        self.leader_epoch += 1
+        self._epoch_written = False
+        try:
+            self.check_writable()
+        except KafkaError:
+            self.leader_epoch, self._epoch_written = before
+            raise
+        self._partitions[topic, partition].log.leader_epoch = self.leader_epoch
+
+    def wake_readers(self, topic: str, partition: int) -> None:
+        """Let those who wait for records of a partition that exists look at it again."""
+        log = self._partitions[topic, partition].log
+        for watcher in (*log.watchers, *log.stable_watchers):
+            watcher.gone()
 
     def items(self) -> list[tuple[tuple[str, int], Partition]]:
         """All partitions, each with its topic and number."""

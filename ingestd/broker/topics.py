@@ -6,7 +6,7 @@ import base64
 import re
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -39,12 +39,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `config` has the values that were set for this topic."""
+    """One topic. `config` has the values that were set for this topic. `replication`: how many nodes have it."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
+    replication: int = 1
 
 
 def check_topic_name(name: str) -> None:
@@ -100,7 +101,7 @@ class TopicStore:
                 raise ConfigurationError(f"{self._path}: format {content['format']}, expected {_FORMAT}")
             self.cluster_id = content["cluster_id"]
             topics = [
-                Topic(name, uuid.UUID(value["id"]), value["partitions"], value["config"])
+                Topic(name, uuid.UUID(value["id"]), value["partitions"], value["config"], value.get("replication", 1))
                 for name, value in content["topics"].items()
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -157,9 +158,11 @@ class TopicStore:
         content = {
             "format": _FORMAT,
             "cluster_id": self.cluster_id,
-            "topics": {
-                topic.name: {"id": str(topic.topic_id), "partitions": topic.partitions, "config": dict(topic.config)}
-                for topic in topics
-            },
+            "topics": {topic.name: _as_stored(topic) for topic in topics},
         }
         write_atomically(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _as_stored(topic: Topic) -> dict[str, Any]:
+    stored = {"id": str(topic.topic_id), "partitions": topic.partitions, "config": dict(topic.config)}
+    return stored if topic.replication == 1 else {**stored, "replication": topic.replication}

@@ -7,7 +7,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from ingestd.broker.server import serve
-from ingestd.broker.settings import BrokerSettings
 from ingestd.checks import parse_address
 from ingestd.cli.event_loop import run_async
 from ingestd.errors import ConfigurationError
@@ -16,30 +15,18 @@ from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from ingestd.broker.security.settings import SecuritySettings
+    from ingestd.broker.settings import BrokerSettings
 
-__all__ = ["broker_settings", "run_broker"]
+__all__ = ["address", "run_broker"]
 
 
-def broker_settings(
-    data: Path, listen: str, security: SecuritySettings, *, partitions: int, create_topics: bool, insecure: bool
-) -> BrokerSettings:
-    """Settings from what the verb was told. Raises `ConfigurationError`."""
+def address(option: str, text: str) -> tuple[str, int]:
+    """Host and port of what an option was told. Raises `ConfigurationError`."""
     try:
-        host, port = parse_address(listen)
+        return parse_address(text)
     except ValueError as error:
-        raise ConfigurationError(f"--listen: {error}") from None
-    return BrokerSettings(
-        data=data,
-        host=host,
-        port=port,
-        auto_create_topics=create_topics,
-        default_partitions=partitions,
-        security=security,
-        insecure=insecure,
-    )
+        raise ConfigurationError(f"{option}: {error}") from None
 
 
 def run_broker(settings: BrokerSettings, ready: Callable[[str, int], None]) -> None:

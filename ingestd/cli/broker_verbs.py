@@ -35,6 +35,8 @@ _file = click.Path(path_type=Path)
     help="Clients authenticate: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. May be given several times.",
 )
 @click.option("--session-lifetime", metavar="SECONDS", default=0.0, help="Clients authenticate again; 0: never.")
+@click.option("--nodes", default=1, help="Pose as so many nodes, at ports that follow each other: a test aid.")
+@click.option("--control", metavar="HOST:PORT", help="Where a test says what shall go wrong. Loopback only.")
 @click.option("--insecure", is_flag=True, help="Let other machines in without TLS or authentication.")
 @click.pass_context
 def broker(
@@ -48,6 +50,8 @@ def broker(
     tls_client_ca: Path | None,
     sasl: Sequence[str],
     session_lifetime: float,
+    nodes: int,
+    control: str | None,
     insecure: bool,
 ) -> None:
     """Run the embedded broker alone, until SIGTERM or SIGINT."""
@@ -56,11 +60,20 @@ def broker(
     if data is None:
         raise click.UsageError("Missing option '--data'.")
     from ingestd.broker.security.settings import SecuritySettings
-    from ingestd.cli.broker import broker_settings, run_broker
+    from ingestd.broker.settings import BrokerSettings
+    from ingestd.cli.broker import address, run_broker
 
-    security = SecuritySettings(tls_certificate, tls_key, tls_client_ca, tuple(sasl), session_lifetime)
-    settings = broker_settings(
-        data, listen, security, partitions=partitions, create_topics=create_topics, insecure=insecure
+    host, port = address("--listen", listen)
+    settings = BrokerSettings(
+        data=data,
+        host=host,
+        port=port,
+        auto_create_topics=create_topics,
+        default_partitions=partitions,
+        security=SecuritySettings(tls_certificate, tls_key, tls_client_ca, tuple(sasl), session_lifetime),
+        insecure=insecure,
+        nodes=nodes,
+        control=None if control is None else address("--control", control),
     )
     run_broker(settings, lambda host, port: print(f"listening at {host}:{port}", flush=True))
 

@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ingestd.errors import IngestdError, KafkaError
+from ingestd.testing.faults import BrokerFaults
 from ingestd.testing.starter import broker_starter
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class LocalKafka:
 
     Its topics are in `directory`, and so is its log, in the file `log`. It ends when this process ends, however that
     does. `partitions` is what a topic gets that is created on demand, which is every topic that a client asks for
-    unless `create_topics` is False. `configs` has configurations for all topics (`{"retention.ms": "-1"}`).
+    unless `create_topics` is False. With `nodes` it poses as so many brokers, for tests of clients that follow leaders
+    and coordinators; `port` is the first one's. `configs` has configurations for all topics (`{"retention.ms": "-1"}`).
     """
 
     def __init__(
@@ -38,9 +40,12 @@ class LocalKafka:
         *,
         partitions: int = 1,
         create_topics: bool = True,
+        nodes: int = 1,
         configs: Mapping[str, str] | None = None,
     ) -> None:
         self.log = directory / "log"
+        self.faults = BrokerFaults(directory / "data")
+        """What goes wrong at the broker, while it runs."""
         self.host = "127.0.0.1"
         self.port = 0
         """The port, once it was started. It keeps it when it is started again."""
@@ -50,6 +55,7 @@ class LocalKafka:
         self._process = -1
         self._options = ["--data", str(directory / "data"), "--default-partitions", str(partitions)]
         self._options += [] if create_topics else ["--no-auto-create-topics"]
+        self._options += ["--nodes", str(nodes), "--control", "127.0.0.1:0"]
         for name, value in (configs or {}).items():
             self._options += ["--topic-default", f"{name}={value}"]
 
@@ -122,7 +128,7 @@ class LocalKafka:
         schema = request_module("create_topics", 5)
         settings = tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items())
         topic = schema.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=settings
+            name=name, num_partitions=partitions, replication_factor=-1, assignments=(), configs=settings
         )
         (created,) = self._ask(schema.CreateTopicsRequest(topics=(topic,))).topics
         if created.error_code:

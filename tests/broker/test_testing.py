@@ -156,6 +156,20 @@ def test_one_that_died_by_itself_is_started_again(local: LocalKafka) -> None:
     assert first_value(local, "kept") == b"one"
 
 
+def test_it_poses_as_several_brokers_that_come_back_at_their_ports(tmp_path: Path) -> None:
+    with LocalKafka(tmp_path, nodes=3) as broker:
+        broker.create_topic("spread", 3)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        before = admin.list_topics(timeout=SECONDS)
+        broker.kill()
+        broker.start()
+        after = admin.list_topics(timeout=SECONDS)
+    assert [str(node) for node in before.brokers.values()] == [str(node) for node in after.brokers.values()]
+    assert [node.port for node in after.brokers.values()] == [broker.port, broker.port + 1, broker.port + 2]
+    assert {partition.leader for partition in after.topics["spread"].partitions.values()} == {1, 2, 3}
+    assert all(len(partition.isrs) == 3 for partition in after.topics["spread"].partitions.values())
+
+
 def test_topics_are_created_as_told(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, partitions=3, configs={"retention.ms": "-1"}) as broker:
         broker.create_topic("five", 5, {"cleanup.policy": "compact"})

@@ -50,7 +50,7 @@ def handle(context: Context, request: Request) -> Handled:
     asked = schema.decode(request.body)
     several = request.version >= _FIRST_OF_BROKERS
     transactions = [_read(context.broker, one, several=several) for one in (asked.transactions if several else [asked])]
-    waiting = [_begin(context.broker, one, several=several) for one in transactions]
+    waiting = [_begin(context, one, several=several) for one in transactions]
     return _wait(schema, request.version, transactions, waiting)
 
 
@@ -77,14 +77,14 @@ def _read(broker: Broker, asked: Any, *, several: bool) -> _Asked:
     )
 
 
-def _begin(broker: Broker, asked: _Asked, *, several: bool) -> asyncio.Future[Outcome] | ErrorCode:
+def _begin(context: Context, asked: _Asked, *, several: bool) -> asyncio.Future[Outcome] | ErrorCode:
     if asked.errors:
         asked.errors.update(
             {where: ErrorCode.operation_not_attempted for where in asked.partitions if where not in asked.errors}
         )
         return ErrorCode.none
     try:
-        partition = broker.transactions.of(asked.transactional_id)
+        partition = context.transaction_partition(asked.transactional_id)
         if not asked.verify_only:
             version = EPOCH_BUMP if several else 0
             return partition.add(asked.transactional_id, asked.ids, asked.partitions, version)

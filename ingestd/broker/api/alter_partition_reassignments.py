@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (KIP-455): to move replicas. There is one node, where every replica is already."""
+"""AlterPartitionReassignments (KIP-455): moves replicas. A move is done when it is answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSIONS: Final = range(2)
 
 
 def handle(context: Context, request: Request) -> Answer:
-    """Each partition has its own result. A move to where the replica is has ended when it is answered."""
+    """Each partition has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     first = ErrorCode.none
@@ -54,8 +54,8 @@ def _outcome(broker: Broker, topic: str, asked: Any) -> KafkaError:
         return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}")
     if asked.replicas is None:
         return KafkaError(ErrorCode.no_reassignment_in_progress, "nothing is being moved")
-    if tuple(asked.replicas) != (broker.node.id,):
-        return KafkaError(
-            ErrorCode.invalid_replica_assignment, f"replicas {list(asked.replicas)}: the only node is {broker.node.id}"
-        )
+    try:
+        broker.cluster.move(topic, asked.partition_index, asked.replicas)
+    except KafkaError as error:
+        return error
     return KafkaError(ErrorCode.none)

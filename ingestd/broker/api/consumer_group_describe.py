@@ -12,7 +12,6 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.groups.consumer_state import Member, Topics
     from ingestd.broker.groups.consumer_values import TopicIdPartition
     from ingestd.broker.request import Request
@@ -31,14 +30,14 @@ def handle(context: Context, request: Request) -> Answer:
     """Each group has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    groups = tuple(_group(context.broker, schema, group_id) for group_id in asked.group_ids)
+    groups = tuple(_group(context, schema, group_id) for group_id in asked.group_ids)
     first = next((group.error_code for group in groups if group.error_code), ErrorCode.none)
     return Answer([schema.encode(throttle_time=NO_THROTTLE, groups=groups)], first)
 
 
-def _group(broker: Broker, schema: Messages, group_id: str) -> Any:
+def _group(context: Context, schema: Messages, group_id: str) -> Any:
     try:
-        group = broker.groups.of_members(group_id).get(group_id)
+        group = context.members_partition(group_id).get(group_id)
     except KafkaError as refused:
         return _refused(schema, group_id, refused.code, refused.detail or None)
     if group is None or group.consumer is None:
@@ -52,7 +51,7 @@ def _group(broker: Broker, schema: Messages, group_id: str) -> Any:
         group_epoch=kept.epoch,
         assignment_epoch=kept.target_epoch,
         assignor_name=group.consumer.assignor,
-        members=tuple(_member(schema, broker.storage.topics, member) for member in kept.members.values()),
+        members=tuple(_member(schema, context.broker.storage.topics, member) for member in kept.members.values()),
     )
 
 

@@ -29,7 +29,7 @@ def handle(context: Context, request: Request) -> Handled:
     try:
         _check(asked, request.version, context.broker.groups.rules.assignors)
         heartbeat = _read(context, request, asked)
-        waiting = context.broker.groups.of_members(asked.group_id).consumer_heartbeat(asked.group_id, heartbeat)
+        waiting = context.members_partition(asked.group_id).consumer_heartbeat(asked.group_id, heartbeat)
     except KafkaError as refused:
         return _answer(schema, HeartbeatAnswer(refused.code, message=refused.detail or None))
     return when_done(waiting, lambda answer: _answer(schema, answer))

@@ -52,11 +52,16 @@ def _grow(broker: Broker, asked: Any, *, validate_only: bool) -> KafkaError:
     if asked.assignments is not None:
         if len(asked.assignments) != asked.count - topic.partitions:
             return KafkaError(ErrorCode.invalid_replica_assignment, "one assignment per new partition is expected")
-        if any(tuple(assignment.broker_ids) != (broker.node.id,) for assignment in asked.assignments):
-            return KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node.id}")
+        try:
+            for assignment in asked.assignments:
+                broker.cluster.check_nodes(assignment.broker_ids)
+        except KafkaError as error:
+            return error
     if not validate_only:
         try:
             broker.storage.add_partitions(topic, asked.count)
+            for number, assignment in enumerate(asked.assignments or (), topic.partitions):
+                broker.cluster.assign(asked.name, number, assignment.broker_ids)
         except KafkaError as error:
             return error
     return KafkaError(ErrorCode.none)

@@ -14,6 +14,8 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ingestd.broker.broker import Broker
     from ingestd.broker.messages import Messages
     from ingestd.broker.request import Request
@@ -40,6 +42,7 @@ def handle(context: Context, request: Request) -> Answer:
     if new and not asked.validate_only:
         try:
             broker.storage.create(new.values())
+            _assign(broker, [topic for topic in asked.topics if topic.name in new])
         except KafkaError as error:
             errors.update(dict.fromkeys(new, error))
     results = [
@@ -61,14 +64,25 @@ def _check(broker: Broker, topic: Any, twice: set[str]) -> NewTopic:
     partitions = topic.num_partitions
     if topic.assignments:
         partitions = _partitions_assigned(broker, topic)
-    elif topic.replication_factor not in {-1, 1}:
-        raise KafkaError(
-            ErrorCode.invalid_replication_factor, f"replication factor {topic.replication_factor}: there is one node"
-        )
+    replication = _replication(broker, topic)
     config = {entry.name: entry.value for entry in topic.configs}
     if partitions == -1:
         partitions = broker.settings.default_partitions
-    return NewTopic(topic.name, partitions, config, broker.settings.topic_defaults)
+    return NewTopic(topic.name, partitions, config, broker.settings.topic_defaults, replication)
+
+
+def _replication(broker: Broker, topic: Any) -> int:
+    if topic.assignments:
+        return len(topic.assignments[0].broker_ids)
+    nodes = len(broker.cluster.nodes)
+    if topic.replication_factor == -1:
+        return nodes
+    if not 1 <= topic.replication_factor <= nodes:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {topic.replication_factor}: there are {nodes} nodes",
+        )
+    return int(topic.replication_factor)
 
 
 def _partitions_assigned(broker: Broker, topic: Any) -> int:
@@ -77,9 +91,15 @@ def _partitions_assigned(broker: Broker, topic: Any) -> int:
     numbers = sorted(assignment.partition_index for assignment in topic.assignments)
     if numbers != list(range(len(numbers))):
         raise KafkaError(ErrorCode.invalid_replica_assignment, f"partitions {numbers} are not 0 to {len(numbers) - 1}")
-    if any(tuple(assignment.broker_ids) != (broker.node.id,) for assignment in topic.assignments):
-        raise KafkaError(ErrorCode.invalid_replica_assignment, f"the only node is {broker.node.id}")
+    for assignment in topic.assignments:
+        broker.cluster.check_nodes(assignment.broker_ids)
     return len(numbers)
+
+
+def _assign(broker: Broker, topics: Iterable[Any]) -> None:
+    for topic in topics:
+        for assignment in topic.assignments:
+            broker.cluster.assign(topic.name, assignment.partition_index, assignment.broker_ids)
 
 
 def _refused(schema: Messages, name: str, error: KafkaError) -> Any:
@@ -103,7 +123,7 @@ def _created(broker: Broker, schema: Messages, topic: Topic, *, validate_only: b
         error_code=ErrorCode.none,
         error_message=None,
         num_partitions=topic.partitions,
-        replication_factor=1,
+        replication_factor=topic.replication,
         configs=tuple(
             schema.make(
                 "CreatableTopicConfigs",

@@ -11,7 +11,6 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Handled, Request
     from ingestd.broker.session import Context
 
@@ -28,14 +27,14 @@ def handle(context: Context, request: Request) -> Handled:
         if group_id in outcomes:
             continue
         try:
-            outcomes[group_id] = _delete(context.broker, group_id)
+            outcomes[group_id] = _delete(context, group_id)
         except KafkaError as refused:
             outcomes[group_id] = refused.code
     return _wait(schema, outcomes)
 
 
-def _delete(broker: Broker, group_id: str) -> asyncio.Future[ErrorCode]:
-    partition = broker.groups.of(group_id)
+def _delete(context: Context, group_id: str) -> asyncio.Future[ErrorCode]:
+    partition = context.group_partition(group_id)
     group = partition.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.group_id_not_found, group_id)

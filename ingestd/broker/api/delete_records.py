@@ -12,7 +12,6 @@ from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
 
@@ -25,7 +24,6 @@ _log = get_logger(__name__)
 
 def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result. Offset -1 means the high watermark."""
-    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     first = ErrorCode.none
@@ -33,7 +31,7 @@ def handle(context: Context, request: Request) -> Answer:
     for topic in asked.topics:
         results = []
         for partition in topic.partitions:
-            low_watermark, error = _delete(broker, topic.name, partition.partition_index, partition.offset)
+            low_watermark, error = _delete(context, topic.name, partition.partition_index, partition.offset)
             first = first or error
             results.append(
                 schema.make(
@@ -47,10 +45,10 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=tuple(topics))], first)
 
 
-def _delete(broker: Broker, topic: str, partition: int, offset: int) -> tuple[int, ErrorCode]:
+def _delete(context: Context, topic: str, partition: int, offset: int) -> tuple[int, ErrorCode]:
     try:
         check_not_internal(topic, "shortened")
-        log = broker.partition(topic, partition).log
+        log = context.led(topic, partition).log
         if log.config.compacts and not log.config.deletes:
             return -1, ErrorCode.policy_violation
         if offset == _HIGH_WATERMARK:

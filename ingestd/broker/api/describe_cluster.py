@@ -1,4 +1,4 @@
-"""DescribeCluster (KIP-700): one node."""
+"""DescribeCluster (KIP-700): the nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def handle(context: Context, request: Request) -> Answer:
     broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    host, port = context.node.address(context.session)
     error, message = ErrorCode.none, None
     endpoint_type = getattr(asked, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
@@ -35,11 +34,11 @@ def handle(context: Context, request: Request) -> Answer:
         error_message=message,
         endpoint_type=_BROKERS,
         cluster_id=broker.storage.topics.cluster_id,
-        controller_id=broker.node.id,
-        brokers=(
-            schema.make(
-                "DescribeClusterBroker", broker_id=broker.node.id, host=host, port=port, rack=None, is_fenced=False
-            ),
+        controller_id=broker.cluster.controller.id,
+        brokers=tuple(
+            schema.make("DescribeClusterBroker", broker_id=node.id, host=host, port=port, rack=None, is_fenced=False)
+            for node in broker.cluster.nodes
+            for host, port in (node.address(context.session),)
         ),
     )
     return Answer([body], error)

@@ -11,7 +11,6 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
 
@@ -27,14 +26,14 @@ def handle(context: Context, request: Request) -> Answer:
     """Each group has its own result."""
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
-    groups = tuple(_group(context.broker, schema, request.version, group_id) for group_id in asked.groups)
+    groups = tuple(_group(context, schema, request.version, group_id) for group_id in asked.groups)
     first = next((group.error_code for group in groups if group.error_code), ErrorCode.none)
     return Answer([schema.encode(throttle_time=NO_THROTTLE, groups=groups)], first)
 
 
-def _group(broker: Broker, schema: Messages, version: int, group_id: str) -> Any:
+def _group(context: Context, schema: Messages, version: int, group_id: str) -> Any:
     try:
-        group = broker.groups.of(group_id).get(group_id)
+        group = context.group_partition(group_id).get(group_id)
     except KafkaError as refused:
         return _none(schema, group_id, refused.code, "", None)
     if group is None or group.consumer is not None:

@@ -65,7 +65,7 @@ def _unknown(schema: Messages, name: str) -> Any:
 
 def _known(broker: Broker, schema: Messages, name: str, numbers: range) -> Any:
     topic = broker.topic_named(name)
-    here = (broker.node.id,)
+    placements = ((number, broker.cluster.placement(name, number)) for number in numbers)
     return schema.make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,
@@ -77,14 +77,14 @@ def _known(broker: Broker, schema: Messages, name: str, numbers: range) -> Any:
                 "DescribeTopicPartitionsResponsePartition",
                 error_code=ErrorCode.none,
                 partition_index=number,
-                leader_id=broker.node.id,
+                leader_id=placement.leader,
                 leader_epoch=broker.partition(name, number).log.leader_epoch,
-                replica_nodes=here,
-                isr_nodes=here,
+                replica_nodes=placement.replicas,
+                isr_nodes=placement.replicas,
                 eligible_leader_replicas=(),
                 last_known_elr=(),
                 offline_replicas=(),
             )
-            for number in numbers
+            for number, placement in placements
         ),
     )

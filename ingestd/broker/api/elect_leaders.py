@@ -1,4 +1,4 @@
-"""ElectLeaders (KIP-460): every partition is led by the node that shall lead it. So no election is ever needed."""
+"""ElectLeaders (KIP-460): lets the preferred replica lead, which is the first one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.messages import NO_THROTTLE, messages
 from ingestd.broker.request import Answer
-from ingestd.errors import ErrorCode
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ingestd.broker.messages import Messages
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
+    from ingestd.broker.topics import Topic
 
 API: Final = Api.elect_leaders
 VERSIONS: Final = range(3)
@@ -30,15 +31,14 @@ def handle(context: Context, request: Request) -> Answer:
     error = ErrorCode.none if kind in {_PREFERRED, _UNCLEAN} else ErrorCode.invalid_request
     results: tuple[Any, ...] = ()
     if not error and asked.topic_partitions is None:
-        names = [topic.name for topic in context.broker.storage.topics]
-        results = tuple(schema.make("ReplicaElectionResult", topic=name, partition_result=()) for name in names)
+        results = tuple(_all_of(context.broker, schema, topic, kind) for topic in context.broker.storage.topics)
     elif not error:
         results = tuple(
             schema.make(
                 "ReplicaElectionResult",
                 topic=topic.topic,
                 partition_result=tuple(
-                    _result(context.broker, schema, topic.topic, partition) for partition in topic.partitions
+                    _result(context.broker, schema, topic.topic, partition, kind) for partition in topic.partitions
                 ),
             )
             for topic in asked.topic_partitions
@@ -48,8 +48,17 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([body], first)
 
 
-def _result(broker: Broker, schema: Messages, topic: str, partition: int) -> Any:
-    error, says = ErrorCode.election_not_needed, "the leader is the one that is preferred"
-    if broker.storage.partition(topic, partition) is None:
-        error, says = ErrorCode.unknown_topic_or_partition, f"there is no partition {topic}-{partition}"
+def _all_of(broker: Broker, schema: Messages, topic: Topic, kind: int) -> Any:
+    results = (_result(broker, schema, topic.name, partition, kind) for partition in range(topic.partitions))
+    needed = tuple(one for one in results if one.error_code is not ErrorCode.election_not_needed)
+    return schema.make("ReplicaElectionResult", topic=topic.name, partition_result=needed)
+
+
+def _result(broker: Broker, schema: Messages, topic: str, partition: int, kind: int) -> Any:
+    error: ErrorCode = ErrorCode.none
+    says = None
+    try:
+        broker.cluster.elect(topic, partition, preferred=kind == _PREFERRED)
+    except KafkaError as refused:
+        error, says = refused.code, refused.detail
     return schema.make("PartitionResult", partition_id=partition, error_code=error, error_message=says)

@@ -31,7 +31,7 @@ def handle(context: Context, request: Request) -> Handled:
     bumps = request.version >= _FIRST_WITH_EPOCH_BUMP and level >= EPOCH_BUMP
     end = End(Ids(asked.producer_id, asked.producer_epoch), asked.committed, EPOCH_BUMP if bumps else 0)
     try:
-        waiting = context.broker.transactions.of(asked.transactional_id).end(asked.transactional_id, end)
+        waiting = context.transaction_partition(asked.transactional_id).end(asked.transactional_id, end)
     except KafkaError as refused:
         return _answer(schema, request.version, Outcome(refused.code))
     return when_done(waiting, lambda outcome: _answer(schema, request.version, outcome))

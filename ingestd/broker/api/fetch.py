@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.fetch_sessions import FetchPlan, State, Wanted
     from ingestd.broker.log.partition_log import LogSlice, PartitionLog, Watcher
     from ingestd.broker.log.transactions import AbortedTransaction
@@ -123,11 +122,11 @@ def handle(context: Context, request: Request) -> Handled:
         plan = broker.fetch_sessions.plan(asked, by_topic_id=request.version >= _FIRST_WITH_TOPIC_ID)
     except KafkaError as refused:
         return _frame(request.version, refused.code, NO_SESSION, [])
-    found = _look(broker, asked, plan)
+    found = _look(context, asked, plan)
     seconds = asked.max_wait.total_seconds()
     if seconds <= 0 or _missing(asked, found) <= 0:
         return _answer(request.version, plan, found)
-    return _wait(broker, request.version, asked, plan, seconds)
+    return _wait(context, request.version, asked, plan, seconds)
 
 
 def _missing(asked: Any, found: list[_Found]) -> int:
@@ -137,25 +136,26 @@ def _missing(asked: Any, found: list[_Found]) -> int:
     return int(asked.min_bytes) - sum(one.size for one in found)
 
 
-async def _wait(broker: Broker, version: int, asked: Any, plan: FetchPlan, seconds: float) -> Answer:
+async def _wait(context: Context, version: int, asked: Any, plan: FetchPlan, seconds: float) -> Answer:
     # Look again: nobody was told of batches that came before this task's first step.
-    found = _look(broker, asked, plan)
+    found = _look(context, asked, plan)
     if (missing := _missing(asked, found)) > 0:
         logs = [one.log for one in found if one.log is not None]
         committed = asked.isolation_level == _READ_COMMITTED
         await _Growth(missing).wait([log.stable_watchers if committed else log.watchers for log in logs], seconds)
-        found = _look(broker, asked, plan)
+        found = _look(context, asked, plan)
     return _answer(version, plan, found)
 
 
-def _look(broker: Broker, asked: Any, plan: FetchPlan) -> list[_Found]:
+def _look(context: Context, asked: Any, plan: FetchPlan) -> list[_Found]:
     """The batches that can be sent now, within the request's limits; at least one if there is any (KIP-74)."""
+    broker = context.broker
     left = 0 if broker.memory.exhausted else min(asked.max_bytes, broker.settings.max_fetch_bytes)
     committed = asked.isolation_level == _READ_COMMITTED
     empty = True
     found = []
     for wanted in plan.wanted:
-        one = _look_at(broker, wanted, min(left, wanted.max_bytes), whatever_size=empty, committed=committed)
+        one = _look_at(context, wanted, min(left, wanted.max_bytes), whatever_size=empty, committed=committed)
         found.append(one)
         if one.size:
             empty = False
@@ -163,10 +163,10 @@ def _look(broker: Broker, asked: Any, plan: FetchPlan) -> list[_Found]:
     return found
 
 
-def _look_at(broker: Broker, wanted: Wanted, max_bytes: int, *, whatever_size: bool, committed: bool) -> _Found:
+def _look_at(context: Context, wanted: Wanted, max_bytes: int, *, whatever_size: bool, committed: bool) -> _Found:
     try:
-        topic = wanted.topic or broker.topic_with_id(wanted.topic_id).name
-        log = broker.partition(topic, wanted.partition).log
+        topic = wanted.topic or context.broker.topic_with_id(wanted.topic_id).name
+        log = context.led(topic, wanted.partition).log
         log.check_leader_epoch(wanted.leader_epoch)
         until = log.last_stable_offset if committed else log.high_watermark
         records = log.slice(wanted.offset, max_bytes, until) if max_bytes > 0 or whatever_size else None

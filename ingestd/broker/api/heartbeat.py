@@ -23,7 +23,7 @@ def handle(context: Context, request: Request) -> Answer:
     asked = schema.decode(request.body)
     group_id = asked.group_id
     try:
-        error = context.broker.groups.of_members(group_id).heartbeat(
+        error = context.members_partition(group_id).heartbeat(
             group_id, asked.member_id, getattr(asked, "group_instance_id", None), asked.generation_id
         )
     except KafkaError as refused:

@@ -18,7 +18,6 @@ from ingestd.wire.apis import Api
 if TYPE_CHECKING:
     import asyncio
 
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Handled, Request
     from ingestd.broker.session import Context
 
@@ -37,13 +36,14 @@ def handle(context: Context, request: Request) -> Handled:
         if asked.transactional_id is None:
             outcome = Outcome(ErrorCode.none, Ids(broker.storage.producer_ids.take(), 0))
             return _answer(schema, request.version, outcome)
-        waiting = _initialize(broker, asked)
+        waiting = _initialize(context, asked)
     except KafkaError as refused:
         return _answer(schema, request.version, Outcome(refused.code))
     return when_done(waiting, lambda outcome: _answer(schema, request.version, outcome))
 
 
-def _initialize(broker: Broker, asked: Any) -> asyncio.Future[Outcome]:
+def _initialize(context: Context, asked: Any) -> asyncio.Future[Outcome]:
+    broker = context.broker
     timeout = asked.transaction_timeout.total_seconds()
     if not 0 < timeout <= broker.settings.max_transaction_timeout:
         raise KafkaError(
@@ -54,7 +54,7 @@ def _initialize(broker: Broker, asked: Any) -> asyncio.Future[Outcome]:
     if (had.producer_id == NONE) != (had.epoch == NONE):
         raise KafkaError(ErrorCode.invalid_request, f"producer {had.producer_id} with epoch {had.epoch}")
     start = Start(round(timeout * 1000), broker.settings.transaction_version, None if had.producer_id == NONE else had)
-    return broker.transactions.of(asked.transactional_id).initialize(asked.transactional_id, start)
+    return context.transaction_partition(asked.transactional_id).initialize(asked.transactional_id, start)
 
 
 def _answer(schema: Messages, version: int, outcome: Outcome) -> Answer:

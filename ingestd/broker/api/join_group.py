@@ -30,7 +30,7 @@ def handle(context: Context, request: Request) -> Handled:
     asked = schema.decode(request.body)
     try:
         join = _read(context, request, asked)
-        waiting = context.broker.groups.of_members(asked.group_id).join(asked.group_id, join)
+        waiting = context.members_partition(asked.group_id).join(asked.group_id, join)
     except KafkaError as refused:
         return _answer(schema, request.version, Joined(refused.code, asked.member_id))
     return when_done(waiting, lambda joined: _answer(schema, request.version, joined))

@@ -30,7 +30,7 @@ def handle(context: Context, request: Request) -> Handled:
     members = asked.members if several else (asked,)
     leaving = [(member.member_id, getattr(member, "group_instance_id", None)) for member in members]
     try:
-        waiting = context.broker.groups.of_members(asked.group_id).leave(asked.group_id, leaving)
+        waiting = context.members_partition(asked.group_id).leave(asked.group_id, leaving)
     except KafkaError as refused:
         return _answer(schema, (), refused.code, several=several)
     return when_done(waiting, lambda results: _answer(schema, results, ErrorCode.none, several=several))

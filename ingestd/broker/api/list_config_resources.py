@@ -1,4 +1,4 @@
-"""ListConfigResources (KIP-1142): what has configurations: topics and this node."""
+"""ListConfigResources (KIP-1142): what has configurations: topics and nodes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def handle(context: Context, request: Request) -> Answer:
             found += [(ResourceType.TOPIC, topic.name) for topic in broker.storage.topics]
         for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
             if kind in wanted:
-                found.append((kind, str(broker.node.id)))
+                found += [(kind, str(node.id)) for node in broker.cluster.nodes]
     resources = tuple(schema.make("ConfigResource", resource_name=name, resource_type=kind) for kind, name in found)
     return Answer([schema.encode(throttle_time=NO_THROTTLE, error_code=error, config_resources=resources)], error)

@@ -13,7 +13,6 @@ from ingestd.records.decode import decode_records
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.log.partition_log import PartitionLog
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
@@ -41,7 +40,6 @@ class _Found:
 
 def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result."""
-    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     committed = getattr(asked, "isolation_level", 0) == _READ_COMMITTED
@@ -50,7 +48,8 @@ def handle(context: Context, request: Request) -> Answer:
             "ListOffsetsTopicResponse",
             name=topic.name,
             partitions=tuple(
-                _partition(broker, schema, topic.name, partition, committed=committed) for partition in topic.partitions
+                _partition(context, schema, topic.name, partition, committed=committed)
+                for partition in topic.partitions
             ),
         )
         for topic in asked.topics
@@ -59,10 +58,10 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
 
 
-def _partition(broker: Broker, schema: Messages, topic: str, asked: Any, *, committed: bool) -> Any:
+def _partition(context: Context, schema: Messages, topic: str, asked: Any, *, committed: bool) -> Any:
     found, epoch, error = _Found(), -1, ErrorCode.none
     try:
-        log = broker.partition(topic, asked.partition_index).log
+        log = context.led(topic, asked.partition_index).log
         log.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
         found = _find(log, asked.timestamp, log.last_stable_offset if committed else log.high_watermark)
         if found.offset >= 0:

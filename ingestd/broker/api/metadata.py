@@ -1,4 +1,4 @@
-"""Metadata: this node, and topics with their partitions, all led by it. Topics are created here on demand."""
+"""Metadata: the nodes, and topics with their partitions. Topics are created here on demand."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ def handle(context: Context, request: Request) -> Answer:
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = _topics(broker, schema, asked, request.version)
-    host, port = context.node.address(context.session)
     body = schema.encode(
         throttle_time=NO_THROTTLE,
-        brokers=(schema.make("MetadataResponseBroker", node_id=broker.node.id, host=host, port=port, rack=None),),
+        brokers=tuple(
+            schema.make("MetadataResponseBroker", node_id=node.id, host=host, port=port, rack=None)
+            for node in broker.cluster.nodes
+            for host, port in (node.address(context.session),)
+        ),
         cluster_id=broker.storage.topics.cluster_id,
-        controller_id=broker.node.id,
+        controller_id=broker.cluster.controller.id,
         topics=topics,
         error_code=ErrorCode.none,
     )
@@ -68,7 +71,7 @@ def _topics(broker: Broker, schema: Messages, asked: Any, version: int) -> tuple
 
 
 def _known(broker: Broker, schema: Messages, topic: Topic) -> Any:
-    here = (broker.node.id,)
+    placements = (broker.cluster.placement(topic.name, partition) for partition in range(topic.partitions))
     return schema.make(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
@@ -80,13 +83,13 @@ def _known(broker: Broker, schema: Messages, topic: Topic) -> Any:
                 "MetadataResponsePartition",
                 error_code=ErrorCode.none,
                 partition_index=partition,
-                leader_id=broker.node.id,
+                leader_id=placement.leader,
                 leader_epoch=broker.partition(topic.name, partition).log.leader_epoch,
-                replica_nodes=here,
-                isr_nodes=here,
+                replica_nodes=placement.replicas,
+                isr_nodes=placement.replicas,
                 offline_replicas=(),
             )
-            for partition in range(topic.partitions)
+            for partition, placement in enumerate(placements)
         ),
     )
 

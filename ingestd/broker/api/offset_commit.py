@@ -33,7 +33,7 @@ def handle(context: Context, request: Request) -> Handled:
         asked.generation_id_or_member_epoch,
     )
     try:
-        place = context.broker.groups.of(asked.group_id)
+        place = context.group_partition(asked.group_id)
         waiting = place.commit(asked.group_id, member, offsets, request.version)
     except KafkaError as error:
         unknown = error.code is ErrorCode.group_id_not_found and request.version < _FIRST_WITH_NOT_FOUND

@@ -26,7 +26,7 @@ def handle(context: Context, request: Request) -> Handled:
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     try:
-        place = broker.groups.of_members(asked.group_id)
+        place = context.members_partition(asked.group_id)
         group = _group(place, asked.group_id)
     except KafkaError as refused:
         return Answer([schema.encode(throttle_time=NO_THROTTLE, error_code=refused.code, topics=())], refused.code)

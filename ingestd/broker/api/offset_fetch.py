@@ -31,22 +31,23 @@ def handle(context: Context, request: Request) -> Answer:
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     if request.version < _FIRST_WITH_GROUPS:
-        topics, error = _group(context.broker, schema, request.version, asked)
+        topics, error = _group(context, schema, request.version, asked)
         if error and request.version < _FIRST_WITH_ERROR:
             topics = _all_refused(schema, asked.topics, error)
         return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics, error_code=error)], error)
     groups = []
     first = ErrorCode.none
     for group in asked.groups:
-        topics, error = _group(context.broker, schema, request.version, group)
+        topics, error = _group(context, schema, request.version, group)
         first = first or error
         groups.append(schema.make("OffsetFetchResponseGroup", group_id=group.group_id, topics=topics, error_code=error))
     return Answer([schema.encode(throttle_time=NO_THROTTLE, groups=tuple(groups))], first)
 
 
-def _group(broker: Broker, schema: Messages, version: int, asked: Any) -> tuple[tuple[Any, ...], ErrorCode]:
+def _group(context: Context, schema: Messages, version: int, asked: Any) -> tuple[tuple[Any, ...], ErrorCode]:
+    broker = context.broker
     try:
-        group = broker.groups.of(asked.group_id).get(asked.group_id)
+        group = context.group_partition(asked.group_id).get(asked.group_id)
         if group is not None and version >= _FIRST_WITH_MEMBER:
             group.check_fetch(asked.member_id, asked.member_epoch)
     except KafkaError as refused:

@@ -10,7 +10,6 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from ingestd.broker.broker import Broker
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
 
@@ -20,14 +19,13 @@ VERSIONS: Final = range(2, 5)
 
 def handle(context: Context, request: Request) -> Answer:
     """Each partition has its own result."""
-    broker = context.broker
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     topics = tuple(
         schema.make(
             "OffsetForLeaderTopicResult",
             topic=topic.topic,
-            partitions=tuple(_end_of_epoch(broker, schema, topic.topic, partition) for partition in topic.partitions),
+            partitions=tuple(_end_of_epoch(context, schema, topic.topic, partition) for partition in topic.partitions),
         )
         for topic in asked.topics
     )
@@ -35,10 +33,10 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
 
 
-def _end_of_epoch(broker: Broker, schema: Messages, topic: str, asked: Any) -> Any:
+def _end_of_epoch(context: Context, schema: Messages, topic: str, asked: Any) -> Any:
     epoch, end_offset, error = -1, -1, ErrorCode.none
     try:
-        log = broker.partition(topic, asked.partition).log
+        log = context.led(topic, asked.partition).log
         log.check_leader_epoch(asked.current_leader_epoch)
         epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
     except KafkaError as refused:

@@ -93,7 +93,7 @@ def handle(context: Context, request: Request) -> Handled:
             reader.skip_tagged_fields()
             error = refusal or unknown
             if error is None:
-                results.append(_append(broker, request.version, transactional_id, (topic, partition), records))
+                results.append(_append(context, request.version, transactional_id, (topic, partition), records))
             else:
                 results.append(_Result(partition, error))
         reader.skip_tagged_fields()
@@ -116,12 +116,13 @@ def _topic(broker: Broker, name: str, topic_id: UUID | None) -> tuple[str, Kafka
 
 
 def _append(
-    broker: Broker, version: int, transactional_id: str | None, where: tuple[str, int], records: memoryview | None
+    context: Context, version: int, transactional_id: str | None, where: tuple[str, int], records: memoryview | None
 ) -> _Result:
+    broker = context.broker
     number = where[1]
     added = None
     try:
-        partition = broker.partition(*where)
+        partition = context.led(*where)
         log = partition.log
         batch, header = check_batch(records, log.config.max_message_bytes, zstd=version >= _FIRST_WITH_ZSTD)
         now_ms = int(broker.clock.wall() * 1000)

@@ -27,7 +27,7 @@ def handle(context: Context, request: Request) -> Handled:
     if request.version >= _FIRST_WITH_PROTOCOL and (asked.protocol_type is None or asked.protocol_name is None):
         return _answer(schema, Synced(ErrorCode.inconsistent_group_protocol))
     try:
-        waiting = context.broker.groups.of_members(asked.group_id).sync(asked.group_id, _read(asked))
+        waiting = context.members_partition(asked.group_id).sync(asked.group_id, _read(asked))
     except KafkaError as refused:
         return _answer(schema, Synced(refused.code))
     return when_done(waiting, lambda synced: _answer(schema, synced))

@@ -68,11 +68,11 @@ _SETTINGS: Final = (
     ("queued.max.request.bytes", "max_in_flight_bytes", "", ConfigType.LONG, "Bytes of requests and answers in work."),
     ("socket.request.max.bytes", "max_request_bytes", "", ConfigType.INT, "Largest request taken."),
 )  # fmt: skip
-_CONSTANT: Final = (
-    ("default.replication.factor", "1", ConfigType.INT, "There is one node."),
-    ("offsets.topic.replication.factor", "1", ConfigType.SHORT, "There is one node."),
-    ("process.roles", "broker,controller", ConfigType.LIST, "The node is its own controller."),
+_REPLICATION: Final = (
+    ("default.replication.factor", ConfigType.INT),
+    ("offsets.topic.replication.factor", ConfigType.SHORT),
 )
+_CONSTANT: Final = (("process.roles", "broker,controller", ConfigType.LIST, "The node is its own controller."),)
 
 _DEFAULTS: Final = {one.name: one.default for one in fields(BrokerSettings)}
 
@@ -82,6 +82,8 @@ def described_broker(settings: BrokerSettings, address: tuple[str, int]) -> Iter
     for name, field, unit, kind, says in _SETTINGS:
         value = getattr(settings, field)
         yield _described(name, _text(value, unit), kind, says, is_set=value != _DEFAULTS[field])
+    for name, kind in _REPLICATION:
+        yield _described(name, str(settings.nodes), kind, "Every node has every log.", is_set=settings.nodes > 1)
     for name, text, kind, says in _CONSTANT:
         yield _described(name, text, kind, says, is_set=False)
     host, port = address
