@@ -52,7 +52,7 @@ class Broker:
         self.cluster = Cluster(_nodes(settings), self.storage)
         self.users = Users(settings.data)
         self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
-        self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks)
+        self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks, self.groups)
         self.faults = Faults()
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
         self.fetch_sessions = FetchSessions(settings.max_fetch_sessions, self.clock)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.reading import read_back
 
 from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
@@ -82,6 +83,19 @@ def test_an_example_reads_in_a_group_and_the_next_one_goes_on_there(embedded: Br
         assert ran.stdout.splitlines()[-1] == "2 records"
     described = [sys.executable, "-m", "ingestd", "groups", "describe", "-b", embedded.servers, new_topic]
     assert subprocess.run(described, capture_output=True, timeout=SECONDS, check=True).stdout
+
+
+def test_an_example_writes_each_record_once_and_the_next_one_goes_on_there(
+    embedded: BrokerProcess, new_topic: str
+) -> None:
+    program = Path(__file__).parents[1] / "examples" / "exactly_once.py"
+    produce = [sys.executable, "-m", "ingestd", "produce", "-b", embedded.servers, "-t", new_topic]
+    for _ in range(2):
+        subprocess.run(produce, input=b"one\ntwo\n", timeout=SECONDS, check=True, capture_output=True)
+        command = [sys.executable, program, embedded.servers, new_topic, f"{new_topic}-out", "2"]
+        subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    read = read_back(embedded.servers, f"{new_topic}-out", isolation="read_committed")
+    assert sorted(value for values in read.values() for value in values) == [b"ONE", b"ONE", b"TWO", b"TWO"]
 
 
 async def test_our_producer_loses_and_doubles_nothing_while_the_broker_is_killed(

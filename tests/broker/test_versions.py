@@ -127,6 +127,14 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
             return make("AddPartitionsToTxnRequest", v3_and_below_transactional_id="x", v3_and_below_producer_id=1,
                         v3_and_below_producer_epoch=0, v3_and_below_topics=asked,
                         transactions=transactions)  # fmt: skip
+        case Api.add_offsets_to_txn:
+            return make("AddOffsetsToTxnRequest", transactional_id="x", producer_id=1, producer_epoch=0, group_id="g")
+        case Api.txn_offset_commit:
+            partition = make("TxnOffsetCommitRequestPartition", partition_index=0, committed_offset=7,
+                             committed_metadata="m")  # fmt: skip
+            topics = (make("TxnOffsetCommitRequestTopic", name=topic, partitions=(partition,)),)
+            return make("TxnOffsetCommitRequest", transactional_id="x", group_id="committing", producer_id=1,
+                        producer_epoch=0, topics=topics)  # fmt: skip
         case Api.end_txn:
             return make("EndTxnRequest", transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
         case Api.offset_for_leader_epoch:
@@ -220,6 +228,8 @@ FILTER = {
 
 REFUSED = {
     Api.add_partitions_to_txn: ErrorCode.invalid_producer_id_mapping,
+    Api.add_offsets_to_txn: ErrorCode.invalid_producer_id_mapping,
+    Api.txn_offset_commit: ErrorCode.invalid_producer_id_mapping,
     Api.end_txn: ErrorCode.invalid_producer_id_mapping,
     Api.delete_topics: ErrorCode.unknown_topic_or_partition,
     Api.join_group: ErrorCode.member_id_required,

@@ -7,10 +7,11 @@ import random
 import re
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from harness.java_programs import JavaProgram, java_program
 from harness.reading import read_back
@@ -65,6 +66,7 @@ class LibrdkafkaProducer:
             "retry.backoff.max.ms": 50,
             **settings,
         }
+        self._servers = servers
         self._producer = Producer(config)
         self._producer.init_transactions(SECONDS)
 
@@ -80,6 +82,14 @@ class LibrdkafkaProducer:
 
     def abort(self) -> None:
         self._producer.abort_transaction(SECONDS)
+
+    def add_offset(self, group: str, topic: str, offset: int) -> None:
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
+        try:
+            metadata = consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], metadata, SECONDS)
+        finally:
+            consumer.close()
 
 
 class JavaProducer:
@@ -107,6 +117,9 @@ class JavaProducer:
 
     def abort(self) -> None:
         self.ask(abort=self._name)
+
+    def add_offset(self, group: str, topic: str, offset: int) -> None:
+        self.ask(offset=self._name, group=group, topic=topic, partition=0, at=offset)
 
 
 class JavaFailureError(Exception):
@@ -218,6 +231,36 @@ def test_a_transaction_past_its_timeout_is_aborted(broker: BrokerProcess, topic:
     assert b"too slow" not in read_back(broker.servers, topic, isolation="read_committed")[0]
 
 
+@pytest.mark.parametrize("client", ["librdkafka", "java"])
+def test_offsets_are_there_after_the_commit_and_never_after_an_abort(
+    broker: BrokerProcess, topic: str, java: JavaProgram, client: str
+) -> None:
+    """Who reads: librdkafka, which asks for stable offsets alone and again while a transaction is open."""
+    made_by = LibrdkafkaProducer if client == "librdkafka" else partial(JavaProducer, java)
+    producer = made_by(broker.servers, topic)
+    for number, end in enumerate(["commit", "abort", "commit"], 1):
+        producer.begin()
+        producer.send(topic, 0, str(number))
+        producer.add_offset(topic, topic, number)
+        if end == "abort":
+            assert stable_offset(broker, topic, seconds=0.5) is None
+        getattr(producer, end)()
+        assert stable_offset(broker, topic) == (1 if number < 3 else 3)
+
+
+def stable_offset(broker: BrokerProcess, group: str, topic: str | None = None, seconds: float = SECONDS) -> int | None:
+    """What the group has committed of a topic, or of the one that is named like it; None: not stable for so long."""
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": group, "log_level": 0})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic or group, 0)], seconds)
+    except KafkaException as error:
+        assert error.args[0].name() in {"_TIMED_OUT", "UNSTABLE_OFFSET_COMMIT"}  # noqa: PT017 - one of two outcomes
+        return None
+    finally:
+        consumer.close()
+    return int(found.offset)
+
+
 def test_kafkas_tool_reads_the_log_of_transactions(
     broker: BrokerProcess, topic: str, java_tool: Callable[..., str]
 ) -> None:
@@ -264,6 +307,85 @@ class Writer(threading.Thread):
             except (KafkaException, AssertionError):
                 # What became of it is not known: it must be whole all the same.
                 producer = LibrdkafkaProducer(self._servers, self._topic)
+
+
+class Transformer(threading.Thread):
+    """Copies records of a topic into another, each with its offset in one transaction, until it is told to stop."""
+
+    def __init__(self, java: JavaProgram, servers: str, source: str, target: str) -> None:
+        super().__init__()
+        self._java = java
+        self._servers = servers
+        self._source = source
+        self._target = target
+        self.stopping = threading.Event()
+        self.done = 0
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": self._servers,
+                    "group.id": "transformer",
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",
+                    "log_level": 0,
+                    "reconnect.backoff.ms": 10,
+                    "reconnect.backoff.max.ms": 50,
+                }
+            )
+            try:
+                self._transform(consumer)
+            except (KafkaException, JavaFailureError):
+                continue  # What became of the last one is not known: the next one begins where the group is.
+            finally:
+                consumer.close()
+
+    def _transform(self, consumer: Consumer) -> None:
+        settings = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10, "linger.ms": 0}
+        producer = JavaProducer(self._java, self._servers, "transformer", **settings)
+        consumer.assign(consumer.committed([TopicPartition(self._source, 0)], SECONDS))
+        while not self.stopping.is_set():
+            message = consumer.poll(0.1)
+            if message is None or message.error() is not None:
+                continue
+            producer.begin()
+            producer.send(self._target, 0, message.value().decode())
+            producer.add_offset("transformer", self._source, message.offset() + 1)
+            producer.commit()
+            self.done += 1
+
+
+def test_what_is_consumed_transformed_and_produced_is_there_once_though_the_broker_is_killed(
+    broker_process: Callable[..., BrokerProcess], java: JavaProgram
+) -> None:
+    """By Java's producer: librdkafka 2.16 was seen to send no more offsets after its only broker had come back."""
+    rng = random.Random(1)
+    broker = broker_process("--no-auto-create-topics")
+    source, target = made(broker, "source"), made(broker, "target")
+    plain = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True, "log_level": 0})
+    values = [b"%d" % number for number in range(60)]
+    for value in values:
+        plain.produce(source, value, partition=0)
+    assert plain.flush(SECONDS) == 0
+    transformer = Transformer(java, broker.servers, source, target)
+    transformer.start()
+    try:
+        for kill in range(1, 5):
+            while transformer.done < kill * 8 and transformer.is_alive():
+                transformer.stopping.wait(0.002)
+            transformer.stopping.wait(rng.random() * 0.05)
+            broker.kill()
+            broker.start()
+        while len(read_back(broker.servers, target, isolation="read_committed")[0]) < len(values):
+            transformer.stopping.wait(0.2)
+    finally:
+        transformer.stopping.set()
+        transformer.join(SECONDS)
+    assert not transformer.is_alive()
+    assert read_back(broker.servers, target, isolation="read_committed")[0] == values
+    assert stable_offset(broker, "transformer", topic=source) == len(values)
 
 
 @pytest.mark.parametrize("flush", ["os", "always"])

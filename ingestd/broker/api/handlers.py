@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.api import (
+    add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
@@ -52,6 +53,7 @@ from ingestd.broker.api import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
     update_features,
 )
 
@@ -111,8 +113,10 @@ _OTHERS: Final = (
     offset_delete,
     offset_fetch,
     sync_group,
+    add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
+    txn_offset_commit,
     alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,

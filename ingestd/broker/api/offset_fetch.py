@@ -31,23 +31,28 @@ def handle(context: Context, request: Request) -> Answer:
     schema = messages(API, request.version)
     asked = schema.decode(request.body)
     if request.version < _FIRST_WITH_GROUPS:
-        topics, error = _group(context, schema, request.version, asked)
+        stable = getattr(asked, "require_stable", False)
+        topics, error = _group(context, schema, request.version, asked, stable=stable)
         if error and request.version < _FIRST_WITH_ERROR:
             topics = _all_refused(schema, asked.topics, error)
         return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics, error_code=error)], error)
     groups = []
     first = ErrorCode.none
     for group in asked.groups:
-        topics, error = _group(context, schema, request.version, group)
+        topics, error = _group(context, schema, request.version, group, stable=asked.require_stable)
         first = first or error
         groups.append(schema.make("OffsetFetchResponseGroup", group_id=group.group_id, topics=topics, error_code=error))
     return Answer([schema.encode(throttle_time=NO_THROTTLE, groups=tuple(groups))], first)
 
 
-def _group(context: Context, schema: Messages, version: int, asked: Any) -> tuple[tuple[Any, ...], ErrorCode]:
+def _group(
+    context: Context, schema: Messages, version: int, asked: Any, *, stable: bool
+) -> tuple[tuple[Any, ...], ErrorCode]:
+    """`stable`: an offset that hangs on an open transaction is an error."""
     broker = context.broker
     try:
-        group = context.group_partition(asked.group_id).get(asked.group_id)
+        place = context.group_partition(asked.group_id)
+        group = place.get(asked.group_id)
         if group is not None and version >= _FIRST_WITH_MEMBER:
             group.check_fetch(asked.member_id, asked.member_epoch)
     except KafkaError as refused:
@@ -62,7 +67,12 @@ def _group(context: Context, schema: Messages, version: int, asked: Any) -> tupl
         known = broker.storage.topics.identified(named) if version >= _FIRST_WITH_TOPIC_ID else None
         error = ErrorCode.unknown_topic_id if version >= _FIRST_WITH_TOPIC_ID and known is None else ErrorCode.none
         name = named if known is None else known.name
-        partitions = tuple(_partition(schema, number, offsets.get((name, number)), error) for number in numbers)
+        partitions = tuple(
+            _partition(schema, number, None, ErrorCode.unstable_offset_commit)
+            if stable and place.unstable(asked.group_id, (name, number))
+            else _partition(schema, number, offsets.get((name, number)), error)
+            for number in numbers
+        )
         topics.append(_topic(schema, named, partitions))
     return tuple(topics), ErrorCode.none
 

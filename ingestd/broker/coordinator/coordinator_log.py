@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from ingestd.broker.log.markers import marker_of
 from ingestd.broker.settings import Flush
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
-from ingestd.records.batch import read_header, seal, split_batches
+from ingestd.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, patch_producer, read_header, seal, split_batches
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.decode import decode_records
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from ingestd.broker.storage import Partition, Storage
+    from ingestd.records.decode import ControlMarker
     from ingestd.wire.codec import Buffer
 
-__all__ = ["CoordinatorLog", "RecordFormat"]
+__all__ = ["CoordinatorLog", "LogBatch", "RecordFormat"]
 
 R = TypeVar("R")
 
@@ -39,6 +41,18 @@ class RecordFormat(Generic[R]):
 
     encode: Callable[[R], tuple[bytes, bytes | None]]
     read: Callable[[Buffer | None, Buffer | None], R | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch(Generic[R]):
+    """Records that were appended together, or the marker that ends a transaction.
+
+    `producer_id` is that of the transaction which the records are in; -1: they are in none.
+    """
+
+    records: Sequence[R]
+    producer_id: int = NO_PRODUCER_ID
+    marker: ControlMarker | None = None
 
 
 class CoordinatorLog(Generic[R]):
@@ -69,13 +83,18 @@ class CoordinatorLog(Generic[R]):
             return
         self.when_written(done)
 
-    def write(self, records: Sequence[R], timestamp_ms: int) -> None:
-        """Append records. Raises `KafkaError` (COORDINATOR_NOT_AVAILABLE) if the disk does not take them."""
+    def write(self, records: Sequence[R], timestamp_ms: int, transaction: tuple[int, int] | None = None) -> None:
+        """Append records. `transaction`: producer id and epoch of the transaction that they are in.
+
+        Raises `KafkaError`: COORDINATOR_NOT_AVAILABLE if the disk does not take them, INVALID_PRODUCER_EPOCH.
+        """
         try:
             self._storage.check_writable()
-            batch = self._batch(records, timestamp_ms)
+            batch = self._batch(records, timestamp_ms, transaction)
             self._partition.log.append(batch, read_header(batch))
         except KafkaError as error:
+            if error.code is ErrorCode.invalid_producer_epoch:
+                raise
             # The client asks again, for as long as it takes until there is room.
             _log.warning("coordinator record not written", error=str(error))
             raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
@@ -87,8 +106,8 @@ class CoordinatorLog(Generic[R]):
             return
         self._partition.commit.flushed().add_done_callback(lambda flushed: done(_outcome(flushed)))
 
-    async def replay(self) -> AsyncIterator[R]:
-        """All records, from the oldest on. Other work goes on meanwhile. Raises `IngestdError`, `OSError`."""
+    async def replay(self) -> AsyncIterator[LogBatch[R]]:
+        """All batches, from the oldest on. Other work goes on meanwhile. Raises `IngestdError`, `OSError`."""
         log = self._partition.log
         offset = log.start_offset
         while (part := log.slice(offset, _READ_BYTES, log.end_offset)) is not None:
@@ -96,20 +115,25 @@ class CoordinatorLog(Generic[R]):
                 header = read_header(batch)
                 offset = header.last_offset + 1
                 if header.control:
-                    continue
-                for record in decode_records(batch):
-                    known = self._records.read(record.key, record.value)
-                    if known is not None:
-                        yield known
+                    yield LogBatch((), marker=marker_of(batch, header))
+                else:
+                    yield LogBatch(self._known(batch), header.producer_id if header.transactional else NO_PRODUCER_ID)
             await asyncio.sleep(0)
 
-    def _batch(self, records: Sequence[R], timestamp_ms: int) -> memoryview:
+    def _known(self, batch: Buffer) -> list[R]:
+        known = (self._records.read(record.key, record.value) for record in decode_records(batch))
+        return [record for record in known if record is not None]
+
+    def _batch(self, records: Sequence[R], timestamp_ms: int, transaction: tuple[int, int] | None) -> memoryview:
         builder = BatchBuilder(limit=_NO_LIMIT)
         for record in records:
             key, value = self._records.encode(record)
             builder.append(key, value, (), timestamp_ms)
         batch = memoryview(builder.build(_UNCOMPRESSED))
-        seal(batch)
+        if transaction is None:
+            seal(batch)
+        else:
+            patch_producer(batch, *transaction, NO_SEQUENCE, transactional=True)
         return batch
 
 

@@ -178,14 +178,21 @@ class ClassicGroup:
         self._after_removal(now, of_member=left)
         return results, self._taken()
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> None:
-        """Raise `KafkaError` unless this member may commit offsets. If it is one, it lives."""
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+    ) -> None:
+        """Raise `KafkaError` unless this member may commit offsets. If it is one, it lives.
+
+        In a transaction, a producer may leave out who it is (before KIP-447 it had to).
+        """
         if generation < 0 and self.state is GroupState.empty:
             return
         if generation < 0 and not member_id and instance_id is None:
+            if transactional:
+                return
             raise KafkaError(ErrorCode.unknown_member_id, "the group has members, and only they commit")
         member = self._member(member_id, instance_id, generation)
-        if self.state is GroupState.completing_rebalance:
+        if self.state is GroupState.completing_rebalance and not transactional:
             raise KafkaError(ErrorCode.rebalance_in_progress, "the generation has no assignment yet")
         member.expires = now + member.session_timeout
 

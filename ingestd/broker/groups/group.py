@@ -31,8 +31,8 @@ class Group:
     """One group. `consumer` is the group if it is one of KIP-848; else it is `classic`.
 
     `saving` counts the changes of `consumer` on their way into the log. `offsets` has what is in the log. `writing`
-    counts the commits on their way there, by partition. `since` is when the group was stored last, in milliseconds
-    since the epoch; None: never. `wakes` is when its timer goes off.
+    counts the commits on their way there, by partition, and those of open transactions. `since` is when the group was
+    stored last, in milliseconds since the epoch; None: never. `wakes` is when its timer goes off.
     """
 
     id: str
@@ -90,7 +90,7 @@ class Group:
         in a transaction.
         """
         if self.consumer is None:
-            self.classic.check_commit(*member, now)
+            self.classic.check_commit(*member, now, transactional=version is None)
             return
         topics = self.consumer.kept.topics
         known = [(topic.topic_id, number) for name, number in partitions if (topic := topics.named(name)) is not None]

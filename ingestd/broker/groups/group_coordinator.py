@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ingestd.broker.clock import Clock
+    from ingestd.broker.groups.group import TopicPartition
     from ingestd.broker.settings import BrokerSettings
     from ingestd.broker.storage import Partition, Storage
     from ingestd.tasks import TaskOwner
@@ -71,6 +72,16 @@ class GroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "the group id is empty")
         return self.of(group_id)
+
+    def number_of(self, group_id: str) -> int:
+        """The number of the partition that has this group. Raises `KafkaError` (NOT_COORDINATOR) before `begin`."""
+        return self._topic.number_of(group_id)
+
+    def transaction_ended(self, where: TopicPartition, producer_id: int, *, commits: bool) -> None:
+        """A producer's transaction has its marker in this partition, which may be one of the groups."""
+        topic, number = where
+        if topic == OFFSETS_TOPIC:
+            self._topic.partitions[number].transaction_ended(producer_id, commits=commits)
 
     @property
     def partitions(self) -> Iterable[GroupPartition]:

@@ -22,7 +22,8 @@ from ingestd.broker.groups.consumer_values import JOINING, HeartbeatAnswer
 from ingestd.broker.groups.group import Group
 from ingestd.broker.groups.migration import downgraded, upgraded
 from ingestd.broker.groups.mixed_group import ClassicMembers
-from ingestd.broker.groups.replayed import Replayed
+from ingestd.broker.groups.pending_offsets import PendingOffsets
+from ingestd.broker.groups.replayed import ReplayedGroups
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class GroupPartition:
         self._topics = topics
         self._rules = rules
         self._groups: dict[str, Group] = {}
+        self._pending = PendingOffsets()
         self._timers: dict[Group, asyncio.TimerHandle] = {}
         self._closed = False
 
@@ -80,15 +82,15 @@ class GroupPartition:
 
     async def load(self) -> None:
         """Take the groups from the log. Raises `IngestdError`, `OSError`; then nothing is answered."""
-        replayed: dict[str, Replayed] = {}
+        replayed = ReplayedGroups()
         try:
-            async for record in self._log.replay():
-                replayed.setdefault(record[0].group, Replayed()).take(record)
+            async for batch in self._log.replay():
+                replayed.take(batch)
         except BaseException:
             self.refusal = ErrorCode.coordinator_not_available
             raise
         now = self._clock.monotonic()
-        for group_id, known in replayed.items():
+        for group_id, known in replayed.groups.items():
             if known.gone:
                 continue
             group = self._made(group_id)
@@ -100,6 +102,10 @@ class GroupPartition:
                 group.classic = ClassicGroup.restored(known.entry.stored, now, self._initial_delay)
                 group.since = known.entry.since
             self._schedule(group)
+        self._pending = replayed.pending
+        for key in self._pending:
+            group = self._groups.get(key.group) or self._made(key.group)
+            group.writing[key.topic, key.partition] += 1
         self.refusal = None
 
     def close(self) -> None:
@@ -247,6 +253,53 @@ class GroupPartition:
             group.offsets.update(offsets)
         self._forget_if_bare(group)
 
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        transaction: tuple[int, int],
+        offsets: Mapping[TopicPartition, Committed],
+    ) -> asyncio.Future[ErrorCode]:
+        """Done when the offsets are in the log. They count when their transaction is committed. Raises `KafkaError`.
+
+        `member`: as in `commit`. `transaction`: producer id and epoch.
+        """
+        group = self._groups.get(group_id)
+        if group is None and member[2] >= 0:
+            raise KafkaError(ErrorCode.illegal_generation, f"{group_id!r} has no members")
+        group = group or self._made(group_id)
+        try:
+            group.check_commit(member, offsets, self._clock.monotonic(), None)
+            pending = {CommitKey(group_id, *partition): committed for partition, committed in offsets.items()}
+            self._log.write(list(pending.items()), self._now_ms(), transaction)
+        except KafkaError:
+            self._forget_if_bare(group)
+            raise
+        group.writing.update((key.topic, key.partition) for key in self._pending.add(transaction[0], pending))
+        waiting: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._log.when_written(partial(_answer, waiting))
+        return waiting
+
+    def transaction_ended(self, producer_id: int, *, commits: bool) -> None:
+        """The marker is in the log: the offsets of the transaction count from now on, or never."""
+        if self.refusal is not None:
+            return  # `load` finds the marker.
+        offsets, settled = self._pending.end(producer_id, commits=commits)
+        for key, committed in offsets.items():
+            self._groups[key.group].offsets[key.topic, key.partition] = committed
+        self._not_pending(settled)
+
+    def _not_pending(self, settled: Iterable[CommitKey]) -> None:
+        for key in settled:
+            group = self._groups.get(key.group)
+            if group is not None:  # else it is being deleted
+                group.writing -= Counter([(key.topic, key.partition)])
+                self._forget_if_bare(group)
+
+    def unstable(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an offset of this partition hangs on an open transaction."""
+        return self._pending.unstable(group_id, *partition)
+
     def delete_offsets(self, group: Group, partitions: Iterable[TopicPartition]) -> asyncio.Future[ErrorCode]:
         """Delete committed offsets. Done when that is in the log."""
         gone = group.known_partitions.intersection(partitions)
@@ -362,10 +415,16 @@ class GroupPartition:
             if not waiting.done():
                 waiting.set_result(error)
 
-        if records:
-            self._log.append(records, self._now_ms(), settle)
-        else:
+        if not records:
             settle(ErrorCode.none)
+            return waiting
+        try:
+            self._log.write(records, self._now_ms())
+        except KafkaError as refused:
+            settle(refused.code)
+            return waiting
+        self._not_pending(self._pending.replace(key for key, _value in records if isinstance(key, CommitKey)))
+        self._log.when_written(settle)
         return waiting
 
     def _forget_if_bare(self, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""Replayed: what the records of a partition of `__consumer_offsets` say of one group, from the oldest to the newest."""
+"""Replayed: what the records of a partition of `__consumer_offsets` say of its groups, the oldest first."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from ingestd.broker.coordinator.consumer_records import (
 from ingestd.broker.coordinator.records import CommitKey, Committed, GroupEntry, GroupKey
 from ingestd.broker.groups.consumer_state import ConsumerState, Member
 from ingestd.broker.groups.consumer_values import GroupEpoch, Held, MatchedTopics, Profile, TargetEpoch
+from ingestd.broker.groups.pending_offsets import PendingOffsets
+from ingestd.records.batch import NO_PRODUCER_ID
+from ingestd.records.decode import ControlKind
 
 if TYPE_CHECKING:
     from ingestd.broker.coordinator.consumer_records import ConsumerKey
+    from ingestd.broker.coordinator.coordinator_log import LogBatch
     from ingestd.broker.coordinator.records import CoordinatorRecord
     from ingestd.broker.groups.consumer_state import Topics
     from ingestd.broker.groups.consumer_values import TopicIdPartition
     from ingestd.broker.groups.group import TopicPartition
 
-__all__ = ["Replayed"]
+__all__ = ["Replayed", "ReplayedGroups"]
 
 
 @dataclass(slots=True)
@@ -114,3 +118,35 @@ class Replayed:
             members,
             matches=dict(self.matches),
         )
+
+
+class ReplayedGroups:
+    """The groups of a partition, by id, and the offsets of transactions that are still open."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Replayed] = {}
+        self.pending = PendingOffsets()
+
+    def take(self, batch: LogBatch[CoordinatorRecord]) -> None:
+        """The next batch of the partition."""
+        if batch.marker is not None:
+            commits = batch.marker.kind is ControlKind.commit
+            offsets, _settled = self.pending.end(batch.marker.producer_id, commits=commits)
+            for key, committed in offsets.items():
+                self._group(key.group).take((key, committed))
+        elif batch.producer_id != NO_PRODUCER_ID:
+            self.pending.add(
+                batch.producer_id,
+                {
+                    key: value
+                    for key, value in batch.records
+                    if isinstance(key, CommitKey) and isinstance(value, Committed)
+                },
+            )
+        else:
+            for record in batch.records:
+                self._group(record[0].group).take(record)
+            self.pending.replace(key for key, _value in batch.records if isinstance(key, CommitKey))
+
+    def _group(self, group_id: str) -> Replayed:
+        return self.groups.setdefault(group_id, Replayed())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.broker.log.markers import marker_batch
 from ingestd.broker.settings import Flush
@@ -46,6 +46,12 @@ class Marker:
     coordinator_epoch: int
 
 
+class Ended(Protocol):
+    """Is told of each marker that is in a partition, and on the disk with `Flush.always`."""
+
+    def __call__(self, where: TopicPartition, producer_id: int, *, commits: bool) -> None: ...
+
+
 class MarkerWriter:
     """Writes markers into the logs of this broker.
 
@@ -54,7 +60,8 @@ class MarkerWriter:
         A partition that is gone needs no marker.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, flush: Flush) -> None:
+    def __init__(self, storage: Storage, clock: Clock, flush: Flush, ended: Ended) -> None:
+        self._ended = ended
         self._storage = storage
         self._clock = clock
         self._flush = flush
@@ -111,7 +118,7 @@ class MarkerWriter:
                 self._try_again(marker, partition, written)
             return
         if self._flush is Flush.os:
-            written()
+            self._tell(marker, partition, written)
             return
         found.commit.flushed().add_done_callback(partial(self._flushed, marker, partition, written))
 
@@ -125,7 +132,11 @@ class MarkerWriter:
         if flushed.cancelled() or flushed.exception() is not None:
             self._try_again(marker, partition, written)
         else:
-            written()
+            self._tell(marker, partition, written)
+
+    def _tell(self, marker: Marker, partition: TopicPartition, written: Callable[[], None]) -> None:
+        self._ended(partition, marker.ids.producer_id, commits=marker.commits)
+        written()
 
     def _try_again(self, marker: Marker, partition: TopicPartition, written: Callable[[], None]) -> None:
         if self._closed:

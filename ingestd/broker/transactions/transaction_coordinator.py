@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ingestd.broker.clock import Clock
+    from ingestd.broker.groups.group_coordinator import GroupCoordinator
     from ingestd.broker.settings import BrokerSettings
     from ingestd.broker.storage import Partition, Storage
     from ingestd.broker.transactions.transaction import TopicPartition
@@ -34,7 +35,9 @@ _log = get_logger(__name__)
 class TransactionCoordinator:
     """The transactional ids of the broker, in partitions of `__transaction_state`."""
 
-    def __init__(self, storage: Storage, settings: BrokerSettings, clock: Clock, tasks: TaskOwner) -> None:
+    def __init__(
+        self, storage: Storage, settings: BrokerSettings, clock: Clock, tasks: TaskOwner, groups: GroupCoordinator
+    ) -> None:
         self._storage = storage
         self._settings = settings
         self._clock = clock
@@ -42,7 +45,7 @@ class TransactionCoordinator:
         self._topic = CoordinatorTopic(
             TRANSACTIONS_TOPIC, settings.transaction_partitions, storage, settings.topic_defaults, self._partition
         )
-        self.markers = MarkerWriter(storage, clock, settings.flush)
+        self.markers = MarkerWriter(storage, clock, settings.flush, groups.transaction_ended)
 
     def _partition(self, partition: Partition) -> TransactionPartition:
         version = self._settings.transaction_version

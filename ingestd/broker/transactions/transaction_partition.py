@@ -91,11 +91,12 @@ class TransactionPartition:
         """Take what is known from the log, and go on with it. Raises `IngestdError`, `OSError`."""
         replayed: dict[str, Transaction] = {}
         try:
-            async for transactional_id, value in self._log.replay():
-                if value is None:
-                    replayed.pop(transactional_id, None)
-                else:
-                    replayed[transactional_id] = value
+            async for batch in self._log.replay():
+                for transactional_id, value in batch.records:
+                    if value is None:
+                        replayed.pop(transactional_id, None)
+                    else:
+                        replayed[transactional_id] = value
         except BaseException:
             self.refusal = ErrorCode.coordinator_not_available
             raise

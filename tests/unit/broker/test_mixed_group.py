@@ -21,10 +21,11 @@ from hypothesis.stateful import (
 )
 from moved_clock import MovedClock
 
+from ingestd.broker.coordinator.coordinator_log import LogBatch
 from ingestd.broker.groups.classic_values import Join, Joined, Sync, Synced
 from ingestd.broker.groups.consumer_group import ConsumerRules
 from ingestd.broker.groups.group_partition import GroupPartition
-from ingestd.errors import ErrorCode
+from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.consumer_protocol import decode, encode, module_of
 
 if TYPE_CHECKING:
@@ -45,17 +46,24 @@ class Log:
         self.records: list[CoordinatorRecord] = []
         self.full = False
 
-    def append(self, records: Sequence[CoordinatorRecord], _timestamp: int, done: Callable[[ErrorCode], None]) -> None:
-        if not self.full:
-            self.records += records
-        done(ErrorCode.coordinator_not_available if self.full else ErrorCode.none)
+    def append(self, records: Sequence[CoordinatorRecord], timestamp: int, done: Callable[[ErrorCode], None]) -> None:
+        try:
+            self.write(records, timestamp)
+        except KafkaError as full:
+            done(full.code)
+        else:
+            done(ErrorCode.none)
+
+    def write(self, records: Sequence[CoordinatorRecord], _timestamp: int) -> None:
+        if self.full:
+            raise KafkaError(ErrorCode.coordinator_not_available, "full")
+        self.records += records
 
     def when_written(self, done: Callable[[ErrorCode], None]) -> None:
         done(ErrorCode.none)
 
-    async def replay(self) -> AsyncIterator[CoordinatorRecord]:
-        for record in self.records:
-            yield record
+    async def replay(self) -> AsyncIterator[LogBatch[CoordinatorRecord]]:
+        yield LogBatch(self.records)
 
 
 class Broker:
