@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         gc.enable()
         signal.signal(signal.SIGTERM, before)
+        if arguments is None:  # the process ends: one more signal does not change with which status
+            for late in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(late, signal.SIG_IGN)
 
 
 def _run_verb(arguments: list[str]) -> int:

@@ -204,6 +204,14 @@ def test_a_signal_before_the_daemon_has_started_is_a_stop(tmp_path: Path, option
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == code
 
 
+def test_a_signal_after_the_run_does_not_change_its_status(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from ingestd.cli.main import main; code = main(); os.kill(os.getpid(), 15); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", program, "run", str(tmp_path / "missing.toml")]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 2
+
+
 def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{tmp_path}/none.toml"]) == 2
     assert capsys.readouterr().err == f"ingestd: {tmp_path}/none.toml: no such file\n"
