@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 from ingestd.broker.security.exchanges import MECHANISMS
 from ingestd.broker.security.settings import SecuritySettings
 from ingestd.broker.server import serve
-from ingestd.broker.settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, TRANSACTION_VERSION, BrokerSettings, Flush
+from ingestd.broker.settings import (
+    CLEANER_INTERVAL,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    TRANSACTION_VERSION,
+    BrokerSettings,
+    Flush,
+)
 from ingestd.checks import parse_address
 from ingestd.errors import IngestdError
 from ingestd.logs import configure_logs
@@ -46,6 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
             flush=Flush(arguments.flush),
             topic_defaults=dict(entry.split("=", 1) for entry in arguments.topic_default),
             request_log=arguments.request_log,
+            cleaner_interval=arguments.cleaner_interval,
             consumer_heartbeat_interval=arguments.consumer_heartbeat_interval,
             consumer_session_timeout=arguments.consumer_session_timeout,
             transaction_version=arguments.transaction_version,
@@ -101,6 +109,13 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         choices=range(3),
         default=TRANSACTION_VERSION,
         help="level of the feature transaction.version (KIP-890)",
+    )
+    parser.add_argument(
+        "--cleaner-interval",
+        type=float,
+        default=CLEANER_INTERVAL,
+        metavar="SECONDS",
+        help="time between two looks for logs to compact",
     )
     parser.add_argument("--nodes", type=int, default=1, help="pose as so many nodes, at ports that follow each other")
     parser.add_argument("--control", metavar="HOST:PORT", help="where a test says what shall go wrong; loopback")

@@ -1,9 +1,10 @@
-"""What all connections share, and what goes on without them: storage, memory, fetch sessions, retention."""
+"""What all connections share, and what goes on without them: storage, memory, fetch sessions, retention, compaction."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.cleaner.cleaner import Cleaner
 from ingestd.broker.clock import Clock
 from ingestd.broker.cluster import Cluster
 from ingestd.broker.faults import Faults
@@ -54,6 +55,7 @@ class Broker:
         self.groups = GroupCoordinator(self.storage, settings, self.clock, self.tasks)
         self.transactions = TransactionCoordinator(self.storage, settings, self.clock, self.tasks, self.groups)
         self.faults = Faults()
+        self.cleaner = Cleaner(self.storage.logs, settings.cleaner_interval, settings.cleaner_map_bytes, self.clock)
         self.memory = MemoryBudget(settings.max_in_flight_bytes)
         self.fetch_sessions = FetchSessions(settings.max_fetch_sessions, self.clock)
         self.request_log = RequestLog(settings.request_log)
@@ -70,6 +72,7 @@ class Broker:
             self.storage.close()
             raise
         self.tasks.start(self._enforce_retention(), "retention")
+        self.tasks.start(self.cleaner.run(), "cleaner")
         self.groups.start()
         self.transactions.start()
 
@@ -77,6 +80,7 @@ class Broker:
         """End every task, then write everything to the disk and release the directory. Safe to call twice."""
         await self.tasks.close()
         self.transactions.close()
+        self.cleaner.close()
         self.groups.close()
         self.storage.close()
         self.request_log.close()

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["HEARTBEAT_INTERVAL", "SESSION_TIMEOUT", "TRANSACTION_VERSION", "BrokerSettings", "Flush"]
+__all__ = [
+    "CLEANER_INTERVAL",
+    "HEARTBEAT_INTERVAL",
+    "SESSION_TIMEOUT",
+    "TRANSACTION_VERSION",
+    "BrokerSettings",
+    "Flush",
+]
 
 MIB: Final = 1 << 20
 MOST_NODES: Final = 100
+CLEANER_INTERVAL: Final = 15.0
+"""Seconds between two looks for logs to compact, as in Kafka (`log.cleaner.backoff.ms`)."""
 HEARTBEAT_INTERVAL: Final = 5.0
 """Seconds between heartbeats that members of KIP-848 groups are told, as in Kafka."""
 SESSION_TIMEOUT: Final = 45.0
@@ -49,11 +58,13 @@ class BrokerSettings:
     `data` is the directory of its topics; it is made if it is missing. `port` 0 takes a free port. Clients are told the
     address that they reached, unless `advertised` gives another as (host, port). `topic_defaults` are configurations
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
-    line per request. `initial_rebalance_delay` is how long a new group waits for more members: none, as in the
-    configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of `consumer_assignors` is
-    that of groups which do not choose. `transaction_version` is the feature `transaction.version` (KIP-890): with 2,
-    the end of each transaction raises the producer's epoch. `insecure` lets other machines reach a listener that lacks
-    TLS or authentication; without it that is refused. Sizes are bytes, times are seconds.
+    line per request. `cleaner_interval` is the time between two looks for logs to compact, and `cleaner_map_bytes` what
+    the keys of one log may take meanwhile. `initial_rebalance_delay` is how long a new group waits for more members:
+    none, as in the configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of
+    `consumer_assignors` is that of groups which do not choose. `transaction_version` is the feature
+    `transaction.version` (KIP-890): with 2, the end of each transaction raises the producer's epoch.
+    `insecure` lets other machines reach a listener that lacks TLS or authentication; without it that is refused. Sizes
+    are bytes, times are seconds.
     """
 
     data: Path
@@ -71,6 +82,8 @@ class BrokerSettings:
     topic_defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     request_log: Path | None = None
     retention_check_interval: float = 300.0
+    cleaner_interval: float = CLEANER_INTERVAL
+    cleaner_map_bytes: int = 128 * MIB
     producer_expiry: float = 86_400.0
     offsets_partitions: int = 50
     offsets_retention: float = 604_800.0
@@ -111,6 +124,8 @@ class BrokerSettings:
             raise ConfigurationError(f"transaction_version: {self.transaction_version} is not one of 0, 1 and 2")
         if not self.insecure:
             self.security.check_reach(self.host)
+        if self.cleaner_map_bytes < 1:
+            raise ConfigurationError(f"cleaner_map_bytes: {self.cleaner_map_bytes} has no room for a key")
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")
         if not 1 <= self.nodes <= MOST_NODES:

@@ -271,6 +271,10 @@ class Storage:
         """All partitions, each with its topic and number."""
         return list(self._partitions.items())
 
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """The logs of all partitions."""
+        return tuple(partition.log for partition in self._partitions.values())
+
     def create(self, new: Iterable[NewTopic]) -> None:
         """Create topics that do not exist. Raises `KafkaError` (KAFKA_STORAGE_ERROR); then none was created."""
         topics = [topic.topic for topic in new]

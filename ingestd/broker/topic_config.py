@@ -33,6 +33,9 @@ class TopicConfig:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     max_compaction_lag_ms: int
+    min_compaction_lag_ms: int
+    min_dirty_ratio: float
+    delete_retention_ms: int
 
     @classmethod
     def of(cls, own: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
@@ -56,6 +59,9 @@ class TopicConfig:
             timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
             timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
             max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
+            min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
+            min_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+            delete_retention_ms=int(text("delete.retention.ms")),
         )
 
     @property

@@ -12,9 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ingestd import imports
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
@@ -45,25 +45,13 @@ class Process(Protocol):
 
 
 def spawn(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process:
-    """`python -m MODULE ARGUMENTS…`, a fresh interpreter that inherits the descriptors named. Raises `OSError`.
-
-    It looks for modules in the current directory only if this process does, since a directory `ingestd` may be there.
-    """
-    safe_path = [] if _looks_for_modules_here() else ["-P"]
+    """`python -m MODULE ARGUMENTS…`, a fresh interpreter that inherits the descriptors named. Raises `OSError`."""
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, *safe_path, "-m", module, *arguments],
+        [*imports.command_of(module), *arguments],
         pass_fds=tuple(descriptors),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _looks_for_modules_here() -> bool:
-    try:
-        here = str(Path.cwd())
-    except FileNotFoundError:  # it was removed
-        return False
-    return not {"", here}.isdisjoint(sys.path)
 
 
 class _Forked:

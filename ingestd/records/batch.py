@@ -34,6 +34,7 @@ __all__ = [
     "patch_producer",
     "read_header",
     "seal",
+    "sealed_batch",
     "split_batches",
     "write_header",
     "write_unsealed_header",
@@ -208,6 +209,16 @@ def write_header(
 def seal(batch: memoryview) -> None:
     """Compute and write the CRC. `batch` is the whole batch and nothing more."""
     _CRC.pack_into(batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
+
+
+def sealed_batch(header: BatchHeader, records: Buffer) -> memoryview:
+    """A batch of `header`, but for its length and CRC, and of records as they are stored: perhaps compressed."""
+    content = memoryview(records).cast("B")
+    batch = memoryview(bytearray(HEADER_BYTES + len(content)))
+    _HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - _LENGTH_ENDS))
+    batch[HEADER_BYTES:] = content
+    seal(batch)
+    return batch
 
 
 def patch_producer(

@@ -16,6 +16,7 @@ from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.index import SegmentIndex
 from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.log.recent import RecentlyUsed
+from ingestd.broker.log.times import batches_from_timestamp
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header, split_batches
@@ -137,10 +138,10 @@ def test_a_batch_is_found_by_time_in_every_segment(reopen: Reopener) -> None:
     log = reopen(segment_bytes="1500", index_interval_bytes="500")
     fill(log, 60)
     for offset in range(log.end_offset):
-        header, piece = next(log.batches_from_timestamp(1_000 + offset))
+        header, piece = next(batches_from_timestamp(log, 1_000 + offset))
         assert header.base_offset <= offset <= header.last_offset
         assert read_header(piece.read()) == header
-    assert next(log.batches_from_timestamp(1_000 + log.end_offset), None) is None
+    assert next(batches_from_timestamp(log, 1_000 + log.end_offset), None) is None
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -156,7 +157,7 @@ def test_a_restart_changes_nothing_that_a_reader_sees(reopen: Reopener, closed: 
     expected += fill(log, 40)
     assert read_all(log) == expected
     for offset in range(0, log.end_offset, 13):
-        assert next(log.batches_from_timestamp(1_000 + offset))[0].last_offset >= offset
+        assert next(batches_from_timestamp(log, 1_000 + offset))[0].last_offset >= offset
 
 
 def test_a_closed_log_is_opened_by_its_indexes_without_reading_a_batch(reopen: Reopener) -> None:
@@ -223,8 +224,8 @@ def test_the_indexes_of_a_large_log_take_bounded_memory(reopen: Reopener) -> Non
         assert index_memory(opened) == 0
         assert read_all(opened, 700) == expected
         assert 0 < index_memory(opened) <= 1_000
-        for header, _ in opened.batches_from_timestamp(1_000):
-            assert next(opened.batches_from_timestamp(header.max_timestamp))[0] == header
+        for header, _ in batches_from_timestamp(opened, 1_000):
+            assert next(batches_from_timestamp(opened, header.max_timestamp))[0] == header
         assert index_memory(opened) <= 1_000
 
 
@@ -238,7 +239,7 @@ def test_everything_is_found_where_an_index_is_lost_while_the_log_is_open(
     for path in log.directory.glob("*.index"):
         path.unlink() if damage is None else path.write_bytes(damage)
     assert read_all(log, 700) == expected
-    header, _ = next(log.batches_from_timestamp(1_101))
+    header, _ = next(batches_from_timestamp(log, 1_101))
     assert header.base_offset == 100
 
 

@@ -169,16 +169,19 @@ def _look_at(context: Context, wanted: Wanted, max_bytes: int, *, whatever_size:
         log = context.led(topic, wanted.partition).log
         log.check_leader_epoch(wanted.leader_epoch)
         until = log.last_stable_offset if committed else log.high_watermark
-        records = log.slice(wanted.offset, max_bytes, until) if max_bytes > 0 or whatever_size else None
+        records, more = None, wanted.offset < until
+        if max_bytes > 0 or whatever_size:
+            records = log.slice(wanted.offset, max_bytes, until)
+            # With nothing but a gap behind the offset, the client waits for the next batch.
+            more = records is not None and not records.last
         if records is not None and records.length > max_bytes and not whatever_size:
-            records = None
+            records, more = None, True
         aborted = _aborted(log, wanted, records, until) if committed else None
     except KafkaError as refused:
         return _Found(wanted, refused.code)
     except CorruptBatch as damaged:
         _log.error("log is damaged", topic=wanted.topic, partition=wanted.partition, error=str(damaged))
         return _Found(wanted, ErrorCode.corrupt_message)
-    more = not records.last if records is not None else wanted.offset < until
     return _Found(wanted, ErrorCode.none, log, records, more, aborted)
 
 

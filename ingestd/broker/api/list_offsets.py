@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.broker.log.times import batches_from_timestamp, batches_of_largest_timestamp
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer
 from ingestd.errors import CorruptBatch, ErrorCode, KafkaError
@@ -99,7 +100,7 @@ def _find(log: PartitionLog, timestamp: int, until: int) -> _Found:
 
 
 def _first_from(log: PartitionLog, timestamp: int) -> _Found:
-    for header, batch in log.batches_from_timestamp(timestamp):
+    for header, batch in batches_from_timestamp(log, timestamp):
         whole = header.records == 1 and header.last_offset_delta == 0 and not header.delete_horizon
         if whole and header.base_timestamp >= timestamp and header.base_offset >= log.start_offset:
             return _Found(header.base_offset, header.base_timestamp)
@@ -111,7 +112,7 @@ def _first_from(log: PartitionLog, timestamp: int) -> _Found:
 
 def _largest(log: PartitionLog) -> _Found:
     found = _Found()
-    for _header, batch in log.batches_of_largest_timestamp():
+    for _header, batch in batches_of_largest_timestamp(log):
         for record in decode_records(batch.read(), first=log.start_offset):
             if record.timestamp_ms > found.timestamp:
                 found = _Found(record.offset, record.timestamp_ms)

@@ -38,6 +38,14 @@ _SETTINGS: Final = (
     ("group.max.session.timeout.ms", "max_session_timeout", "ms", ConfigType.INT, "Longest session timeout."),
     ("group.min.session.timeout.ms", "min_session_timeout", "ms", ConfigType.INT, "Shortest session timeout."),
     (
+        "log.cleaner.backoff.ms", "cleaner_interval", "ms", ConfigType.LONG,
+        "Time between two looks for logs to compact.",
+    ),
+    (
+        "log.cleaner.dedupe.buffer.size", "cleaner_map_bytes", "", ConfigType.LONG,
+        "Memory for the keys of the log that is compacted.",
+    ),
+    (
         "log.retention.check.interval.ms", "retention_check_interval", "ms", ConfigType.LONG,
         "Time between two checks of retention.",
     ),
@@ -72,7 +80,11 @@ _REPLICATION: Final = (
     ("default.replication.factor", ConfigType.INT),
     ("offsets.topic.replication.factor", ConfigType.SHORT),
 )
-_CONSTANT: Final = (("process.roles", "broker,controller", ConfigType.LIST, "The node is its own controller."),)
+_CONSTANT: Final = (
+    ("log.cleaner.enable", "true", ConfigType.BOOLEAN, "Compacted topics are compacted."),
+    ("log.cleaner.threads", "1", ConfigType.INT, "One log is compacted at a time."),
+    ("process.roles", "broker,controller", ConfigType.LIST, "The node is its own controller."),
+)
 
 _DEFAULTS: Final = {one.name: one.default for one in fields(BrokerSettings)}
 

@@ -28,7 +28,6 @@ _CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 _ONE_NODE: Final = "No effect: there is one node."
 _NO_TIERS: Final = "No effect: this broker has no tiered storage."
-_NOT_COMPACTED: Final = "No effect: this broker does not compact yet."
 _AS_PRODUCED: Final = "No effect: batches are kept as their producer compressed them."
 
 
@@ -81,8 +80,8 @@ TOPIC_CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
     for configuration in (
         Configuration(
             "cleanup.policy", ConfigType.LIST, "delete",
-            "delete: segments beyond retention are removed. compact: they stay, not compacted yet. Empty: "
-            "they stay.",
+            "delete: segments beyond retention are removed. compact: the latest record of each key stays. Empty: "
+            "everything stays.",
             "delete, compact, both or nothing", _words("delete", "compact"),
             "log.cleanup.policy", ("log.cleanup.policy", "delete"), distinct=True,
         ),
@@ -96,7 +95,8 @@ TOPIC_CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
         ),
         _int("compression.zstd.level", 3, between(-131_072, 22), "an integer from -131072 to 22", _AS_PRODUCED,
              "compression.zstd.level"),
-        _long("delete.retention.ms", _DAY_MS, at_least(0), _from(0), _NOT_COMPACTED,
+        _long("delete.retention.ms", _DAY_MS, at_least(0), _from(0),
+              "Milliseconds that a tombstone stays in a compacted topic after it was first compacted.",
               "log.cleaner.delete.retention.ms"),
         _long("file.delete.delay.ms", 60_000, at_least(0), _from(0), "No effect: files are removed at once.",
               "log.segment.delete.delay.ms"),
@@ -119,7 +119,8 @@ TOPIC_CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
         _long("local.retention.bytes", -2, at_least(-2), _from(-2), _NO_TIERS, "log.local.retention.bytes"),
         _long("local.retention.ms", -2, at_least(-2), _from(-2), _NO_TIERS, "log.local.retention.ms"),
         _long("max.compaction.lag.ms", LONG_MAX, at_least(1), _from(1),
-              "Milliseconds after which a compacted topic begins a new segment, if segment.ms is longer.",
+              "Milliseconds after which a record of a compacted topic is compacted, whatever the dirty ratio. And "
+              "after which a new segment is begun, if segment.ms is longer.",
               "log.cleaner.max.compaction.lag.ms"),
         _int("max.message.bytes", 1_048_588, at_least(0), _from(0),
              "Largest record batch that is taken, in bytes, header included.", "message.max.bytes"),
@@ -137,10 +138,13 @@ TOPIC_CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
         ),
         Configuration(
             "min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5",
-            _NOT_COMPACTED, "a number from 0 to 1", between(0, 1),
+            "A compacted topic's partition is compacted when more than this part of its bytes was not compacted yet.",
+            "a number from 0 to 1", between(0, 1),
             "log.cleaner.min.cleanable.ratio", ("log.cleaner.min.cleanable.ratio", "0.5"),
         ),
-        _long("min.compaction.lag.ms", 0, at_least(0), _from(0), _NOT_COMPACTED, "log.cleaner.min.compaction.lag.ms"),
+        _long("min.compaction.lag.ms", 0, at_least(0), _from(0),
+              "Milliseconds that a record of a compacted topic stays, also if a later one has its key.",
+              "log.cleaner.min.compaction.lag.ms"),
         _int("min.insync.replicas", 1, at_least(1), _from(1), _ONE_NODE, "min.insync.replicas"),
         _flag("preallocate", "No effect: files grow as they are written.", "log.preallocate"),
         _flag("remote.log.copy.disable", _NO_TIERS),

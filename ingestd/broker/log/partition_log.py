@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ingestd.broker.log.partition_producers import PartitionProducers
 from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments, load_start_offset
 from ingestd.broker.log.sealing import Sealer
 from ingestd.broker.log.segment import Segment
+from ingestd.broker.log.swaps import link_swap, read_cleaned_offset
 from ingestd.broker.log.transactions import LogEnd
 from ingestd.broker.settings import Flush
 from ingestd.errors import ErrorCode, KafkaError
@@ -27,7 +28,7 @@ from ingestd.logs import get_logger
 from ingestd.records.batch import NO_PRODUCER_ID, patch_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from pathlib import Path
     from typing import Protocol
@@ -113,6 +114,8 @@ class PartitionLog:
         self.config = config
         self.leader_epoch = leader_epoch
         self.start_offset = 0
+        self.cleaned_offset = 0
+        """The offset up to which the log was compacted."""
         self.high_watermark = 0
         """The end of what readers get. The first offset behind it is that of a batch, or the log's end."""
         self._flush = flush
@@ -137,7 +140,12 @@ class PartitionLog:
     def open(self) -> None:
         """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
         make_directory(self.directory)
-        self._segments = load_segments(self.directory, self._files, self.config)
+        cleaned = read_cleaned_offset(self.directory)
+        # A topic that is no longer compacted keeps its gaps.
+        gaps = self.config.compacts or cleaned is not None
+        self._segments = load_segments(self.directory, self._files, self.config, gaps=gaps)
+        # What was cleaned and then cut off is written anew.
+        self.cleaned_offset = 0 if cleaned is None or cleaned > self.end_offset else cleaned
         self.start_offset = load_start_offset(self.directory, self._segments)
         self.epochs.load(self.end_offset)
         self._producers.load(self._segments)
@@ -386,6 +394,40 @@ class PartitionLog:
         return sorted(found, key=lambda one: one.first_offset)
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments. The last one is appended to, the others do not change."""
+        return tuple(self._segments)
+
+    def replace(self, old: Sequence[Segment], swap: Path, index: Path) -> bool:
+        """Put the cleaned segment of a swap file, with its index, in the place of `old`, segments in their order.
+
+        Returns False, and changes nothing, if they are not all here any more. Raises `OSError`: then no more batches
+        are taken, and the next start finishes the swap.
+        """
+        at = bisect_left(self._segments, old[0].base_offset, key=_base_offset)
+        if self._closed or self._failed or self._segments[at : at + len(old)] != list(old):
+            return False
+        cleaned = self._segment(old[0].base_offset)
+        try:
+            for segment in old:
+                segment.delete()
+            link_swap(swap, cleaned.path)
+            index.rename(cleaned.index_path)
+            cleaned.load(compacted=True)
+        except OSError:
+            self.fail()
+            raise
+        self._segments[at : at + len(old)] = [cleaned]
+        return True
+
+    def in_directory(self, work: Callable[[], object]) -> bool:
+        """Let `work` change files of the log's directory, on any thread. Returns whether it did. Raises what it raises.
+
+        It may not once the log was deleted, or an fsync has failed.
+        """
+        return self._sealer.in_directory(work)
+
+    @property
     def producers(self) -> Iterator[ActiveProducer]:
         """The producers that write to the log."""
         return iter(self._producers.states)
@@ -393,34 +435,6 @@ class PartitionLog:
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has an open transaction here, of this epoch."""
         return self._producers.states.in_transaction(producer_id, epoch)
-
-    def batches_from_timestamp(self, timestamp: int) -> Iterator[tuple[BatchHeader, LogSlice]]:
-        """Batches with a record at or after `timestamp` (ms), in order of offsets. Raises `OSError`."""
-        for segment in self._segments:
-            if segment.index.largest_timestamp < timestamp:
-                continue
-            for position, header in segment.headers_from_timestamp(timestamp):
-                if header.last_offset >= self.start_offset:
-                    yield header, LogSlice(segment, position, header.size, header.size)
-
-    def batches_of_largest_timestamp(self) -> list[tuple[BatchHeader, LogSlice]]:
-        """Batches that may have the first record with the largest timestamp, if any has one. Raises `OSError`.
-
-        There are two if the log starts within a batch: its deleted records may have had its largest timestamp.
-        """
-        newest = max(self._segments, key=lambda segment: segment.index.largest_timestamp)
-        offset = newest.index.largest_timestamp_batch
-        if offset >= self.start_offset:
-            position, header = next(newest.headers(offset))
-            return [(header, LogSlice(newest, position, header.size, header.size))]
-        # Deleted records had the largest timestamp, or no record has one: search the rest.
-        cut, largest = [], None
-        for found in self.batches_from_timestamp(0):
-            if found[0].base_offset < self.start_offset:
-                cut.append(found)
-            elif largest is None or found[0].max_timestamp > largest[0].max_timestamp:
-                largest = found
-        return cut if largest is None else [*cut, largest]
 
     def delete_before(self, offset: int) -> None:
         """Move the log's start to `offset` and remove the segments before it. Raises `OSError`.

@@ -52,7 +52,8 @@ class _Awaited:
 class ActiveProducer:
     """A producer that writes to the partition. `written`: seconds since the epoch. -1 for what there is not.
 
-    `coordinator_epoch` is that of its last marker. `first_offset` is where its open transaction begins.
+    `coordinator_epoch` is that of its last marker. `first_offset` is where its open transaction begins. `last_batch` is
+    the base offset of its last batch in this epoch.
     """
 
     producer_id: int
@@ -61,6 +62,7 @@ class ActiveProducer:
     written: float
     coordinator_epoch: int
     first_offset: int
+    last_batch: int
 
 
 @dataclass(slots=True)
@@ -223,6 +225,7 @@ class ProducerStates:
                 producer.written,
                 producer.coordinator_epoch,
                 producer.first_offset,
+                producer.appended[-1].base_offset if producer.appended else -1,
             )
 
     def expire(self) -> None:

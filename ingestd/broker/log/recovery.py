@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.log.segment import LOG_SUFFIX, Segment
+from ingestd.broker.log.swaps import finish_swaps
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
@@ -19,13 +20,17 @@ START_OFFSET_FILE: Final = "log-start-offset"
 _log = get_logger(__name__)
 
 
-def load_segments(directory: Path, files: OpenFiles, config: TopicConfig) -> list[Segment]:
-    """The segments that follow each other, at least one. Files of others are removed. Raises `OSError`."""
+def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gaps: bool) -> list[Segment]:
+    """The segments that follow each other, at least one. Files of others are removed. Raises `OSError`.
+
+    `gaps`: offsets may be missing, because the cleaner left them out. Else a gap is damage.
+    """
+    finish_swaps(directory, LOG_SUFFIX)
     segments: list[Segment] = []
     torn = False
     for base_offset in sorted(int(path.stem) for path in directory.glob(f"*{LOG_SUFFIX}")):
         segment = Segment(files, directory, base_offset, config.index_interval)
-        if segments and (torn or not _may_follow(base_offset, segments[-1].next_offset, config)):
+        if segments and (torn or not _may_follow(base_offset, segments[-1].next_offset, gaps=gaps)):
             _log.warning(
                 "segment does not follow the log, removed",
                 segment=str(segment.path),
@@ -33,7 +38,7 @@ def load_segments(directory: Path, files: OpenFiles, config: TopicConfig) -> lis
             )
             segment.delete()
             continue
-        torn = segment.load(compacted=config.compacts)
+        torn = segment.load(compacted=gaps)
         segments.append(segment)
     if not segments:
         segments.append(Segment(files, directory, 0, config.index_interval))
@@ -44,9 +49,9 @@ def load_segments(directory: Path, files: OpenFiles, config: TopicConfig) -> lis
     return segments
 
 
-def _may_follow(base_offset: int, end_offset: int, config: TopicConfig) -> bool:
-    """Whether a segment may come next. In a compacted log, the last batches of a segment may have been removed."""
-    return base_offset == end_offset or (config.compacts and base_offset > end_offset)
+def _may_follow(base_offset: int, end_offset: int, *, gaps: bool) -> bool:
+    """Whether a segment may come next. In a cleaned log, the last batches of a segment may have been removed."""
+    return base_offset == end_offset or (gaps and base_offset > end_offset)
 
 
 def load_start_offset(directory: Path, segments: list[Segment]) -> int:

@@ -57,6 +57,16 @@ class Sealer:
         """Write no more indexes."""
         self._stopped = True
 
+    def in_directory(self, work: Callable[[], object]) -> bool:
+        """Let `work` change files of the log's directory, on any thread. Returns whether it may.
+
+        It may not once the log was deleted, because the directory may be another log's, or an fsync has failed.
+        """
+        with self._indexing:
+            if not self._stopped:
+                work()
+            return not self._stopped
+
     def delete(self, directory: Path, grave: Path) -> None:
         """Rename the directory away, while no index is being written, and write none from then on. Raises `OSError`."""
         with self._indexing:

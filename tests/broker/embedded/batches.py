@@ -6,7 +6,7 @@ from ingestd.records.batch import patch_producer, seal
 from ingestd.records.builder import BatchBuilder
 from ingestd.records.codecs import Codec, Compression
 
-__all__ = ["batch_of", "compacted", "marker", "numbered_batch", "with_header"]
+__all__ = ["batch_of", "compacted", "keyed_batch", "marker", "numbered_batch", "with_header"]
 
 _ATTRIBUTES_AT, _PRODUCER_AT, _LAST_OFFSET_DELTA_AT = 21, 43, 23
 _TRANSACTIONAL_CONTROL = b"\0\x30"
@@ -17,6 +17,18 @@ def batch_of(values: list[bytes], codec: Codec = Codec.none, timestamp_ms: int =
     builder = BatchBuilder(limit=1 << 20)
     for number, value in enumerate(values):
         builder.append(None, value, (), timestamp_ms + number)
+    batch = bytearray(builder.build(Compression(codec)))
+    seal(memoryview(batch))
+    return batch
+
+
+def keyed_batch(
+    records: list[tuple[bytes, bytes | None]], codec: Codec = Codec.none, timestamp_ms: int = 1_000
+) -> bytearray:
+    """A sealed batch of keys and values without producer; all records have the same timestamp."""
+    builder = BatchBuilder(limit=1 << 20)
+    for key, value in records:
+        builder.append(key, value, (), timestamp_ms)
     batch = bytearray(builder.build(Compression(codec)))
     seal(memoryview(batch))
     return batch

@@ -49,7 +49,9 @@ async def test_a_broker_that_could_not_start_holds_nothing(tmp_path: Path) -> No
     first.start()
     with pytest.raises(ConfigurationError, match="in use by another broker"):
         second.start()
-    assert len(asyncio.all_tasks()) == 4, "this one, and the first broker's: retention, and two that expire"
+    assert len(asyncio.all_tasks()) == 5, (
+        "this one, and the first broker's: retention, the cleaner, and two that expire"
+    )
     await first.close()
     third = Broker(BrokerSettings(tmp_path / "data"))
     third.start()
