@@ -41,6 +41,8 @@ def warnings(configuration: Configuration) -> Iterator[str]:
                 configuration.check_security(name)
             except ConfigurationError as error:
                 yield str(error).removeprefix(f"{configuration.file}: ")
+    for name, pipeline in configuration.pipelines.items():
+        yield from (f"pipelines.{name}.{warning}" for warning in pipeline.warnings())
     for kind in route_kinds().values():
         yield from kind.warnings([route for route in configuration.routes if type(route) is kind])
 

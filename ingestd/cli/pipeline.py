@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.cli.starts import BeforeEnd, parse_start
 from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError
+from ingestd.logs import configure_logs, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.pipelines import PipelineSettings
     from ingestd.spark.pipelines.batch import PipelineResult
     from ingestd.spark.pipelines.checking import PipelinePlan
+    from ingestd.spark.pipelines.progress import BatchProgress
     from ingestd.spark.pipelines.streaming import StreamResult
 
 __all__ = ["Choices", "check_configured", "plan_configured", "run_configured"]
@@ -60,6 +62,7 @@ def run_configured(
 
     stopped: whether a stream shall end; asked once a second.
     """
+    configure_logs(configuration.daemon.log_level, configuration.daemon.log_format)
     found = _found(configuration, name, choices, asking=True)
     start = None if choices.start is None else _start(found, choices.start)
     if not found.settings.is_stream:
@@ -68,9 +71,31 @@ def run_configured(
         result: PipelineResult = _spark("batch").run(found.settings, found.clusters, start=start, modules=found.modules)
         return result
     streamed: StreamResult = _spark("streaming").run_stream(
-        found.settings, found.clusters, once=choices.once, start=start, modules=found.modules, stopped=stopped
+        found.settings,
+        found.clusters,
+        once=choices.once,
+        start=start,
+        modules=found.modules,
+        stopped=stopped,
+        progress=_say,
     )
     return streamed
+
+
+def _say(progress: BatchProgress) -> None:
+    if not progress.rows:
+        return
+    get_logger("ingestd.pipeline").info(
+        "micro-batch done",
+        pipeline=progress.pipeline,
+        batch=progress.batch,
+        rows=progress.rows,
+        seconds=round(progress.seconds, 1),
+        rows_per_second=round(progress.rows_per_second),
+        lag=dict(progress.lag),
+        state_rows=progress.state_rows,
+        late_rows=progress.late_rows,
+    )
 
 
 def check_configured(configuration: Configuration, name: str) -> tuple[tuple[str, str], ...]:

@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
-from ingestd.daemon.fields import ClusterName, Expected, Interval
+from ingestd.daemon.fields import Address, ClusterName, Expected, Interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "FILES_SECONDS",
     "DeduplicateStep",
     "JoinStep",
     "ParseStep",
@@ -37,6 +38,9 @@ def is_start(text: str) -> bool:
     except ValueError:
         return False
 
+
+FILES_SECONDS: Final = 60.0
+"""Seconds from one micro-batch to the next by default, where rows become files."""
 
 Duration = Annotated[str, Expected('a time such as "5 minutes"', _DURATION.fullmatch)]
 """A span of time as Spark writes it."""
@@ -69,18 +73,19 @@ class PipelineSource:
 class PipelineSink:
     """Where a pipeline writes."""
 
-    format: Literal["parquet", "topic", "console"] = "parquet"
-    """`parquet`: files; `topic`: records, from the columns value, key, headers, partition, timestamp, and topic unless
-    that is given here; `console`: some rows, for a look."""
+    format: Literal["parquet", "delta", "topic", "console"] = "parquet"
+    """`parquet`: files; `delta`: a Delta table, for a stream (`pip install 'ingestd[spark,delta]'`); `topic`: records,
+    from the columns value, key, headers, partition, timestamp, and topic unless that is given here; `console`: some
+    rows, for a look."""
     path: str | None = None
-    """For `parquet`: the directory. Hadoop's names are good."""
+    """For `parquet` and `delta`: the directory. Hadoop's names are good."""
     mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
     """For `parquet` without a checkpoint: what happens to files that are there. It is Spark's save mode."""
     partition_by: tuple[str, ...] = ()
-    """For `parquet`: columns whose values become directories, as in `day=2026-01-31`."""
+    """For `parquet` and `delta`: columns whose values become directories, as in `day=2026-01-31`."""
     file_bytes: Annotated[int, Expected("at least 1048576", lambda size: size >= 1_048_576)] = 128 * 1024 * 1024
-    """For `parquet` of a stream: the size of a file, in bytes. A micro-batch writes no more files to a directory than
-    its bytes need."""
+    """For `parquet` and `delta` of a stream: the size of a file, in bytes. A micro-batch writes no more files to a
+    directory than its bytes need."""
     cluster: ClusterName | None = None
     """For `topic`: the cluster to write to, a [clusters.NAME]; by default the source's."""
     topic: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
@@ -93,13 +98,23 @@ class PipelineSink:
 
     def __post_init__(self) -> None:
         checks = Checks()
-        files, topic = self.format == "parquet", self.format == "topic"
+        files, topic = self.has_files, self.format == "topic"
         checks.require("path", f"a directory, for {self.format}", holds=not files or bool(self.path), beside=["format"])
-        for name, fits in {"path": files, "mode": files, "partition_by": files, "file_bytes": files}.items():
+        for name, fits in {
+            "path": files,
+            "mode": self.format == "parquet",
+            "partition_by": files,
+            "file_bytes": files,
+        }.items():
             self._check_unused(checks, name, fits=fits)
         for name in ("cluster", "topic", "delivery"):
             self._check_unused(checks, name, fits=topic)
         checks.finish()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether rows become files of a directory."""
+        return self.format in ("parquet", "delta")
 
     def _check_unused(self, checks: Checks, name: str, *, fits: bool) -> None:
         default = next(each.default for each in fields(self) if each.name == name)
@@ -116,8 +131,7 @@ class ParseStep:
     columns: Columns
     """The columns, in Spark's words: `"host STRING NOT NULL, bytes BIGINT"`. For `regex`, one for each group of the
     pattern, in order. A row can not be typed if its text has not the format, if a value has not the type, or if a
-    `NOT NULL` column would be null. It ends the query, with topic, partition and offset as far as they are among the
-    row's columns."""
+    `NOT NULL` column would be null. It goes to the pipeline's `dead_letters`, or ends the query."""
     column: str = "value"
     """The column that has the text. Bytes are taken for UTF-8."""
     pattern: str | None = None
@@ -226,12 +240,18 @@ class PipelineSettings:
     connector: key, value, topic, partition, offset, timestamp, timestampType, headers."""
     sql: str | None = None
     """The last step, if it is SQL."""
+    dead_letters: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
+    """A topic on the source's cluster for rows that a parse step can not type. Each comes with its key, its headers and
+    headers that begin with `ingestd.`: reason, pipeline, step, and topic, partition and offset if the row still has
+    these columns. A run that is repeated sends them again. Without it, such a row ends the query."""
     checkpoint: str | None = None
     """A directory, for this pipeline alone, in which a stream keeps where it is. With it the pipeline is a stream. It
     goes on after a restart. Without it, a run takes what is there now, and ends."""
     trigger: Interval | Literal["available-now"] | None = None
     """For a stream: seconds from one micro-batch to the next; or `available-now`: it ends when it has taken what is
     there. By default 60 s for files, so that they are not small, and as soon as there is something for other sinks."""
+    http: Address | None = None
+    """For a stream: the address of its metrics for Prometheus, as in `127.0.0.1:9465`; by default there is none."""
     master: str = "local[*]"
     """Spark's master URL."""
 
@@ -239,6 +259,12 @@ class PipelineSettings:
     def is_stream(self) -> bool:
         """Whether it goes on from a checkpoint."""
         return self.checkpoint is not None
+
+    def warnings(self) -> Iterator[str]:
+        """What is allowed and probably not meant, each beginning with its key."""
+        seconds = self.trigger
+        if isinstance(seconds, (int, float)) and seconds < FILES_SECONDS and self.sink.has_files:
+            yield f"trigger: with {seconds:g} s the sink gets many small files; {FILES_SECONDS:g} s or more has fewer"
 
     def unfit(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Keys that do not fit to others, each with what is expected."""
@@ -253,7 +279,9 @@ class PipelineSettings:
                 yield ("sink", "mode"), "expected none beside a checkpoint: a stream adds files"
             return
         for key, given in {
+            ("sink", "format"): sink.format == "delta",
             ("trigger",): self.trigger is not None,
+            ("http",): self.http is not None,
             ("sink", "delivery"): sink.delivery != "at-least-once",
             ("source", "max_offsets"): source.max_offsets is not None,
             ("source", "start"): source.start == "latest",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+from harness.programs import ingestd
 
+from ingestd.cli.configured import load_configuration
 from ingestd.daemon.pipelines import (
     ParseStep,
     PipelineSettings,
@@ -24,7 +29,7 @@ from ingestd.daemon.pipelines import (
     PipelineStep,
     WindowStep,
 )
-from ingestd.spark.pipelines import parquet
+from ingestd.spark.pipelines import delta, parquet
 from ingestd.spark.pipelines.checking import check, plan
 from ingestd.spark.pipelines.failures import PipelineFailed
 from ingestd.spark.pipelines.files import Directory
@@ -71,8 +76,9 @@ def group_offsets(servers: str, group: str) -> dict[int, int]:
     return {one.partition: one.offset for one in found.result(60).topic_partitions}
 
 
-def numbers(path: Path) -> list[int]:
-    return sorted(pq.read_table(path)["number"].to_pylist())
+def numbers(path: Path, form: str = "parquet") -> list[int]:
+    table = DeltaTable(path).to_pyarrow_table() if form == "delta" else pq.read_table(path)
+    return sorted(table["number"].to_pylist())
 
 
 def files(path: Path) -> list[Path]:
@@ -214,6 +220,34 @@ def test_what_a_stream_can_not_do_is_said_before_it_runs(spark: SparkSession, he
     )
 
 
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_a_micro_batch_that_spark_runs_again_is_written_once(
+    spark: SparkSession, here: Servers, tmp_path: Path, form: Any
+) -> None:
+    """The driver died when all was written, before Spark had logged that. The windows are as if nothing had been."""
+    topic = here.create_topic(partitions=2)
+    sink = PipelineSink(form, str(tmp_path / "out"), partition_by=("odd",))
+    pipeline = stream(topic, tmp_path, sink, sql=f"SELECT number, number % 2 = 1 AS odd FROM ({NUMBERS})")
+    for first in (0, 100):
+        send(here.servers, topic, range(first, first + 100))
+        run_stream(pipeline, here.clusters, once=True, session=spark)
+        last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink()
+        run_stream(pipeline, here.clusters, once=True, session=spark)
+        assert last.exists(), "it ran again"
+        assert numbers(tmp_path / "out", form) == list(range(first + 100))
+
+
+def test_a_delta_table_with_other_columns_is_refused(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
+    topic, sink = here.create_topic(partitions=2), PipelineSink("delta", str(tmp_path / "out"))
+    send(here.servers, topic, range(10))
+    run_stream(stream(topic, tmp_path, sink), here.clusters, once=True, session=spark)
+    other = stream(topic, tmp_path / "other", sink, sql="SELECT offset AS number, topic FROM source")
+    with pytest.raises(PipelineFailed, match=r"it has number .*long.*, and the pipeline writes number .*, topic"):
+        run_stream(other, here.clusters, once=True, session=spark)
+
+
 POINTS = {
     "before the names": lambda path: path.endswith(".names"),
     "amid the files": lambda path: path.endswith("-1.parquet"),
@@ -223,9 +257,10 @@ POINTS = {
 LAST = "before Spark knows"
 
 
-def drive(point: str, flag: str, servers: str, topic: str, path: str) -> None:
+def drive(point: str, form: Any, flag: str, servers: str, topic: str, path: str) -> None:
     """A driver of its own, in a process group of its own. At the point, while the flag is there, it is killed."""
-    moved, called = Directory.move, parquet.ParquetSink.__call__
+    kind: Any = delta.DeltaSink if form == "delta" else parquet.ParquetSink
+    moved, called = Directory.move, kind.__call__
 
     def kill(here: bool) -> None:
         if here and Path(flag).exists():
@@ -236,33 +271,35 @@ def drive(point: str, flag: str, servers: str, topic: str, path: str) -> None:
         kill(point != LAST and POINTS[point](target))
         moved(self, source, target)
 
-    def call(self: parquet.ParquetSink, rows: Any, batch: int) -> None:
+    def call(self: Any, rows: Any, batch: int) -> None:
         called(self, rows, batch)
         kill(point == LAST)
 
-    Directory.move, parquet.ParquetSink.__call__ = move, call  # type: ignore[method-assign]
-    sink = PipelineSink(path=f"{path}/out", partition_by=("odd",))
+    Directory.move, kind.__call__ = move, call  # type: ignore[method-assign]
+    sink = PipelineSink(form, f"{path}/out", partition_by=("odd",))
     sql = f"SELECT number, number % 2 AS odd FROM ({NUMBERS})"
     pipeline = stream(topic, Path(path), sink, sql=sql, master="local[2]")
     run_stream(pipeline, {"local": {"kafka.bootstrap.servers": servers}}, once=True)
 
 
 @pytest.mark.parametrize(
-    "point",
+    ("point", "form"),
     [
-        pytest.param("before the names", marks=pytest.mark.long),
-        "amid the files",
-        pytest.param("before all is said to be done", marks=pytest.mark.long),
-        pytest.param(LAST, marks=pytest.mark.long),
+        pytest.param("before the names", "parquet", marks=pytest.mark.long),
+        ("amid the files", "parquet"),
+        pytest.param("before all is said to be done", "parquet", marks=pytest.mark.long),
+        pytest.param(LAST, "parquet", marks=pytest.mark.long),
+        pytest.param("amid the files", "delta", marks=pytest.mark.long),
+        pytest.param(LAST, "delta", marks=pytest.mark.long),
     ],
 )
 def test_every_row_is_in_the_files_once_although_the_driver_is_killed(
-    here: Servers, tmp_path: Path, point: str
+    here: Servers, tmp_path: Path, point: str, form: str
 ) -> None:
     topic, flag = here.create_topic(partitions=2), tmp_path / "kill"
     flag.touch()
     program = f"import sys, {Path(__file__).stem} as tests; tests.drive(*sys.argv[1:])"
-    command = [sys.executable, "-c", program, point, str(flag), here.servers, topic, str(tmp_path)]
+    command = [sys.executable, "-c", program, point, form, str(flag), here.servers, topic, str(tmp_path)]
     for first, last, code in ((0, 1_000, -signal.SIGKILL), (1_000, 1_100, 0)):
         send(here.servers, topic, range(first, last))
         driver = subprocess.run(
@@ -274,5 +311,50 @@ def test_every_row_is_in_the_files_once_although_the_driver_is_killed(
         )
         assert driver.returncode == code
         assert not flag.exists()
-    assert numbers(tmp_path / "out") == list(range(1_100))
+    assert numbers(tmp_path / "out", form) == list(range(1_100))
     assert not list((tmp_path / "out").rglob("*.names"))
+
+
+def test_what_readme_shows_of_pipelines(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (shown,) = [each for each in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL) if "[pipelines." in each]
+    topic = here.create_topic()
+    for name, instead in {"kafka-1:9092": here.servers, '"orders"': f'"{topic}"', "/data/": f"{tmp_path}/"}.items():
+        assert name in shown
+        shown = shown.replace(name, instead)
+    file = tmp_path / "ingestd.toml"
+    file.write_text(shown)
+    sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+    for number in range(10):
+        day = f"2026-01-0{1 + number % 2}T00:00:00Z"
+        sender.produce(topic, b'{"id": "%d", "price": %d.5, "time": "%s"}' % (number, number - 5, day.encode()))
+    assert sender.flush(60) == 0
+    pipeline = load_configuration(file).pipelines["orders"]
+    run_stream(pipeline, {"main": here.clusters["local"]}, once=True, session=spark)
+    rows = pq.read_table(tmp_path / "orders").to_pylist()
+    assert sorted((row["id"], row["price"], str(row["day"])) for row in rows) == [
+        (str(number), number - 4.5, f"2026-01-0{1 + number % 2}") for number in range(5, 10)
+    ]
+
+
+def test_the_command_runs_a_stream_until_it_is_told_to_end(here: Servers, tmp_path: Path) -> None:
+    topic, group = here.create_topic(partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    send(here.servers, topic, range(10))
+    file = tmp_path / "ingestd.toml"
+    file.write_text(
+        f'[clusters.main]\nbootstrap = ["{here.servers}"]\n[pipelines.p]\nsql = "{NUMBERS}"\n'
+        f'source = {{ cluster = "main", topics = ["{topic}"], group = "{group}" }}\n'
+        f'sink = {{ path = "{tmp_path}/out" }}\ncheckpoint = "{tmp_path}/checkpoint"\ntrigger = 3600.0\n'
+    )
+    command = [*ingestd(), "pipeline", "run", str(file), "p", "--from", "3", "--master", "local[2]"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        said = next(line for line in running.stderr if "micro-batch done" in line)
+        running.send_signal(signal.SIGTERM)
+        out, _ = running.communicate(timeout=60)
+    assert json.loads(said)["rows"] == 4
+    assert json.loads(said)["lag"] == {topic: 0}
+    assert out.startswith("p: 4 rows in 1 micro-batches, ")
+    assert running.returncode == 0
+    assert numbers(tmp_path / "out") == [6, 7, 8, 9]
+    assert group_offsets(here.servers, group) == {0: 5, 1: 5}

@@ -11,6 +11,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 
 from ingestd.spark.commits import why_not_committed
+from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source
@@ -122,7 +123,8 @@ def _written(
     """Run the query; how many rows it wrote."""
     source = spark.read.format("ingestd").options(**options).load()
     written = Observation(f"rows written by {pipeline.name}")
-    result = apply_steps(source, pipeline.all_steps, modules).observe(written, sql.count(sql.lit(1)).alias("rows"))
+    rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
+    result = rows.observe(written, sql.count(sql.lit(1)).alias("rows"))
     sink = pipeline.sink
     if sink.format == "console":
         result.show(truncate=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.spark.pipelines.checkpoint import last_end
+from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import failing
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source, stream_source
@@ -106,7 +107,8 @@ def _rows(
     if pipeline.is_stream:
         return stream_rows(pipeline, clusters, spark, modules)
     options = batch_source(pipeline, clusters[pipeline.source.cluster])
-    return apply_steps(spark.read.format("ingestd").options(**options).load(), pipeline.all_steps, modules)
+    source = spark.read.format("ingestd").options(**options).load()
+    return apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
 
 
 def _require_append(rows: DataFrame) -> None:

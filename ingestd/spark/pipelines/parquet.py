@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ingestd.daemon.pipelines import PipelineSink
     from ingestd.spark.pipelines.files import File
 
-__all__ = ["ParquetSink", "final_paths", "query_of", "write_nothing"]
+__all__ = ["OURS", "ParquetSink", "final_paths", "query_of", "write_nothing"]
 
-_OURS: Final = "_ingestd"
+OURS: Final = "_ingestd"
 """A directory beside the files. Readers of parquet leave out names that begin so."""
 
 
@@ -37,7 +37,7 @@ class ParquetSink:
         """Write the rows of a micro-batch. Raises what Spark and the file system raise."""
         query = query_of(rows)
         directory = Directory(rows.sparkSession, self._path)
-        ours = f"{_OURS}/{query}"
+        ours = f"{OURS}/{query}"
         known = directory.names(ours)
         if f"{batch}.done" in known:
             write_nothing(rows)

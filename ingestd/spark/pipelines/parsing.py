@@ -9,11 +9,13 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, TimestampType
 
 from ingestd.errors import ConfigurationError
+from ingestd.spark.pipelines.dead_letters import LETTER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from ingestd.daemon.pipelines import ParseStep
+    from ingestd.spark.pipelines.dead_letters import DeadLetters
 
 __all__ = ["REASON", "parse", "typed"]
 
@@ -25,17 +27,24 @@ _PLACE: Final = ("topic", "partition", "offset")
 """The columns that say where a row comes from."""
 
 
-def parse(rows: DataFrame, step: ParseStep) -> DataFrame:
-    """The rows with the columns of the step. One that can not be typed ends the query. Raises `ConfigurationError`."""
+def parse(rows: DataFrame, step: ParseStep, name: str, letters: DeadLetters | None = None) -> DataFrame:
+    """The rows with the columns of the step.
+
+    A row that can not be typed ends the query; with `letters` it goes there, and `name` says which step it was. Raises
+    `ConfigurationError`.
+    """
+    if letters is not None:
+        letter = letters.letter(rows, sql.col(REASON), step.column, name)
+        return letters.divert(_result(typed(rows, step).withColumn(LETTER, letter), rows, step, LETTER))
     failure = sql.concat(sql.lit(f"column {step.column} of "), _place(rows), sql.lit(": "), sql.col(REASON))
     checked = typed(rows, step).where(sql.col(REASON).isNull() | sql.raise_error(failure).isNotNull())
     return _result(checked, rows, step)
 
 
-def _result(checked: DataFrame, rows: DataFrame, step: ParseStep) -> DataFrame:
+def _result(checked: DataFrame, rows: DataFrame, step: ParseStep, *more: str) -> DataFrame:
     wanted = _schema(step).fieldNames()
     kept = [name for name in rows.columns if name.lower() not in {each.lower() for each in wanted}]
-    return checked.select(*map(_quoted, kept), *(sql.col(f"{_PARSED}.`{name}`").alias(name) for name in wanted))
+    return checked.select(*map(_quoted, kept), *(sql.col(f"{_PARSED}.`{name}`").alias(name) for name in wanted), *more)
 
 
 def typed(rows: DataFrame, step: ParseStep) -> DataFrame:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, PipelineStep, WindowStep
+    from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, ParseStep, PipelineStep, WindowStep
+    from ingestd.spark.pipelines.dead_letters import DeadLetters
 
 __all__ = ["VIEW", "apply_steps"]
 
@@ -29,16 +30,22 @@ VIEW: Final = "source"
 _WATERMARK: Final = "spark.watermarkDelayMs"
 
 
-def apply_steps(rows: DataFrame, steps: Sequence[PipelineStep], modules: Path | None = None) -> DataFrame:
+def apply_steps(
+    rows: DataFrame,
+    steps: Sequence[PipelineStep],
+    modules: Path | None = None,
+    letters: DeadLetters | None = None,
+) -> DataFrame:
     """The rows after all steps. Leaves the view `source` in the session of the rows.
 
-    modules: a directory that has modules of Python which steps name. Raises `ConfigurationError` and Spark's errors,
+    modules: a directory that has modules of Python which steps name. letters: where rows go that can not be typed;
+    without it, one ends the query. Raises `ConfigurationError` and Spark's errors,
     each naming the step.
     """
     for number, step in enumerate(steps, 1):
         kind = next(each.name for each in fields(step) if getattr(step, each.name) is not None)
         try:
-            rows = _applied(rows, step, modules)
+            rows = _parsed(rows, step.parse, number, letters) if step.parse else _applied(rows, step, modules)
         except (ConfigurationError, PySparkException) as error:
             first = str(error).strip().partition("\n")[0]
             raise ConfigurationError(f"step {number} ({kind}): {first}") from error
@@ -51,14 +58,16 @@ def _applied(rows: DataFrame, step: PipelineStep, modules: Path | None) -> DataF
         return rows.sparkSession.sql(step.sql)
     if step.python is not None:
         return _called(step.python, modules, rows)
-    if step.parse is not None:
-        return parse(rows, step.parse)
     if step.window is not None:
         return _windows(rows, step.window)
     if step.deduplicate is not None:
         return _deduplicated(rows, step.deduplicate)
     assert step.join is not None, "a step has one key"
     return _joined(rows, step.join)
+
+
+def _parsed(rows: DataFrame, step: ParseStep, number: int, letters: DeadLetters | None) -> DataFrame:
+    return parse(rows, step, f"{number} (parse)", letters)
 
 
 def _called(name: str, modules: Path | None, rows: DataFrame) -> DataFrame:

@@ -6,12 +6,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ingestd.daemon.pipelines import FILES_SECONDS
 from ingestd.errors import ConfigurationError
 from ingestd.spark.commits import Commits
 from ingestd.spark.pipelines.checkpoint import has_begun, last_end
+from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import failing
+from ingestd.spark.pipelines.metrics import PipelineMetrics, served
 from ingestd.spark.pipelines.narrow import require_narrow
 from ingestd.spark.pipelines.parquet import ParquetSink
+from ingestd.spark.pipelines.progress import Watch
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import stream_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -26,14 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ingestd.daemon.pipelines import PipelineSettings
+    from ingestd.daemon.pipelines import PipelineSettings, PipelineSink
+    from ingestd.spark.pipelines.progress import BatchProgress
 
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
 
 _LOOK: Final = 1
 """Seconds between two looks at whether the query shall stop."""
-_FILES: Final = 60.0
-"""Seconds from one micro-batch to the next by default, for files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +64,36 @@ def run_stream(
     modules: Path | None = None,
     session: SparkSession | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    progress: Callable[[BatchProgress], None] = lambda _: None,
 ) -> StreamResult:
     """Run a pipeline with a checkpoint until it is stopped or fails.
 
     clusters: options of the data source that reach each cluster, by its name. once: end when what is there now is
     taken. start: where a new checkpoint begins, see `source.starting`. modules, session: as for `batch.run`. stopped:
-    asked once a second. Raises `PipelineFailed`.
+    asked once a second. progress: called once for each micro-batch. Raises `PipelineFailed`.
     """
     begun = time.monotonic()
-    with failing(pipeline.name), own_session(pipeline, session) as spark:
+    metrics = PipelineMetrics()
+
+    def take(told: BatchProgress) -> None:
+        metrics.take(told)
+        progress(told)
+
+    with (
+        failing(pipeline.name),
+        served(metrics, pipeline.http),
+        own_session(pipeline, session) as spark,
+    ):
         query = _started(pipeline, clusters, spark, modules, start, once=once)
+        watch = Watch(pipeline.name, query, take)
         try:
-            while not query.awaitTermination(_LOOK):
-                if stopped():
-                    break
+            while not query.awaitTermination(_LOOK) and not stopped():
+                watch.look()
         finally:
             query.stop()
+            watch.look()
             _commit(pipeline, clusters, spark)
-        done = [each for each in query.recentProgress if each.numInputRows]
-    rows = sum(each.numInputRows for each in done)
-    return StreamResult(pipeline.name, len(done), rows, time.monotonic() - begun)
+    return StreamResult(pipeline.name, watch.batches, watch.rows, time.monotonic() - begun)
 
 
 def stream_rows(
@@ -93,7 +106,7 @@ def stream_rows(
     """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors."""
     options = stream_source(pipeline, clusters[pipeline.source.cluster], start)
     source = spark.readStream.format("ingestd").options(**options).load()
-    rows = apply_steps(source, pipeline.all_steps, modules)
+    rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
     if pipeline.sink.delivery == "exactly-once":
         require_narrow(rows)
     return rows
@@ -122,7 +135,7 @@ def _started(
         return writer.trigger(availableNow=True).start()
     seconds = pipeline.trigger
     if seconds is None:
-        seconds = _FILES if pipeline.sink.format == "parquet" else 0.0
+        seconds = FILES_SECONDS if pipeline.sink.has_files else 0.0
     return writer.trigger(processingTime=f"{round(seconds * 1_000)} milliseconds").start()
 
 
@@ -132,6 +145,8 @@ def _to_sink(
     sink = pipeline.sink
     if sink.format == "parquet":
         return writer.foreachBatch(ParquetSink(sink))
+    if sink.format == "delta":
+        return writer.foreachBatch(_delta(sink))
     if sink.format == "console":
         return writer.format("console")
     options = {**clusters[sink.cluster or pipeline.source.cluster], "delivery": sink.delivery}
@@ -140,6 +155,16 @@ def _to_sink(
     if sink.delivery == "exactly-once" and pipeline.source.group is not None:
         options["group"] = pipeline.source.group
     return writer.format("ingestd").options(**options)
+
+
+def _delta(sink: PipelineSink) -> Callable[[DataFrame, int], None]:
+    try:
+        from ingestd.spark.pipelines.delta import DeltaSink  # noqa: PLC0415 - an extra that may not be installed
+    except ModuleNotFoundError as error:
+        if error.name != "deltalake":
+            raise
+        raise ConfigurationError("sink.format = delta needs deltalake: pip install 'ingestd[spark,delta]'") from error
+    return DeltaSink(sink)
 
 
 def _commit(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], spark: SparkSession) -> None:

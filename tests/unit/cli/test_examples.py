@@ -30,7 +30,7 @@ def test_examples_are_listed_and_written_by_name(capsys: pytest.CaptureFixture[s
         assert main(["example", file.stem]) == 0
         assert capsys.readouterr().out == file.read_text()
     assert main(["example", "tials"]) == 2
-    assert "example 'tials': expected one of embedded, keyed, " in capsys.readouterr().err
+    assert "example 'tials': expected one of access-logs, embedded, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "tests/examples").glob("*.py")), ids=lambda path: path.stem)

@@ -449,3 +449,14 @@ def test_the_address_of_an_embedded_broker_is_what_the_running_daemon_published(
     assert configuration.bootstrap("local") == ("127.0.0.1:4711",)
     with pytest.raises(ConfigurationError, match=r"no such \[clusters.NAME\]: nowhere \(local, far\)"):
         configuration.bootstrap("nowhere")
+
+
+def test_a_trigger_that_makes_small_files_is_warned_of(read) -> None:
+    text = "source={cluster='x', topics=['t']}\ncheckpoint='/c'\ntrigger=5.0\nsink="
+    pipelines = {
+        sink: read(with_pipeline(text + sink)).pipelines["p"] for sink in ("{path='/p'}", "{format='console'}")
+    }
+    assert [list(each.warnings()) for each in pipelines.values()] == [
+        ["trigger: with 5 s the sink gets many small files; 60 s or more has fewer"],
+        [],
+    ]

@@ -1,0 +1,92 @@
+"""Dead letters: rows that have a reason to be refused go to a topic, on the executors, and leave the query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sql
+
+from ingestd.spark.rows import HEADERS
+from ingestd.spark.write_options import WriteOptions, write_options
+from ingestd.spark.writing import write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from ingestd.daemon.pipelines import PipelineSettings
+
+__all__ = ["LETTER", "DeadLetters", "dead_letters"]
+
+LETTER: Final = "__ingestd_letter"
+"""The column of letters."""
+_PLACE: Final = ("topic", "partition", "offset")
+
+Divert = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where a pipeline's dead letters go. Pickles."""
+
+    pipeline: str
+    options: WriteOptions
+
+    def letter(self, rows: DataFrame, reason: Column, value: str, step: str) -> Column:
+        """The letter of a row: null if it has no reason.
+
+        It is the column `value`, with the row's key and headers where it has them. More headers say the reason, the
+        pipeline, the step, and where the row comes from.
+        """
+        types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+        said = {"reason": reason, "pipeline": sql.lit(self.pipeline), "step": sql.lit(step)}
+        said |= {name: sql.col(name).cast("string") for name in _PLACE if name in types}
+        headers = sql.array(*(_header(name, text) for name, text in said.items())).cast(HEADERS)
+        if types.get("headers") == HEADERS.simpleString():
+            headers = sql.concat(sql.coalesce("headers", sql.array().cast(HEADERS)), headers)
+        key = sql.col("key") if types.get("key") in ("string", "binary") else sql.lit(None)
+        content = {"key": key.cast("binary"), "value": sql.col(_quoted(value)).cast("binary"), "headers": headers}
+        letter = sql.struct(*(column.alias(name) for name, column in content.items()))
+        return sql.when(reason.isNotNull(), letter)
+
+    def divert(self, rows: DataFrame) -> DataFrame:
+        """Send letters, from the last column, to the topic. The other rows stay, without that column.
+
+        A task that runs again sends its letters again.
+        """
+        kept = rows.drop(LETTER).schema
+        return rows.mapInArrow(partial(_diverted, self.options), kept)
+
+
+def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]) -> DeadLetters | None:
+    """Where the pipeline's dead letters go; None if it has no topic for them. Raises `ConfigurationError`."""
+    if pipeline.dead_letters is None:
+        return None
+    options = {**clusters[pipeline.source.cluster], "topic": pipeline.dead_letters}
+    return DeadLetters(pipeline.name, write_options(options))
+
+
+def _diverted(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What has no letter. Runs on executors. The letters of a batch are acknowledged before the next one is taken."""
+    for batch in batches:
+        letters = batch.column(batch.num_columns - 1)
+        rows = batch.select(range(batch.num_columns - 1))
+        dead = pc.is_valid(letters)
+        if dead.true_count:
+            write_rows(options, [pa.RecordBatch.from_struct_array(letters.filter(dead))])
+            rows = rows.filter(pc.invert(dead))
+        yield rows
+
+
+def _header(name: str, text: Column) -> Column:
+    return sql.struct(sql.lit(f"ingestd.{name}").alias("key"), text.cast("binary").alias("value"))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,73 @@
+"""Dead letters: what a pipeline can not type is in a topic, with the reason and the place, and the rest goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from ingestd.daemon.pipelines import ParseStep, PipelineSettings, PipelineSink, PipelineSource, PipelineStep
+from ingestd.spark.pipelines.batch import run
+from ingestd.spark.pipelines.streaming import run_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Servers
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
+
+
+def letters(cluster: Servers, topic: str) -> list[Message]:
+    reader = Consumer({"bootstrap.servers": cluster.servers, "group.id": "nobody", "enable.partition.eof": True})
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found: list[Message] = []
+    while True:
+        for message in reader.consume(1_000, 0.5):
+            if message.error() is not None:
+                reader.close()
+                return found
+            found.append(message)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rows_that_can_not_be_typed_are_in_a_topic_with_reason_and_place(
+    spark: SparkSession, here: Servers, tmp_path: Path, stream: bool
+) -> None:
+    topic, dead = here.create_topic(), here.create_topic()
+    sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+    sender.produce(topic, b'{"n": 1}', b"k0")
+    sender.produce(topic, b"\xff\x00", b"k1", headers=[("host", b"a"), ("none", None)])
+    sender.produce(topic, b'{"n": 2}', b"k2")
+    sender.produce(topic, b'{"n": "x"}')
+    sender.produce(topic, None, b"k4")
+    assert sender.flush(60) == 0
+    pipeline = PipelineSettings(
+        "p",
+        PipelineSource("local", (topic,)),
+        PipelineSink(path=str(tmp_path / "out")),
+        (PipelineStep(sql="SELECT * FROM source"), PipelineStep(parse=ParseStep("json", "n INT, value STRING"))),
+        "SELECT sum(n) AS n FROM source" if not stream else "SELECT n FROM source",
+        dead_letters=dead,
+        checkpoint=str(tmp_path / "checkpoint") if stream else None,
+    )
+    if stream:
+        run_stream(pipeline, here.clusters, once=True, session=spark)
+    else:
+        run(pipeline, here.clusters, session=spark)
+    assert sum(pq.read_table(tmp_path / "out")["n"].to_pylist()) == 3
+    place = {"ingestd.pipeline": b"p", "ingestd.step": b"2 (parse)", "ingestd.topic": topic.encode()}
+    place |= {"ingestd.partition": b"0"}
+    unreadable, untyped = b"it is null, or no UTF-8", b"expected json with n INT, value STRING"
+    assert [(one.key(), one.value(), dict(one.headers())) for one in letters(here, dead)] == [
+        (
+            b"k1",
+            b"\xff\x00",
+            {**place, "host": b"a", "none": None, "ingestd.reason": unreadable, "ingestd.offset": b"1"},
+        ),
+        (None, b'{"n": "x"}', {**place, "ingestd.reason": untyped, "ingestd.offset": b"3"}),
+        (b"k4", None, {**place, "ingestd.reason": unreadable, "ingestd.offset": b"4"}),
+    ]
