@@ -116,7 +116,7 @@ def test_a_refused_connection_fails_at_once_and_names_the_address(on_loop: Any) 
     ("greeting", "error", "complaint"),
     [
         (bytes.fromhex("15030300020250"), AuthenticationFailed, "a listener for TLS"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "answer of 1213486160 bytes"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "it answers with 'HTTP'; this is not the Kafka protocol"),
         (b"\0\0\0\0", ProtocolError, "not the Kafka protocol"),
     ],
 )
