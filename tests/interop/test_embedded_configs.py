@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,17 @@ def described(client: RawClient, name: str) -> dict[str, Any]:
     (result,) = client.ask(describe(name)).results
     assert result.error_code is ErrorCode.none
     return {config.name: config for config in result.configs}
+
+
+def settle(client: RawClient, marker: str, number: int) -> None:
+    """Wait until the broker tells all that was changed before: it learns of changes in their order, a moment later.
+
+    `marker`: a topic for this alone; `number`: another one each time.
+    """
+    client.ask(incremental((TOPIC, marker, [("retention.ms", SET, str(number))])))
+    deadline = time.monotonic() + 30
+    while described(client, marker)["retention.ms"].value != str(number):
+        assert time.monotonic() < deadline, "a change is not told"
 
 
 def own(client: RawClient, name: str) -> dict[str, str]:
@@ -216,10 +228,12 @@ def test_each_value_is_taken_or_refused_as_kafka_does(both: tuple[RawClient, Raw
     outcomes = []
     for client in both:
         client.ask(create(new_topic, {}))
+        client.ask(create(f"{new_topic}-marker", {}))
         outcome = {}
-        for name, value in tried:
+        for number, (name, value) in enumerate(tried):
             client.ask(incremental((TOPIC, new_topic, [("retention.ms", SET, "77")])))
             (answer,) = client.ask(incremental((TOPIC, new_topic, [(name, SET, value)]))).responses
+            settle(client, f"{new_topic}-marker", number)
             now = described(client, new_topic).get(name)
             outcome[name, value] = answer.error_code, None if now is None else now.value
             client.ask(incremental((TOPIC, new_topic, [(name, DELETE, None)])))
@@ -275,10 +289,12 @@ def test_each_change_is_made_or_refused_as_kafka_does(both: tuple[RawClient, Raw
     outcomes = []
     for client in both:
         client.ask(create(new_topic, {"retention.bytes": "5"}))
+        client.ask(create(f"{new_topic}-marker", {}))
         outcome = []
-        for change in changes(new_topic):
+        for number, change in enumerate(changes(new_topic)):
             answer = client.ask(change)
             told = sorted((one.resource_type, one.resource_name, one.error_code) for one in answer.responses)
+            settle(client, f"{new_topic}-marker", number)
             outcome.append((change, told, own(client, new_topic)))
         outcomes.append(outcome)
     assert [pair for pair in zip(*outcomes, strict=True) if pair[0] != pair[1]] == []
