@@ -241,9 +241,11 @@ class PipelineSettings:
     sql: str | None = None
     """The last step, if it is SQL."""
     dead_letters: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
-    """A topic on the source's cluster for rows that a parse step can not type. Each comes with its key, its headers and
-    headers that begin with `ingestd.`: reason, pipeline, step, and topic, partition and offset if the row still has
-    these columns. A run that is repeated sends them again. Without it, such a row ends the query."""
+    """A topic on the source's cluster for rows that a parse step can not type, and for rows that the sink's topic would
+    refuse: they are too large (as they are, not compressed), have no key although it is compacted, or name a partition
+    that it has not. Each comes with its key, its headers and headers that begin with `ingestd.`: reason, pipeline,
+    step, and topic, partition and offset if the row still says them. A run that is repeated sends them again. Without
+    it, such a row ends the query."""
     checkpoint: str | None = None
     """A directory, for this pipeline alone, in which a stream keeps where it is. With it the pipeline is a stream. It
     goes on after a restart. Without it, a run takes what is there now, and ends."""

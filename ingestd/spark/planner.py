@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingestd.client.admin import ClusterAdmin
+from ingestd.client.admin import ClusterAdmin, ConfigResource, ResourceType
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.sync import SyncConsumer
 
@@ -41,6 +41,15 @@ class Planner(SyncConsumer):
         for error in found.errors.values():
             raise error
         return {key: committed.offset for key, committed in found.offsets.items()}
+
+    def topic_configs(self, topic: str, keys: Collection[str]) -> dict[str, str]:
+        """Values of a topic's configurations. Raises `KafkaError`, `DeadlineExceeded`."""
+        asked = [ConfigResource(ResourceType.topic, topic)]
+        describing = ClusterAdmin(self._client).describe_configs(asked, keys=keys, timeout=_FETCH_SECONDS)
+        (found,) = self._call(describing, f"configuration of topic {topic}")
+        if found.error is not None:
+            raise found.error
+        return {name: entry.value or "" for name, entry in found.entries.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, IngestdError | None]:
         """Commit offsets of a group that has no members. Takes 5 s at most. Returns the error of each partition.

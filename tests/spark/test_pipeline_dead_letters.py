@@ -34,6 +34,43 @@ def letters(cluster: Servers, topic: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_rows_that_the_topic_would_refuse_are_in_another_one(
+    spark: SparkSession, either: Servers, tmp_path: Path, stream: bool
+) -> None:
+    source, dead = either.create_topic(), either.create_topic()
+    target = either.create_topic(max_message_bytes="2000", cleanup_policy="compact")
+    sender = Producer({"bootstrap.servers": either.servers, "log_level": 2})
+    sender.produce(source, b"good", b"0")
+    sender.produce(source, b"x" * 2_000, b"0")
+    sender.produce(source, b"x" * 1_890, b"0")
+    sender.produce(source, b"y", b"0", headers=[("h", b"x" * 2_000)])
+    sender.produce(source, b"no such partition", b"9")
+    sender.produce(source, b"no key")
+    assert sender.flush(60) == 0
+    pipeline = PipelineSettings(
+        "p",
+        PipelineSource("local", (source,)),
+        PipelineSink("topic", topic=target),
+        sql="SELECT key, value, headers, CAST(CAST(key AS STRING) AS INT) AS partition FROM source",
+        dead_letters=dead,
+        checkpoint=str(tmp_path / "checkpoint") if stream else None,
+    )
+    if stream:
+        run_stream(pipeline, either.clusters, once=True, session=spark)
+    else:
+        assert run(pipeline, either.clusters, session=spark).rows == 2
+    assert [one.value() for one in letters(either, target)] == [b"good", b"x" * 1_890]
+    found = [(one.value()[:20], dict(one.headers())["ingestd.reason"]) for one in letters(either, dead)]
+    assert found == [
+        (b"x" * 20, b"2101 bytes; expected 2000 at most"),
+        (b"y", b"2113 bytes; expected 2000 at most"),
+        (b"no such partition", b"partition 9; expected 0 to 0"),
+        (b"no key", b"its key is null, and the topic is compacted"),
+    ]
+    assert {dict(one.headers())["ingestd.step"] for one in letters(either, dead)} == {b"sink"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_rows_that_can_not_be_typed_are_in_a_topic_with_reason_and_place(
     spark: SparkSession, here: Servers, tmp_path: Path, stream: bool
 ) -> None:

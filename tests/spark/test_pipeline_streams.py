@@ -304,7 +304,7 @@ def test_every_row_is_in_the_files_once_although_the_driver_is_killed(
         send(here.servers, topic, range(first, last))
         driver = subprocess.run(
             command,
-            env=os.environ | {"PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"},
+            env=os.environ | {"PYTHONPATH": ":".join([str(Path(__file__).parent), *filter(None, sys.path)])},
             start_new_session=True,
             timeout=280,
             check=False,

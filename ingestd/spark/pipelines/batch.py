@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 from ingestd.spark.commits import why_not_committed
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
+from ingestd.spark.pipelines.refusals import without_refused
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -124,7 +125,7 @@ def _written(
     source = spark.read.format("ingestd").options(**options).load()
     written = Observation(f"rows written by {pipeline.name}")
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
-    result = rows.observe(written, sql.count(sql.lit(1)).alias("rows"))
+    result = without_refused(rows, pipeline, clusters).observe(written, sql.count(sql.lit(1)).alias("rows"))
     sink = pipeline.sink
     if sink.format == "console":
         result.show(truncate=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,7 @@ from ingestd.spark.write_options import WriteOptions, write_options
 from ingestd.spark.writing import write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame
 
@@ -28,8 +27,6 @@ LETTER: Final = "__ingestd_letter"
 """The column of letters."""
 _PLACE: Final = ("topic", "partition", "offset")
 
-Divert = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
@@ -38,15 +35,19 @@ class DeadLetters:
     pipeline: str
     options: WriteOptions
 
-    def letter(self, rows: DataFrame, reason: Column, value: str, step: str) -> Column:
+    def letter(
+        self, rows: DataFrame, reason: Column, value: str, step: str, place: Mapping[str, Column] | None = None
+    ) -> Column:
         """The letter of a row: null if it has no reason.
 
         It is the column `value`, with the row's key and headers where it has them. More headers say the reason, the
-        pipeline, the step, and where the row comes from.
+        pipeline, the step, and where the row comes from. `place` says that, by default the row's own columns topic,
+        partition and offset.
         """
         types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
         said = {"reason": reason, "pipeline": sql.lit(self.pipeline), "step": sql.lit(step)}
-        said |= {name: sql.col(name).cast("string") for name in _PLACE if name in types}
+        place = {name: sql.col(name) for name in _PLACE if name in types} if place is None else place
+        said |= {name: column.cast("string") for name, column in place.items()}
         headers = sql.array(*(_header(name, text) for name, text in said.items())).cast(HEADERS)
         if types.get("headers") == HEADERS.simpleString():
             headers = sql.concat(sql.coalesce("headers", sql.array().cast(HEADERS)), headers)

@@ -16,6 +16,7 @@ from ingestd.spark.pipelines.metrics import PipelineMetrics, served
 from ingestd.spark.pipelines.narrow import require_narrow
 from ingestd.spark.pipelines.parquet import ParquetSink
 from ingestd.spark.pipelines.progress import Watch
+from ingestd.spark.pipelines.refusals import without_refused
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import stream_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -128,7 +129,7 @@ def _started(
             f"checkpoint {checkpoint}: a stream has begun there and goes on where it was; expected a new one to begin "
             f"at {start}"
         )
-    rows = stream_rows(pipeline, clusters, spark, modules, start)
+    rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start), pipeline, clusters)
     writer = _to_sink(rows.writeStream, pipeline, clusters)
     writer = writer.queryName(pipeline.name).outputMode("append").option("checkpointLocation", checkpoint)
     if once or pipeline.trigger == "available-now":
