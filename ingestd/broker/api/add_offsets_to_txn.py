@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.api.fencing import in_words_of
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer, when_done
 from ingestd.broker.topics import OFFSETS_TOPIC
@@ -41,6 +42,5 @@ def handle(context: Context, request: Request) -> Handled:
 
 
 def _answer(schema: Messages, version: int, error: ErrorCode) -> Answer:
-    if error is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED:
-        error = ErrorCode.invalid_producer_epoch
+    error = in_words_of(version, error, fenced_since=_FIRST_WITH_FENCED)
     return Answer([schema.encode(throttle_time=NO_THROTTLE, error_code=error)], error)

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.broker.api.fencing import in_words_of
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer
 from ingestd.broker.topics import is_internal
@@ -103,8 +104,7 @@ async def _wait(
     results = []
     for asked, one in zip(transactions, waiting, strict=True):
         error = (await one).error if isinstance(one, asyncio.Future) else one
-        if error is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED:
-            error = ErrorCode.invalid_producer_epoch
+        error = in_words_of(version, error, fenced_since=_FIRST_WITH_FENCED)
         first = first or error or next(iter(asked.errors.values()), ErrorCode.none)
         results.append((asked.transactional_id, _topics(schema, asked, error)))
     if version < _FIRST_OF_BROKERS:

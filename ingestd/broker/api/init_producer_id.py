@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.broker.api.fencing import in_words_of
 from ingestd.broker.messages import NO_THROTTLE, Messages, messages
 from ingestd.broker.request import Answer, when_done
 from ingestd.broker.transactions.transaction import NONE, Ids
@@ -58,9 +59,7 @@ def _initialize(context: Context, asked: Any) -> asyncio.Future[Outcome]:
 
 
 def _answer(schema: Messages, version: int, outcome: Outcome) -> Answer:
-    error = outcome.error
-    if error is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED:
-        error = ErrorCode.invalid_producer_epoch
+    error = in_words_of(version, outcome.error, fenced_since=_FIRST_WITH_FENCED)
     ids = outcome.ids
     body = schema.encode(
         throttle_time=NO_THROTTLE, error_code=error, producer_id=ids.producer_id, producer_epoch=ids.epoch
