@@ -91,8 +91,8 @@ def hand_over_remarks(handed: HandOver) -> Iterator[str]:
     for group in handed.groups:
         if group.ahead:
             yield (
-                f"{group.group}: in {group.ahead} partitions its offset on the target is behind records that it has "
-                "not read at the source; it has read there, or was set back at the source. It stays there"
+                f"{group.group}: in {group.ahead} partitions its offset on the target is further than it has read at "
+                "the source: it has read on the target, or was set back at the source. The offset is left as it is"
             )
     if not handed.groups:
         yield "no group that matches has committed an offset of what is mirrored"

@@ -166,8 +166,8 @@ async def _verdicts(
     return sorted(verdicts, key=lambda verdict: verdict.group)
 
 
-_NOT_ON_THE_WAY_BACK: Final = frozenset({"name", "replication_factor", "group", "send_back"})
-"""Keys that are about one target, or one direction."""
+_OF_ONE_TARGET: Final = frozenset({"replication_factor", "group", "send_back"})
+"""Keys that say something of one target, or of one direction. They are not on the way back."""
 
 
 def way_back(route: MirrorRoute) -> str:
@@ -182,11 +182,7 @@ def way_back(route: MirrorRoute) -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     back = replace(route, source=route.target, target=route.source, start=now)
     keys = {
-        one.name: getattr(back, one.name)
-        for one in fields(back)
-        if one.name not in _NOT_ON_THE_WAY_BACK
-        and (one.default is MISSING or one.name == "naming" or getattr(back, one.name) != one.default)
-        and not (one.default_factory is not MISSING and not getattr(back, one.name))
+        key: value for key, value in _set_keys(back, "naming").items() if key != "name" and key not in _OF_ONE_TARGET
     }
     said = [
         f"# Instead of [mirrors.{route.name}], not beside it: stop that one first.",
@@ -197,7 +193,9 @@ def way_back(route: MirrorRoute) -> str:
             f"# It copies the topics of {route.target} with these names, so producers there must write to them:"
         )
         said.append(f"# what they write to {route.source}.TOPIC does not come back.")
-    said += [f"# {key}: set for {route.target}; left out here" for key in _left_out(route)]
+    said += [
+        f"# {key}: set for {route.target}; left out here" for key in sorted(_OF_ONE_TARGET & _set_keys(route).keys())
+    ]
     return "\n".join([
         *said,
         f"[mirrors.{route.name}-back]",
@@ -205,10 +203,13 @@ def way_back(route: MirrorRoute) -> str:
     ])  # fmt: skip
 
 
-def _left_out(route: MirrorRoute) -> list[str]:
-    """The keys that are set and not on the way back."""
-    known = {one.name: one.default for one in fields(route)}
-    return sorted(key for key in _NOT_ON_THE_WAY_BACK - {"name"} if getattr(route, key) != known[key])
+def _set_keys(route: MirrorRoute, *always: str) -> dict[str, object]:
+    """The keys of a mirror that are not as by default, and those of `always`."""
+    defaults = {
+        one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(route)
+    }
+    values = {key: getattr(route, key) for key in defaults}
+    return {key: value for key, value in values.items() if key in always or value != defaults[key]}
 
 
 def _toml(value: object) -> str:

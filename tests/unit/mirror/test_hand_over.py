@@ -43,8 +43,8 @@ def test_what_keeps_records_back_and_groups_that_are_ahead_are_said():
         "orders-1: 3 offsets stood behind an open transaction, and are copied once it has ended",
         "the mirror must run meanwhile: does it?",
         (
-            "web: in 1 partitions its offset on the target is behind records that it has not read at the source; it "
-            "has read there, or was set back at the source. It stays there"
+            "web: in 1 partitions its offset on the target is further than it has read at the source: it has read on "
+            "the target, or was set back at the source. The offset is left as it is"
         ),
     ]
 
