@@ -26,7 +26,7 @@ TopicPartition: TypeAlias = "tuple[str, int]"
 NONE: Final = -1
 """What there is instead of an id, an epoch or a time."""
 LAST_EPOCH: Final = 32_766
-"""The highest epoch that a producer gets. The one behind it is for the marker that ends its last transaction."""
+"""The highest epoch that a producer gets. One more is left for the marker that ends its last transaction."""
 EPOCH_BUMP: Final = 2
 """From this `transaction.version` on, each end of a transaction raises the epoch (KIP-890)."""
 
