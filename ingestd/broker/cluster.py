@@ -33,10 +33,12 @@ class Placement:
 
 
 class Cluster:
-    """Invariants
-    A partition has one leader, which is one of its replicas.
-    A partition that gets another leader gets a new leader epoch, as in Kafka, before anybody is told.
-    """  # noqa: D205 - the class is what the module says
+    """The nodes, and the place of each partition among them.
+
+    Invariants
+        A partition has one leader, which is one of its replicas.
+        A partition that gets another leader gets a new leader epoch, as in Kafka, before anybody is told.
+    """
 
     def __init__(self, nodes: Iterable[Node], storage: Storage) -> None:
         self.nodes = tuple(nodes)
