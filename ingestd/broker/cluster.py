@@ -68,13 +68,21 @@ class Cluster:
         replicas = tuple(node.id for node in in_order[:copies])
         return Placement(replicas, replicas[0])
 
+    def leads(self, node: Node, topic: str, partition: int) -> bool:
+        """Whether the node leads a partition that exists."""
+        return len(self.nodes) == 1 or self.placement(topic, partition).leader == node.id
+
     def check_leader(self, node: Node, topic: str, partition: int) -> None:
         """Raise `KafkaError` (NOT_LEADER_OR_FOLLOWER) unless the node leads the partition."""
-        if len(self.nodes) == 1:
-            return
-        leader = self.placement(topic, partition).leader
-        if leader != node.id:
+        if not self.leads(node, topic, partition):
+            leader = self.placement(topic, partition).leader
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is led by node {leader}")
+
+    def check_replica(self, node: Node, topic: str, partition: int) -> None:
+        """Raise `KafkaError` (NOT_LEADER_OR_FOLLOWER) unless the node has the partition."""
+        replicas = self.placement(topic, partition).replicas
+        if node.id not in replicas:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is on nodes {list(replicas)}")
 
     def coordinator(self, topic: str, key: str) -> Node:
         """The node that leads the partition of an internal topic where this group or transactional id is."""

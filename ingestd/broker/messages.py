@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from datetime import timedelta
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestd.wire.codec import decode_entity, encode_entity
+from ingestd.wire.codec import decode_entity, encode_entity, request_module, response_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,8 +31,8 @@ class Messages:
 
     def __init__(self, api: Api, version: int) -> None:
         stem = "".join(word.capitalize() for word in api.name.split("_"))
-        self._request: type[Any] = getattr(import_module(f"kio.schema.{api.name}.v{version}.request"), f"{stem}Request")
-        self._response_module = import_module(f"kio.schema.{api.name}.v{version}.response")
+        self._request: type[Any] = getattr(request_module(api.name, version), f"{stem}Request")
+        self._response_module = response_module(api.name, version)
         self._response_name = f"{stem}Response"
         self._fields: dict[str, frozenset[str]] = {}
 

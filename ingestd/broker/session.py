@@ -119,6 +119,16 @@ class Context:
         self.broker.cluster.check_leader(self.node, topic, number)
         return partition
 
+    def replica(self, topic: str, number: int) -> Partition:
+        """A partition that this node has.
+
+        Raises `KafkaError`: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        """
+        self._fail()
+        partition = self.broker.partition(topic, number)
+        self.broker.cluster.check_replica(self.node, topic, number)
+        return partition
+
     def group_partition(self, group_id: str) -> GroupPartition:
         """What has a group. Raises `KafkaError`: NOT_COORDINATOR for another node's, as `GroupCoordinator.of`."""
         self._fail()
@@ -139,6 +149,20 @@ class Context:
         self._fail()
         self.broker.cluster.check_coordinator(self.node, TRANSACTIONS_TOPIC, transactional_id)
         return self.broker.transactions.of(transactional_id)
+
+    def transaction_partitions(self) -> list[TransactionPartition]:
+        """All that have transactional ids which this node coordinates.
+
+        Raises `KafkaError` if one is not loaded: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+        """
+        self._fail()
+        found = []
+        for number, partition in enumerate(self.broker.transactions.partitions):
+            if self.broker.cluster.leads(self.node, TRANSACTIONS_TOPIC, number):
+                if partition.refusal is not None:
+                    raise KafkaError(partition.refusal, f"{TRANSACTIONS_TOPIC}-{number} is not loaded")
+                found.append(partition)
+        return found
 
     def _fail(self) -> None:
         if self.session.failure:

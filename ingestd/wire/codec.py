@@ -25,6 +25,7 @@ __all__ = [
     "encode_request",
     "frame_request",
     "request_module",
+    "response_module",
     "skip_response_header",
 ]
 
@@ -32,6 +33,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 """A part of a request body. A memoryview must be contiguous and of bytes."""
 
 _REQUEST_HEADER: Final = struct.Struct(">ihhi")
+_INSTEAD: Final = {("describe_transactions", 0): "ingestd.wire.transaction_description"}
 
 
 @lru_cache(maxsize=16)
@@ -77,9 +79,14 @@ def request_module(name: str, version: int) -> Any:
     return import_module(f"kio.schema.{name}.v{version}.request")
 
 
+def response_module(name: str, version: int) -> Any:
+    """The module with the response of one API in one version: kio's, but where kio can not read what Kafka sends."""
+    return import_module(_INSTEAD.get((name, version), f"kio.schema.{name}.v{version}.response"))
+
+
 @lru_cache(maxsize=256)
 def _response_type(request_type: type[RequestPayload]) -> type[ResponsePayload]:
-    module = import_module(request_type.__module__.removesuffix("request") + "response")
+    module = response_module(Api(request_type.__api_key__).name, request_type.__version__)
     return cast("type[ResponsePayload]", getattr(module, request_type.__name__.removesuffix("Request") + "Response"))
 
 

@@ -42,9 +42,13 @@ def committed_from(log: PartitionLog, offset: int, max_bytes: int) -> list[tuple
 
 @dataclass
 class Written:
-    """A producer as the model has it. `first`: where its transaction began; None: it has none."""
+    """A producer as the model has it. `first`: where its transaction began; None: it has none.
+
+    `timestamp_ms`: of its last batch or marker.
+    """
 
     epoch: int = 0
+    timestamp_ms: int = -1
     sequence: int = 0
     first: int | None = None
     records: list[tuple[int, bytes]] = field(default_factory=list)
@@ -70,6 +74,7 @@ class Transactions(RuleBasedStateMachine):
         values = [b"%d of %d" % (one.sequence + number, producer) for number in range(records)]
         offset = append(self.log, numbered_batch(values, producer, one.epoch, one.sequence, transactional=True))
         one.sequence += records
+        one.timestamp_ms = 1_000 + records - 1
         one.first = offset if one.first is None else one.first
         one.records += enumerate(values, offset)
 
@@ -79,7 +84,8 @@ class Transactions(RuleBasedStateMachine):
         one = self.producers.setdefault(producer, Written())
         if bumps:
             one.epoch, one.sequence = one.epoch + 1, 0
-        append(self.log, marker_batch(producer, one.epoch, ControlKind(0 if aborts else 1), 3, 1_000))
+        one.timestamp_ms = 2_000 + one.epoch
+        append(self.log, marker_batch(producer, one.epoch, ControlKind(0 if aborts else 1), 3, one.timestamp_ms))
         if not aborts:
             self.certain += one.records
         one.records, one.first = [], None
@@ -133,6 +139,7 @@ class Transactions(RuleBasedStateMachine):
             assert self.log.in_transaction(producer_id, one.epoch) == (one.first is not None)
             if producer_id in known:
                 assert known[producer_id].epoch == one.epoch
+                assert known[producer_id].timestamp_ms == one.timestamp_ms
                 assert known[producer_id].first_offset == (-1 if one.first is None else one.first)
 
     def teardown(self) -> None:
@@ -167,6 +174,22 @@ def test_a_marker_of_an_older_epoch_or_an_older_coordinator_is_refused(opened: O
             append(log, late)
         assert refused.value.code is code
     assert log.end_offset == 2
+
+
+def test_a_marker_that_must_raise_the_epoch_ends_no_transaction_of_its_own_epoch(opened: Opened) -> None:
+    """KIP-1228: with KIP-890 the next transaction has the epoch of the marker before it, and that may come late."""
+    log = opened.log
+    log.check_raises_epoch(7, 4)
+    append(log, numbered_batch([b"a"], 7, 3, 0, transactional=True))
+    log.check_raises_epoch(7, 4)
+    append(log, marker(7, 4))
+    log.check_raises_epoch(7, 4)  # it comes again
+    append(log, numbered_batch([b"b"], 7, 4, 0, transactional=True))
+    for late in (3, 4):
+        with pytest.raises(KafkaError) as refused:
+            log.check_raises_epoch(7, late)
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+    log.check_raises_epoch(7, 5)
 
 
 class Noted:

@@ -137,6 +137,17 @@ def request(api: Api, version: int, topic: str, topic_id: UUID) -> Any:  # noqa:
                         producer_epoch=0, topics=topics)  # fmt: skip
         case Api.end_txn:
             return make("EndTxnRequest", transactional_id="x", producer_id=1, producer_epoch=0, committed=True)
+        case Api.write_txn_markers:
+            topics = (make("WritableTxnMarkerTopic", name=topic, partition_indexes=(1,)),)
+            markers = (make("WritableTxnMarker", producer_id=77, producer_epoch=0, transaction_result=False,
+                            topics=topics, coordinator_epoch=0),)  # fmt: skip
+            return make("WriteTxnMarkersRequest", markers=markers)
+        case Api.describe_transactions:
+            return make("DescribeTransactionsRequest", transactional_ids=("nobody",))
+        case Api.list_transactions:
+            return make("ListTransactionsRequest", state_filters=("Ongoing",))
+        case Api.describe_producers:
+            return make("DescribeProducersRequest", topics=(make("TopicRequest", name=topic, partition_indexes=(0,)),))
         case Api.offset_for_leader_epoch:
             partition = make("OffsetForLeaderPartition", partition=0, leader_epoch=0)
             topics = (make("OffsetForLeaderTopic", topic=topic, partitions=(partition,)),)
@@ -231,6 +242,7 @@ REFUSED = {
     Api.add_offsets_to_txn: ErrorCode.invalid_producer_id_mapping,
     Api.txn_offset_commit: ErrorCode.invalid_producer_id_mapping,
     Api.end_txn: ErrorCode.invalid_producer_id_mapping,
+    Api.describe_transactions: ErrorCode.transactional_id_not_found,
     Api.delete_topics: ErrorCode.unknown_topic_or_partition,
     Api.join_group: ErrorCode.member_id_required,
     Api.sync_group: ErrorCode.unknown_member_id,

@@ -358,6 +358,8 @@ async def test_transactions_and_producers_are_found_and_a_hanging_one_is_ended(
     name, transactional_id = topic(), f"tx-{uuid4()}"
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.servers, "transactional.id": transactional_id})
     producer.init_transactions(PATIENT)
+    (empty,) = await admin.describe_transactions([transactional_id])
+    assert (empty.state, empty.start_ms, empty.partitions, empty.error) == ("Empty", -1, (), None)
     producer.begin_transaction()
     producer.produce(name, b"open")
     assert producer.flush(PATIENT) == 0

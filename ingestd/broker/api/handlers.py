@@ -29,7 +29,9 @@ from ingestd.broker.api import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
@@ -44,6 +46,7 @@ from ingestd.broker.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -55,6 +58,7 @@ from ingestd.broker.api import (
     sync_group,
     txn_offset_commit,
     update_features,
+    write_txn_markers,
 )
 
 if TYPE_CHECKING:
@@ -117,6 +121,10 @@ _OTHERS: Final = (
     add_partitions_to_txn,
     end_txn,
     txn_offset_commit,
+    write_txn_markers,
+    describe_transactions,
+    list_transactions,
+    describe_producers,
     alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,

@@ -21,8 +21,8 @@ from ingestd.broker.groups.consumer_values import (
     MatchedTopics,
     MemberState,
 )
-from ingestd.broker.groups.patterns import check_pattern, matching
 from ingestd.broker.groups.reconciliation import Target, reconciled, without_unsubscribed
+from ingestd.broker.patterns import check_pattern, matching
 from ingestd.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -278,7 +278,10 @@ class ConsumerGroup:
 
     def _check_pattern(self, profile: Profile) -> None:
         if profile.pattern and profile.pattern not in self.kept.matches:
-            check_pattern(profile.pattern)
+            try:
+                check_pattern(profile.pattern)
+            except KafkaError as refused:
+                raise KafkaError(refused.code, f"SubscribedTopicRegex {refused.detail}") from refused
 
     def _update(self, member: Member, profile: Profile, now_ms: int) -> bool:
         """Note what a member says, and how topics are now. Returns whether the member subscribes to something else."""

@@ -436,6 +436,10 @@ class PartitionLog:
         """Whether the producer has an open transaction here, of this epoch."""
         return self._producers.states.in_transaction(producer_id, epoch)
 
+    def check_raises_epoch(self, producer_id: int, epoch: int) -> None:
+        """Check a marker that ends a transaction by raising its producer's epoch. Raises `KafkaError`."""
+        self._producers.states.check_raises_epoch(producer_id, epoch)
+
     def delete_before(self, offset: int) -> None:
         """Move the log's start to `offset` and remove the segments before it. Raises `OSError`.
 

@@ -53,7 +53,7 @@ class PartitionProducers:
     ) -> None:
         """Remember a batch at `place`, the last one of `segment`. `written`: seconds since the epoch."""
         if marker is not None:
-            self._ended(segment, marker, place, written)
+            self._ended(segment, header, marker, place, written)
         elif (
             header.producer_id != NO_PRODUCER_ID
             and not header.control
@@ -61,8 +61,10 @@ class PartitionProducers:
         ):
             self.transactions.began(header.producer_id, place)
 
-    def _ended(self, segment: Segment, marker: ControlMarker, place: LogEnd, written: float) -> None:
-        first_offset = self.states.ended(marker, written)
+    def _ended(
+        self, segment: Segment, header: BatchHeader, marker: ControlMarker, place: LogEnd, written: float
+    ) -> None:
+        first_offset = self.states.ended(marker, header.max_timestamp, written)
         if first_offset is None:
             return
         self.transactions.ended(marker.producer_id, place.offset)

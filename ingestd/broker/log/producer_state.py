@@ -25,6 +25,7 @@ __all__ = ["ActiveProducer", "ProducerStates"]
 BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 _CRC_DIGITS: Final = 8
+_HIGHEST_EPOCH: Final = (1 << 15) - 1
 _AWAITED_SECONDS: Final = 60.0
 """Seconds. If a refused batch is not sent again for this long, its producer has given it up."""
 
@@ -53,7 +54,7 @@ class ActiveProducer:
     """A producer that writes to the partition. `written`: seconds since the epoch. -1 for what there is not.
 
     `coordinator_epoch` is that of its last marker. `first_offset` is where its open transaction begins. `last_batch` is
-    the base offset of its last batch in this epoch.
+    the base offset of its last batch in this epoch. `timestamp_ms` is the newest timestamp of its last batch or marker.
     """
 
     producer_id: int
@@ -63,6 +64,7 @@ class ActiveProducer:
     coordinator_epoch: int
     first_offset: int
     last_batch: int
+    timestamp_ms: int
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class _Producer:
     written: float = 0.0
     coordinator_epoch: int = -1
     first_offset: int = -1
+    timestamp_ms: int = -1
 
     def begin_epoch(self, epoch: int) -> None:
         """Sequences begin again with a new epoch. An open transaction stays open."""
@@ -181,13 +184,29 @@ class ProducerStates:
                 f"coordinator epoch {marker.coordinator_epoch} is older than {producer.coordinator_epoch}",
             )
 
+    def check_raises_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise `KafkaError` (INVALID_PRODUCER_EPOCH) unless a marker of this epoch ends what an older epoch wrote.
+
+        That is how transactions end with KIP-890. So a late marker does not end the next transaction (KIP-1228). One
+        that is there already may come again.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or epoch > producer.epoch:
+            return
+        again = epoch == producer.epoch and (producer.first_offset < 0 or epoch == _HIGHEST_EPOCH)
+        if not again:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id}: epoch {epoch} does not raise that of the transaction, {producer.epoch}",
+            )
+
     def appended(self, header: BatchHeader, base_offset: int, written: float) -> bool:
         """Remember a batch of records that is in the log. `written`: seconds since the epoch.
 
         Returns whether a transaction began with it.
         """
         self._awaited.pop(header.producer_id, None)
-        producer = self._producer(header.producer_id, header.producer_epoch, written)
+        producer = self._producer(header.producer_id, header.producer_epoch, header.max_timestamp, written)
         # The broker's own batches (offsets of a group) have no sequence.
         if header.base_sequence >= 0:
             producer.appended.append(_Appended(header.base_sequence, _last_sequence(header), base_offset))
@@ -196,18 +215,19 @@ class ProducerStates:
         producer.first_offset = base_offset
         return True
 
-    def ended(self, marker: ControlMarker, written: float) -> int | None:
+    def ended(self, marker: ControlMarker, timestamp_ms: int, written: float) -> int | None:
         """Remember a marker that is in the log. Returns where the transaction began that it ended; None for none."""
-        producer = self._producer(marker.producer_id, marker.producer_epoch, written)
+        producer = self._producer(marker.producer_id, marker.producer_epoch, timestamp_ms, written)
         producer.coordinator_epoch = marker.coordinator_epoch
         first, producer.first_offset = producer.first_offset, -1
         return first if first >= 0 else None
 
-    def _producer(self, producer_id: int, epoch: int, written: float) -> _Producer:
+    def _producer(self, producer_id: int, epoch: int, timestamp_ms: int, written: float) -> _Producer:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer(epoch)
         producer.begin_epoch(epoch)
+        producer.timestamp_ms = timestamp_ms
         producer.written = written
         return producer
 
@@ -226,6 +246,7 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.first_offset,
                 producer.appended[-1].base_offset if producer.appended else -1,
+                producer.timestamp_ms,
             )
 
     def expire(self) -> None:
@@ -248,6 +269,7 @@ class ProducerStates:
                     [[batch.base_sequence, batch.last_sequence, batch.base_offset] for batch in producer.appended],
                     producer.coordinator_epoch,
                     producer.first_offset,
+                    producer.timestamp_ms,
                 ]
                 for producer_id, producer in self._producers.items()
             ]
@@ -260,9 +282,9 @@ class ProducerStates:
         body = content[_CRC_DIGITS:]
         if content[:_CRC_DIGITS] != f"{crc32c(body):08x}".encode():
             return False
-        # Snapshots of versions without transactions end with the batches.
-        for producer_id, epoch, written, batches, *transaction in orjson.loads(body):
-            producer = _Producer(epoch, deque(maxlen=BATCHES_REMEMBERED), written, *transaction)
+        # Snapshots of older versions end with the batches, or before the timestamp.
+        for producer_id, epoch, written, batches, *more in orjson.loads(body):
+            producer = _Producer(epoch, deque(maxlen=BATCHES_REMEMBERED), written, *more)
             producer.appended.extend(_Appended(*batch) for batch in batches)
             self._producers[producer_id] = producer
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -14,7 +15,6 @@ from ingestd.records.batch import read_header
 from ingestd.records.decode import ControlKind
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable
 
     from ingestd.broker.clock import Clock
@@ -90,7 +90,29 @@ class MarkerWriter:
         for partition in tuple(missing):
             self._write(marker, partition, partial(written, partition))
 
-    def write_one(self, marker: Marker, partition: TopicPartition) -> Partition:
+    def write_once(self, marker: Marker, partition: TopicPartition) -> asyncio.Future[ErrorCode]:
+        """Write the marker into one partition for a client, which tries again itself. Raises `KafkaError`.
+
+        Done when it is there, and on the disk with `Flush.always`.
+        """
+        found = self._append(marker, partition)
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def flushed(flush: asyncio.Future[None]) -> None:
+            lost = flush.cancelled() or flush.exception() is not None
+            if not lost:
+                self._ended(partition, marker.ids.producer_id, commits=marker.commits)
+            if not outcome.done():  # else its client is gone
+                outcome.set_result(ErrorCode.kafka_storage_error if lost else ErrorCode.none)
+
+        if self._flush is Flush.os:
+            self._ended(partition, marker.ids.producer_id, commits=marker.commits)
+            outcome.set_result(ErrorCode.none)
+        else:
+            found.commit.flushed().add_done_callback(flushed)
+        return outcome
+
+    def _append(self, marker: Marker, partition: TopicPartition) -> Partition:
         """Write the marker into the log. Raises `KafkaError`."""
         found = self._storage.partition(*partition)
         if found is None:
@@ -109,7 +131,7 @@ class MarkerWriter:
 
     def _write(self, marker: Marker, partition: TopicPartition, written: Callable[[], None]) -> None:
         try:
-            found = self.write_one(marker, partition)
+            found = self._append(marker, partition)
         except KafkaError as error:
             if error.code in _GONE:
                 written()

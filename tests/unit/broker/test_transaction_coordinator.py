@@ -15,6 +15,7 @@ from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.broker.storage import NewTopic
 from ingestd.broker.topics import TRANSACTIONS_TOPIC
 from ingestd.broker.transactions.admission import Missing, admit
+from ingestd.broker.transactions.marker_writer import Marker
 from ingestd.broker.transactions.transaction import Ids, TransactionState
 from ingestd.broker.transactions.transitions import End, Start
 from ingestd.errors import ErrorCode, KafkaError
@@ -290,6 +291,22 @@ async def test_what_no_transactional_id_has_is_aborted_at_the_start(started: Cal
     assert not is_open(broker)
     assert committed(broker) == []
     assert is_open(broker, PLACES[1]), "this one is known"
+
+
+@pytest.mark.parametrize("flush", Flush)
+async def test_a_marker_that_an_administrator_asks_for_is_answered_when_readers_go_on(
+    started: Callable[..., Broker], flush: Flush
+) -> None:
+    broker = await started(flush=flush)
+    shop = await loaded(broker)
+    ids = (await shop.initialize("shop", START)).ids
+    write(broker, ids, 0, b"x")
+    markers = broker.transactions.markers
+    asked = markers.write_once(Marker(ids, commits=False, coordinator_epoch=0), PLACES[0])
+    assert asked.done() == (flush is Flush.os)
+    assert await asked is ErrorCode.none
+    assert not is_open(broker)
+    assert committed(broker) == []
 
 
 async def test_a_partition_that_is_deleted_needs_no_marker(started: Callable[..., Broker]) -> None:

@@ -1,4 +1,4 @@
-"""Patterns: regular expressions for topics, as RE2 reads them. It takes linear time, so no client stalls the broker."""
+"""Patterns: regular expressions of clients, as RE2 reads them. It takes linear time, so no client stalls the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def matching(patterns: Iterable[str], names: Collection[str]) -> dict[str, froze
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> Any:
-    # Only brokers with such groups need this.
+    # Few brokers are asked for this.
     import re2  # noqa: PLC0415
 
     options = re2.Options()
@@ -36,5 +36,5 @@ def _compiled(pattern: str) -> Any:
         why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
         raise KafkaError(
             ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {why}.",
+            f"`{pattern}` is not a valid regular expression: {why}.",
         ) from error
