@@ -375,6 +375,7 @@ class TailFinder:
         found = await self._ask(walk)
         self._ancestors = ways
         self._miss_before_watches(self._watches.new(watched) | anew)
+        self._names.listed = found.present
         self._register(watched)
         self._directories = found.directories
         self._drop_watches(watched.watched.keys())
@@ -389,6 +390,7 @@ class TailFinder:
             self._miss()
             self._watch_ways_anew()
         await self._in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
+        self._names.listed = frozenset()
 
     def _watch_ways_anew(self) -> None:
         """Another directory may be where links lead, and nobody said so."""
@@ -694,6 +696,7 @@ class TailFinder:
             finder, log = owned.finder, owned.log
         if owned is None and wanted.place.links > 1 and self._is_awaited_elsewhere(log, wanted.place.file):
             return  # by another of its names it is of a log that looks for what is older
+        self._names.examined(wanted.place.file)
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
         if examined is None:

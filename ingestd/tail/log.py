@@ -342,10 +342,11 @@ class Log:
             if known.phase is not Phase.DONE:
                 return  # met by another name meanwhile
             if known.copy_of is not None:
-                # It was empty, or only began as another file does: with the same header, perhaps.
-                known.position = start
-                # As modified as when it was first seen: others may have come and gone since.
-                known.known = known.known._replace(witness=witness, size=place.size)
+                if not self._was_copied(known, place):
+                    # It was empty, or only began as another file does: with the same header, perhaps.
+                    known.position = start
+                    # As modified as when it was first seen: others may have come and gone since.
+                    known.known = known.known._replace(witness=witness, size=place.size)
                 yield self._read(known)
                 yield from self._supersede()
                 return
@@ -356,6 +357,13 @@ class Log:
         generation = self._add(place, start, witness, Phase.READING)
         yield self._read(generation)
         yield from self._supersede()
+
+    def _was_copied(self, repeating: Generation, place: Place) -> bool:
+        """Whether a file repeats its own copy, which was read first, and goes on behind that."""
+        copy = self.named(repeating.copy_of or NOTHING)
+        if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
+            return False
+        return self.stands(place.file) and place.size >= repeating.position
 
     def _add(self, place: Place, position: int, witness: Witness | None, phase: Phase) -> Generation:
         size = 0 if place.codec else place.size  # of its text
@@ -393,6 +401,9 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
+        elif original.copy_of == NOTHING:
+            yield Look(original.known.path)  # it was empty: nothing of it was read yet
+            yield Look(place.path, asked)
         elif original.phase is Phase.DONE and place.codec:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))

@@ -16,6 +16,7 @@ from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from ingestd.tail.file_id import FileId
 
@@ -77,6 +78,10 @@ class Names:
         """Names that were made of late beside a log, by its path, and look like rotations of it."""
         self._late_links: dict[str, list[str]] = {}
         self._link_names: set[str] = set()
+        self._examined: set[FileId] = set()
+        """Files of which the content was looked at after the last batch of events."""
+        self.listed: AbstractSet[str] = frozenset()
+        """Paths that were listed just now; what looks at them have shown is yet to be told."""
 
     def holds(self, path: str, inode: int) -> bool:
         """Whether a path is certain to stand for the known file with this inode number."""
@@ -109,6 +114,10 @@ class Names:
         if name is not None:
             name.judged = judged
 
+    def examined(self, file: FileId) -> None:
+        """The content of a file was looked at. The next events may tell of what happened to it before."""
+        self._examined.add(file)
+
     def over(self, path: str, file: FileId) -> None:
         """The file at a path was read and is gone, if it is this one. Events that say so later tell of no loss."""
         name = self._names.get(path)
@@ -139,12 +148,12 @@ class Names:
                     self._created(path, changes)
                 elif name is _LINK:
                     self._created(path, changes)
-                    self._linked(path)
+                    self._linked(path, changes)
                 else:
                     self._renamed(name, path, changes)
             elif mask & CREATED:
                 self._created(path, changes)
-                self._linked(path)
+                self._linked(path, changes)
             elif mask & DELETED:
                 self._deleted(path, changes)
         for path, left in (each for froms in late.values() for each in froms):
@@ -153,6 +162,7 @@ class Names:
         for path in fresh - self._fresh:
             if path in self._names and path not in changes.looks:
                 self._names[path].fresh = False
+        self._examined.clear()
         return changes
 
     def _unseen(self, name: _Name) -> bool:
@@ -171,14 +181,21 @@ class Names:
         else:
             self._names.pop(path, None)
 
-    def _linked(self, path: str) -> None:
-        """A name like a rotated one may be a second one of a log's file."""
+    def _linked(self, path: str, changes: Changes) -> None:
+        """A name like a rotated one may be a second one of a log's file, or a copy's."""
         directory, name = os.path.split(path)
         for original in possible_originals(name) if not codec_of(name) else ():
             beside = f"{directory}/{original}"
-            if beside in self._names and self._log_at(beside) is not None:
+            there = beside in self._names or beside in self.listed
+            if there and (log := self._log_at(beside)) is not None:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
+                written = self._names[beside].file if beside in self._names else None
+                unread = written is None or written in self._examined or not self._known(written)
+                if path not in self._names and unread:
+                    # Of what was copied nothing was read, perhaps: nobody will miss it when it is truncated.
+                    self._names[path] = _Name(log, judged=True)
+                    changes.looks[path] = log
 
     def _unlinked(self, path: str, name: _Name, changes: Changes) -> bool:
         """Whether what was deleted here may have another name that was made for it: it was rotated then."""

@@ -847,6 +847,62 @@ async def test_copied_and_truncated_twice_while_we_were_down(follow: Any, log: A
     assert not follower.losses
 
 
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("before", ["rotated", "empty", "read", "new"])
+@pytest.mark.parametrize("copies", [1, 3])
+async def test_a_copy_of_what_was_truncated_before_anybody_looked_is_read(
+    follow: Any, log: Any, glob: str, before: str, copies: int
+) -> None:
+    # Of 3,000 files with 330 rotations each second, one history lost 20 lines so, in silence.
+    follower = follow(glob)
+    expected = []
+    if before in {"rotated", "read"}:
+        append(log, "old")
+        expected.append("old")
+    elif before == "empty":
+        append(log)
+    await follower.settle()
+    if before == "rotated":
+        shift(log)
+        append(log)
+        await follower.settle()
+    elif before == "read":
+        shift(log)
+    for number in range(copies):
+        append(log, f"{number}", f"{number} too")
+        for old in sorted(log.parent.glob("a.log.?"), reverse=True):
+            old.rename(log.with_name(f"a.log.{int(old.suffix[1:]) + 1}"))
+        copytruncate(log, log.with_name("a.log.1"))
+        expected += [f"{number}", f"{number} too"]
+    append(log, "4", "5")
+    expected += ["4", "5"]
+    await follower.reads(*expected, ordered=glob == "a.log")
+    follower.restart()
+    await follower.reads(*expected, ordered=glob == "a.log")
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("seen", ["empty", "never"])
+async def test_a_copy_of_what_nobody_looked_at_yet_is_not_sent_beside_it(
+    follow: Any, log: Any, glob: str, seen: str
+) -> None:
+    follower = follow(glob)
+    if seen == "empty":
+        append(log)
+    await follower.settle()
+    append(log, "1", "2", "3")
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    await follower.settle()
+    append(log, "4", "5")
+    await follower.settle()
+    await follower.reads("1", "2", "3", "4", "5")
+    follower.restart()
+    append(log, "6")
+    await follower.reads("1", "2", "3", "4", "5", "6")
+    assert not follower.losses
+
+
 async def test_a_copy_of_what_was_truncated_before_it_was_opened_is_read(follow: Any, log: Any) -> None:
     # Seen in the demo: the third rotation came so soon that the worker met the copy alone.
     follower = follow("a.log")

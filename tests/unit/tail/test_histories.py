@@ -176,6 +176,8 @@ class Writer:
         self.shift(keep=4)
         source = self.files.open(found)
         target = self.files.create(self.next_name()).inode
+        if self.world.machine.up:
+            self.world.announced.add(target)
         self.files.between()
         length = len(source.inode.data)
         if length > 40:
@@ -301,6 +303,8 @@ class World:
         self.writers = [Writer(self, log) for log in scene.logs]
         self.numbers = 0
         self.compressed: set[Inode] = set()
+        self.announced: set[Inode] = set()
+        """Copies of which events told, since the daemon runs."""
         self.clean = True
         """Whether the daemon was never killed."""
         self.gone: list[Token] = []
@@ -412,9 +416,8 @@ class World:
         """Whether the daemon has to find a line in this file, which no glob matches."""
         token = self.machine.tokens[number]
         copied = token.content[0] is not inode
-        return (
-            self.entitled(token) and not token.excused and not (copied and token.content not in self.machine.examined)
-        )
+        unknown = copied and inode not in self.announced and token.content not in self.machine.examined
+        return self.entitled(token) and not token.excused and not unknown
 
     def _said(self, number: int) -> bool:
         """Whether something was said to be lost since this was written."""
@@ -544,12 +547,14 @@ class World:
     def _stop(self, _amount: int, _random: Random) -> None:
         if self.machine.up:
             self.machine.stop()
+            self.announced.clear()
             self._forget_sizes()
 
     def _kill(self, _amount: int, _random: Random) -> None:
         if self.machine.up:
             self.clean = False
             self.machine.kill()
+            self.announced.clear()
             self.gone.clear()
             self._forget_sizes()
 
@@ -594,6 +599,7 @@ class World:
         for each in machine.finders:
             if each.events:
                 each.finder._watches._stream.overflow()
+        self.announced.clear()
         # Files of which nothing is kept yet are found again only where a glob matches.
         if machine.up:
             files = machine.finders[0].finder.files

@@ -47,3 +47,26 @@ def test_a_deletion_from_before_a_look_says_nothing_of_a_copy_that_was_seen_then
     names.judge(PATH, judged=True)
     names.heard([])
     assert names.heard([(PATH, DELETED, 0)]).deleted == [(FILE, PATH)]
+
+
+def test_a_copy_beside_a_log_of_which_nothing_is_read_is_looked_at_wherever_it_is_renamed_to() -> None:
+    known: set[FileId] = set()
+    names = Names(lambda path: path if path == PATH else None, known.__contains__)
+    first, second = f"{PATH}.1", f"{PATH}.2"
+    copied = [(PATH, CREATED, 0), (first, CREATED, 0), (first, MOVED_FROM, 5), (second, MOVED_TO, 5)]
+    assert names.heard(copied).looks == {PATH: None, second: PATH}
+    names.looked(PATH, PATH, FILE)
+    assert names.heard([(first, CREATED, 0)]).looks == {first: PATH}
+    assert names.heard([(first, DELETED, 0)]).vanished == []  # whether it was all of the log, nobody knows
+    known.add(FILE)
+    names.examined(FILE)
+    assert names.heard([(first, CREATED, 0)]).looks == {first: PATH}  # perhaps before that
+    assert names.heard([(first, CREATED, 0), (f"{PATH}.1.gz", CREATED, 0)]).looks == {}
+
+
+def test_a_copy_beside_a_log_that_was_listed_just_now_is_looked_at() -> None:
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.listed = {PATH}
+    assert names.heard([(f"{PATH}.1", CREATED, 0)]).looks == {f"{PATH}.1": PATH}
+    names.listed = set()
+    assert names.heard([(f"{PATH}.2", CREATED, 0)]).looks == {}
