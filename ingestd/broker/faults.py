@@ -24,6 +24,8 @@ FAILABLE: Final = frozenset(
         Api.join_group, Api.sync_group, Api.heartbeat, Api.leave_group, Api.consumer_group_heartbeat,
         Api.offset_commit, Api.offset_fetch, Api.offset_delete, Api.describe_groups, Api.delete_groups,
         Api.consumer_group_describe, Api.init_producer_id, Api.add_partitions_to_txn, Api.end_txn,
+        Api.add_offsets_to_txn, Api.txn_offset_commit, Api.write_txn_markers, Api.describe_transactions,
+        Api.list_transactions, Api.describe_producers,
     }
 )  # fmt: skip
 """What can be answered with an error: requests for a leader or a coordinator."""

@@ -205,8 +205,8 @@ def test_what_can_be_failed_asks_whether_it_shall_fail(api: Api) -> None:
     from pathlib import Path
 
     source = Path(str(import_module(f"ingestd.broker.api.{api.name}").__file__)).read_text()
-    asks = ("context.led(", "context.group_partition(", "context.members_partition(", "context.transaction_partition(")
-    assert any(each in source for each in asks)
+    asks = ("led", "replica", "group_partition", "members_partition", "transaction_partition", "transaction_partitions")
+    assert any(f"context.{each}(" in source for each in asks)
 
 
 def test_the_control_endpoint_is_for_this_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
