@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka import Producer as Librdkafka
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from embedded.batches import numbered_batch
+from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
 
+from ingestd.client.admin import ClusterAdmin
+from ingestd.client.client import Client
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import skip_response_header
 from ingestd.wire.produce import produce_request, read_produce_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from embedded.process import BrokerProcess
     from harness.cluster import KafkaCluster
+    from harness.go_peers import GoPeer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, when it is imported
+    from kafka import KafkaAdminClient
 
 SECONDS = 20
 MINUTE = timedelta(minutes=1)
@@ -399,3 +408,65 @@ def test_kafkas_tool_finds_a_hanging_transaction_and_ends_it(
     tool("abort", "--topic", new_topic, "--partition", "0", "--start-offset", hanging["StartOffset"])
     assert stable_end(broker.servers, new_topic) == 2
     assert tool("find-hanging", "--broker-id", "1") == []
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Three nodes: an administrator must ask the coordinator and the leader, and all for a list."""
+    with BrokerProcess(tmp_path_factory.mktemp("three"), "--nodes", "3") as broker:
+        yield broker
+
+
+@pytest.mark.peers
+def test_franz_gos_administrator_follows_a_transaction_and_aborts_it(
+    three: BrokerProcess, new_topic: str, go_peers: dict[str, GoPeer]
+) -> None:
+    created(three.servers, new_topic)
+    franz, servers = go_peers["franz"], three.servers
+    producer = Librdkafka({"bootstrap.servers": servers, "transactional.id": new_topic, "log_level": 0})
+    producer.init_transactions(SECONDS)
+    empty = franz.transactions(servers, new_topic, new_topic)
+    assert (empty["listed"], empty["state"], empty["start_ms"]) == ("Empty", "Empty", -1)
+    assert (empty["partitions"], empty["writers"], empty["timeout_ms"]) == ([], [], 60_000)
+    producer.begin_transaction()
+    producer.produce(new_topic, b"open")
+    assert producer.flush(SECONDS) == 0
+    opened = franz.transactions(servers, new_topic, new_topic)
+    assert (opened["listed"], opened["state"], opened["partitions"]) == ("Ongoing", "Ongoing", [0])
+    assert abs(opened["start_ms"] - time.time() * 1000) < 60_000
+    ids = {"producer_id": empty["producer_id"], "epoch": empty["epoch"]}
+    assert opened["writers"] == [{**ids, "sequence": 0, "start": 0}]
+    aborted = franz.transactions(servers, new_topic, new_topic, "-abort")
+    assert (aborted["state"], aborted["writers"]) == ("Ongoing", [{**ids, "sequence": 0, "start": -1}])
+    assert stable_end(servers, new_topic) == 2
+    producer.abort_transaction(SECONDS)
+    ended = franz.transactions(servers, new_topic, new_topic)
+    assert (ended["listed"], ended["state"], ended["partitions"]) == ("CompleteAbort", "CompleteAbort", [])
+
+
+async def test_our_administrator_and_kafka_pythons_follow_a_transaction_and_ours_aborts_it(
+    three: BrokerProcess, new_topic: str
+) -> None:
+    created(three.servers, new_topic)
+    producer = Librdkafka({"bootstrap.servers": three.servers, "transactional.id": new_topic, "log_level": 0})
+    producer.init_transactions(SECONDS)
+    theirs = KafkaAdminClient(bootstrap_servers=three.servers)
+    async with Client([three.servers]) as client:
+        ours = ClusterAdmin(client)
+        for state in ("Empty", "Ongoing", "CompleteCommit"):
+            if state == "Ongoing":
+                producer.begin_transaction()
+                producer.produce(new_topic, b"open")
+                assert producer.flush(SECONDS) == 0
+                (of_partition,) = await ours.describe_producers([(new_topic, 0)])
+                await ours.abort_transaction(new_topic, 0, of_partition.producers[0])
+                assert stable_end(three.servers, new_topic) == 2
+            if state == "CompleteCommit":
+                producer.commit_transaction(SECONDS)
+            (described_one,) = await ours.describe_transactions([new_topic])
+            told = theirs.describe_transactions([new_topic])[new_topic]
+            assert (described_one.state, told.state) == (state, state)
+            assert (described_one.producer_id, described_one.producer_epoch) == (told.producer_id, told.producer_epoch)
+            listing = await ours.list_transactions(states=[state], pattern=f"{new_topic[:-1]}.")
+            assert [one.transactional_id for one in listing.items] == [new_topic]
+    theirs.close()

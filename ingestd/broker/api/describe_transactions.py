@@ -12,9 +12,11 @@ from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ingestd.broker.request import Request
     from ingestd.broker.session import Context
-    from ingestd.broker.transactions.transaction import Transaction
+    from ingestd.broker.transactions.transaction import TopicPartition, Transaction
 
 API: Final = Api.describe_transactions
 VERSIONS: Final = range(1)
@@ -39,10 +41,12 @@ def _state(context: Context, schema: Messages, transactional_id: str) -> Any:
         return _refused(schema, transactional_id, refused.code)
     if known is None:
         return _refused(schema, transactional_id, ErrorCode.transactional_id_not_found)
-    return _described(schema, transactional_id, known)
+    return _described(schema, transactional_id, known, context.broker.transactions.unmarked(known))
 
 
-def _described(schema: Messages, transactional_id: str, known: Transaction) -> Any:
+def _described(
+    schema: Messages, transactional_id: str, known: Transaction, partitions: Iterable[TopicPartition]
+) -> Any:
     return schema.make(
         "TransactionState",
         error_code=ErrorCode.none,
@@ -54,7 +58,7 @@ def _described(schema: Messages, transactional_id: str, known: Transaction) -> A
         producer_epoch=known.epoch,
         topics=tuple(
             schema.make("TopicData", topic=topic, partitions=tuple(numbers))
-            for topic, numbers in by_topic(known.partitions).items()
+            for topic, numbers in by_topic(partitions).items()
         ),
     )
 

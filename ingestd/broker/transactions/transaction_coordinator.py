@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ingestd.broker.groups.group_coordinator import GroupCoordinator
     from ingestd.broker.settings import BrokerSettings
     from ingestd.broker.storage import Partition, Storage
-    from ingestd.broker.transactions.transaction import TopicPartition
+    from ingestd.broker.transactions.transaction import TopicPartition, Transaction
     from ingestd.broker.transactions.transaction_partition import Outcome
     from ingestd.tasks import TaskOwner
 
@@ -80,6 +80,18 @@ class TransactionCoordinator:
         """What was added last to the transaction, if that is not on the disk yet."""
         return (
             None if self._settings.flush is Flush.os else self._topic.of(transactional_id).being_added(transactional_id)
+        )
+
+    def unmarked(self, known: Transaction) -> frozenset[TopicPartition]:
+        """The partitions of a transaction, without those that have its marker."""
+        if known.state not in PREPARED:
+            return known.partitions
+        return frozenset(where for where in known.partitions if self._is_open(where, known.producer_id))
+
+    def _is_open(self, where: TopicPartition, producer_id: int) -> bool:
+        found = self._storage.partition(*where)
+        return found is not None and any(
+            producer.producer_id == producer_id and producer.first_offset >= 0 for producer in found.log.producers
         )
 
     @property

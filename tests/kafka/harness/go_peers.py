@@ -37,6 +37,11 @@ class GoPeer:
         """
         return self._run("consume", servers, topic, "-count", str(count), *options)
 
+    def transactions(self, servers: str, topic: str, transactional_id: str, *options: str) -> dict[str, Any]:
+        """What franz's administrator finds about a transactional id, and about partition 0. Option: `-abort`."""
+        (found,) = self._run("transactions", servers, topic, "-transactional-id", transactional_id, *options)
+        return found
+
     def _run(self, verb: str, servers: str, topic: str, *options: str, stdin: bytes = b"") -> list[dict[str, Any]]:
         command = [str(self.binary), verb, "-brokers", servers, "-topic", topic, *options]
         ran = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)

@@ -242,6 +242,9 @@ async def test_a_full_disk_delays_the_markers_and_nothing_else_is_said(
         await clock.move(3)
         assert not ending.done()
         assert (committed(broker), committed(broker, PLACES[1])) == ([b"x"], [])
+        preparing = shop.get("shop")
+        assert preparing is not None
+        assert broker.transactions.unmarked(preparing) == {PLACES[1]}
         with pytest.raises(KafkaError) as refused:
             shop.end("shop", End(ids, True, 2))
         assert refused.value.code is ErrorCode.concurrent_transactions

@@ -4,8 +4,9 @@
 //	franz consume -brokers HOST:PORT -topic T -count N [-isolation read_committed] [-group G]
 //	franz mirror -brokers HOST:PORT -topic T -target HOST:PORT -target-topic U -count N [-codec lz4]
 //	franz member -brokers HOST:PORT -topic T,U -group G -balancer range
+//	franz transactions -brokers HOST:PORT -topic T -transactional-id ID [-abort]
 //
-// The first two print one JSON object per record, mirror (mirror.go) prints nothing, member (member.go) prints each assignment. Exit status 1 and a message when anything fails or the deadline passes.
+// The first two print one JSON object per record, mirror (mirror.go) prints nothing, member (member.go) prints each assignment, transactions (transactions.go) one object. Exit status 1 and a message when anything fails or the deadline passes.
 package main
 
 import (
@@ -59,7 +60,7 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("produce, consume, mirror or member?")
+		return errors.New("produce, consume, mirror, member or transactions?")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	brokers := flags.String("brokers", "", "HOST:PORT,…")
@@ -67,13 +68,14 @@ func run(arguments []string) error {
 	partition := flags.Int("partition", -1, "write to this partition; -1: any")
 	codec := flags.String("codec", "none", "none, gzip, snappy, lz4, zstd")
 	acks := flags.String("acks", "all", "all, 1 (without idempotence)")
-	transactionalID := flags.String("transactional-id", "", "write everything in one transaction")
+	transactionalID := flags.String("transactional-id", "", "write everything in one transaction; the one to describe")
 	count := flags.Int("count", 0, "records to read")
 	isolation := flags.String("isolation", "read_uncommitted", "or read_committed")
 	group := flags.String("group", "", "read as a member of this group, commit at the end")
 	balancer := flags.String("balancer", "", "how the group shares partitions")
 	target := flags.String("target", "", "HOST:PORT,… of the cluster to copy to")
 	targetTopic := flags.String("target-topic", "", "the topic there")
+	abort := flags.Bool("abort", false, "end the open transactions of partition 0")
 	timeout := flags.Duration("timeout", 30*time.Second, "for everything")
 	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
@@ -114,8 +116,10 @@ func run(arguments []string) error {
 		return mirror(deadline, options, *target, *targetTopic, compression, *count)
 	case "member":
 		return member(options, *topic, *group, *balancer)
+	case "transactions":
+		return transactions(deadline, options, *topic, *transactionalID, *abort)
 	}
-	return fmt.Errorf("produce, consume, mirror or member, not %q", arguments[0])
+	return fmt.Errorf("produce, consume, mirror, member or transactions, not %q", arguments[0])
 }
 
 func produce(deadline context.Context, options []kgo.Opt, partition int32, transactional bool) error {
