@@ -45,15 +45,15 @@ def handle(context: Context, request: Request) -> Handled:
 
 def _initialize(context: Context, asked: Any) -> asyncio.Future[Outcome]:
     broker = context.broker
+    had = Ids(getattr(asked, "producer_id", NONE), getattr(asked, "producer_epoch", NONE))
+    if (had.producer_id == NONE) != (had.epoch == NONE):
+        raise KafkaError(ErrorCode.invalid_request, f"producer {had.producer_id} with epoch {had.epoch}")
     timeout = asked.transaction_timeout.total_seconds()
     if not 0 < timeout <= broker.settings.max_transaction_timeout:
         raise KafkaError(
             ErrorCode.invalid_transaction_timeout,
             f"transaction timeout {timeout} s: expected up to {broker.settings.max_transaction_timeout} s",
         )
-    had = Ids(getattr(asked, "producer_id", NONE), getattr(asked, "producer_epoch", NONE))
-    if (had.producer_id == NONE) != (had.epoch == NONE):
-        raise KafkaError(ErrorCode.invalid_request, f"producer {had.producer_id} with epoch {had.epoch}")
     start = Start(round(timeout * 1000), broker.settings.transaction_version, None if had.producer_id == NONE else had)
     return context.transaction_partition(asked.transactional_id).initialize(asked.transactional_id, start)
 

@@ -16,8 +16,7 @@ from ingestd.broker.log.validation import check_batch
 from ingestd.broker.request import Answer
 from ingestd.broker.settings import Flush
 from ingestd.broker.topics import check_not_internal
-from ingestd.broker.transactions.admission import Missing, admit
-from ingestd.broker.transactions.transaction import Ids
+from ingestd.broker.transactions.admission import Missing, admit_batch
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.wire.apis import Api, is_flexible
 from ingestd.wire.primitives import BodyReader, array_length, nullable_string, string, uuid_bytes
@@ -129,8 +128,7 @@ def _append(
         check_arrival(batch, header, log.config, now_ms)
         _check_writable(broker, log, header)
         if header.transactional:
-            ids = Ids(header.producer_id, header.producer_epoch)
-            added = admit(broker.transactions, transactional_id, ids, where, log, _missing(version))
+            added = admit_batch(broker.transactions, transactional_id, header, where, log, _missing(version))
         append_time_ms = -1
         if log.config.append_time:
             append_time_ms, header = now_ms, stamped(batch, header, now_ms)

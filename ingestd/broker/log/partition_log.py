@@ -436,6 +436,14 @@ class PartitionLog:
         """Whether the producer has an open transaction here, of this epoch."""
         return self._producers.states.in_transaction(producer_id, epoch)
 
+    def check_producer_epoch(self, producer_id: int, epoch: int) -> None:
+        """Check that the epoch is not older than the newest one that the log has. Raises `KafkaError`."""
+        self._producers.states.check_epoch(producer_id, epoch)
+
+    def check_begins(self, header: BatchHeader) -> None:
+        """Check that the first batch of a producer that the log does not know is its first. Raises `KafkaError`."""
+        self._producers.states.check_begins(header)
+
     def check_raises_epoch(self, producer_id: int, epoch: int) -> None:
         """Check a marker that ends a transaction by raising its producer's epoch. Raises `KafkaError`."""
         self._producers.states.check_raises_epoch(producer_id, epoch)

@@ -116,11 +116,7 @@ class ProducerStates:
                     f"producer {header.producer_id}: sequence {header.base_sequence} where {awaited} is next",
                 )
             return None
-        if header.producer_epoch < producer.epoch:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id}: epoch {header.producer_epoch} is older than {producer.epoch}",
-            )
+        self.check_epoch(header.producer_id, header.producer_epoch)
         if producer.first_offset >= 0 and not header.transactional:
             raise KafkaError(
                 ErrorCode.invalid_txn_state, f"producer {header.producer_id}: it has an open transaction here"
@@ -146,6 +142,23 @@ class ProducerStates:
                 f"producer {header.producer_id}: sequence {header.base_sequence} where {expected} is next",
             )
         return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise `KafkaError` (INVALID_PRODUCER_EPOCH) for an older epoch than the newest seen."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id}: epoch {epoch} is older than {producer.epoch}",
+            )
+
+    def check_begins(self, header: BatchHeader) -> None:
+        """Raise `KafkaError` (OUT_OF_ORDER_SEQUENCE_NUMBER) unless an unknown producer begins with sequence 0."""
+        if header.producer_id not in self._producers and header.base_sequence != 0:
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id}: sequence {header.base_sequence}, and none before it was written",
+            )
 
     def _awaited_before(self, header: BatchHeader) -> int | None:
         """The sequence of a refused batch that must come before this one, if there is one."""
@@ -173,11 +186,7 @@ class ProducerStates:
         producer = self._producers.get(marker.producer_id)
         if producer is None:
             return
-        if marker.producer_epoch < producer.epoch:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {marker.producer_id}: epoch {marker.producer_epoch} is older than {producer.epoch}",
-            )
+        self.check_epoch(marker.producer_id, marker.producer_epoch)
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ingestd.broker.transactions.transaction import TopicPartition
     from ingestd.broker.transactions.transaction_coordinator import TransactionCoordinator
     from ingestd.broker.transactions.transaction_partition import Outcome, TransactionPartition
+    from ingestd.records.batch import BatchHeader
 
-__all__ = ["Missing", "admit"]
+__all__ = ["Missing", "admit", "admit_batch"]
 
 
 class Missing(Enum):
@@ -62,11 +63,36 @@ def admit(
             "a transactional batch in a request without transactional id",
         )
     try:
+        log.check_producer_epoch(ids.producer_id, ids.epoch)
         if not log.in_transaction(ids.producer_id, ids.epoch):
             _enter(coordinator.of(transactional_id), transactional_id, ids, where, missing)
         return coordinator.being_added(transactional_id)
     except KafkaError as refused:
         raise _as_answered(refused) from refused
+
+
+def admit_batch(
+    coordinator: TransactionCoordinator,
+    transactional_id: str | None,
+    header: BatchHeader,
+    where: TopicPartition,
+    log: PartitionLog,
+    missing: Missing,
+) -> asyncio.Future[Outcome] | None:
+    """The same for a batch of records. What comes behind a first batch that was refused does not take its place.
+
+    Raises `KafkaError`, also OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    ids = Ids(header.producer_id, header.producer_epoch)
+    try:
+        added = admit(coordinator, transactional_id, ids, where, log, missing)
+    except KafkaError as refused:
+        if refused.code is ErrorCode.not_enough_replicas:
+            log.refused(header)
+        raise
+    if missing is Missing.added:
+        log.check_begins(header)
+    return added
 
 
 def _enter(

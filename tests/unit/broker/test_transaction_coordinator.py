@@ -14,7 +14,7 @@ from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.broker.storage import NewTopic
 from ingestd.broker.topics import TRANSACTIONS_TOPIC
-from ingestd.broker.transactions.admission import Missing, admit
+from ingestd.broker.transactions.admission import Missing, admit, admit_batch
 from ingestd.broker.transactions.marker_writer import Marker
 from ingestd.broker.transactions.transaction import Ids, TransactionState
 from ingestd.broker.transactions.transitions import End, Start
@@ -74,12 +74,20 @@ async def loaded(broker: Broker, transactional_id: str = "shop") -> TransactionP
     return broker.transactions.of(transactional_id)
 
 
-def write(broker: Broker, ids: Ids, sequence: int, value: bytes, where: tuple[str, int] = PLACES[0]) -> Any:
+def write(
+    broker: Broker,
+    ids: Ids,
+    sequence: int,
+    value: bytes,
+    where: tuple[str, int] = PLACES[0],
+    missing: Missing = Missing.added,
+) -> Any:
     """A batch of a transaction, as Produce appends it. Returns what the answer waits for."""
     log = broker.partition(*where).log
     batch = memoryview(numbered_batch([value], ids.producer_id, ids.epoch, sequence, transactional=True))
-    added = admit(broker.transactions, "shop", ids, where, log, Missing.added)
-    log.append(batch, read_header(batch))
+    header = read_header(batch)
+    added = admit_batch(broker.transactions, "shop", header, where, log, missing)
+    log.append(batch, header)
     return added
 
 
@@ -150,6 +158,28 @@ async def test_nothing_is_answered_while_it_is_loaded(started: Callable[..., Bro
     assert refused.value.code is ErrorCode.not_enough_replicas, "what clients try again"
     await loaded(broker)
     write(broker, ids, 0, b"x")
+
+
+@pytest.mark.parametrize("missing", [Missing.refused, Missing.abortable, Missing.added])
+async def test_a_batch_does_not_take_the_place_of_the_one_before_it_that_was_refused_for_now(
+    started: Callable[..., Broker], missing: Missing
+) -> None:
+    """A producer sends without waiting. The first batch comes while transactions are loaded, the next one after that."""
+    broker = await started()
+    ids = (await (await loaded(broker)).initialize("shop", START)).ids
+    await broker.transactions.of("shop").add("shop", ids, PLACES, 2)
+    broker = await started()
+    with pytest.raises(KafkaError) as refused:
+        write(broker, ids, 0, b"first", missing=missing)
+    assert refused.value.code is ErrorCode.not_enough_replicas
+    shop = await loaded(broker)
+    with pytest.raises(KafkaError) as refused:
+        write(broker, ids, 1, b"second", missing=missing)
+    assert refused.value.code is ErrorCode.out_of_order_sequence_number
+    write(broker, ids, 0, b"first", missing=missing)
+    write(broker, ids, 1, b"second", missing=missing)
+    await shop.end("shop", End(ids, True, 2))
+    assert committed(broker) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("commits", [True, False])
