@@ -164,7 +164,7 @@ async def test_nothing_is_answered_while_it_is_loaded(started: Callable[..., Bro
 async def test_a_batch_does_not_take_the_place_of_the_one_before_it_that_was_refused_for_now(
     started: Callable[..., Broker], missing: Missing
 ) -> None:
-    """A producer sends without waiting. The first batch comes while transactions are loaded, the next one after that."""
+    """A producer sends without waiting. One batch comes while transactions are loaded, the next one after that."""
     broker = await started()
     ids = (await (await loaded(broker)).initialize("shop", START)).ids
     await broker.transactions.of("shop").add("shop", ids, PLACES, 2)
