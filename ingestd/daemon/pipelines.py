@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003 - types of fields are looked up when a file is read
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -39,12 +39,17 @@ def is_start(text: str) -> bool:
         return False
 
 
+def _are_sparks(names: Mapping[str, str]) -> bool:
+    return all(name.startswith("spark.") for name in names)
+
+
 FILES_SECONDS: Final = 60.0
 """Seconds from one micro-batch to the next by default, where rows become files."""
 
 Duration = Annotated[str, Expected('a time such as "5 minutes"', _DURATION.fullmatch)]
 """A span of time as Spark writes it."""
 Columns = Annotated[str, Expected('columns with types, as in "host STRING, bytes BIGINT"', str.strip)]
+SparkSettings = Annotated[Mapping[str, str], Expected("texts with names that begin with spark.", _are_sparks)]
 Names = Annotated[tuple[str, ...], Expected("at least one column", bool)]
 
 
@@ -256,6 +261,8 @@ class PipelineSettings:
     """For a stream: the address of its metrics for Prometheus, as in `127.0.0.1:9465`; by default there is none."""
     master: str = "local[*]"
     """Spark's master URL."""
+    spark: SparkSettings = field(default_factory=dict)
+    """Settings of Spark, as in `{ "spark.executor.memory" = "4g" }`. See OPERATIONS.md for those of a cluster."""
 
     @property
     def is_stream(self) -> bool:

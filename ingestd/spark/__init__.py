@@ -1,6 +1,7 @@
 """Spark: the PySpark data source `ingestd`, and the pipelines that run on it.
 
     source.py         what Spark calls; the other files do the work
+    executors.py      what is sent to executors says what their Python lacks
     given.py          options by their proper names; refuses what it does not know
     cluster.py        addresses, TLS and account of a cluster, from options named as those of Java's client
     read_options.py   text to `BatchOptions` and `StreamOptions`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.spark.commits import Commits
+from ingestd.spark.executors import packed, sent_source, slow_executors
 from ingestd.spark.planner import Planner
 from ingestd.spark.planning import OffsetRange, plan
 from ingestd.spark.read_options import (
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from ingestd.spark.executors import Slow
+
 __all__ = [
     "BatchReader",
     "BatchWriter",
@@ -72,13 +75,15 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+OptionsT = TypeVar("OptionsT")
+
 _IDLE: Final = 0.05
 """Seconds before Spark may look for news again where there was none. By itself it looks every 10 ms."""
 
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ingestd")` known to a session."""
-    spark.dataSource.register(IngestdDataSource)
+    spark.dataSource.register(sent_source(slow_executors(spark)))
 
 
 def spark_schema(*, include_headers: bool, include_position: bool = False) -> StructType:
@@ -124,6 +129,9 @@ def _own_schema(options: ReadOptions) -> StructType:
 class IngestdDataSource(DataSource):
     """`format("ingestd")`; options as in `ingestd.spark.read_options`."""
 
+    slow: Slow | None = None
+    """Executors whose ingestd is not compiled are told there."""
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -137,13 +145,13 @@ class IngestdDataSource(DataSource):
         """The reader of a batch query. Raises `ConfigurationError`, also for a schema that is not the source's own."""
         options = batch_options(self.options)
         _require_own_schema(schema, options)
-        return BatchReader(options)
+        return BatchReader(options, self.slow)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """The reader of a streaming query. Raises what `reader` raises."""
         options = stream_options(self.options)
         _require_own_schema(schema, options)
-        return StreamReader(options)
+        return StreamReader(options, self.slow)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's argument
         """The writer of a batch query. Raises `ConfigurationError`, also for columns that can not be written."""
@@ -155,14 +163,14 @@ class IngestdDataSource(DataSource):
         if options.guarantee is Guarantee.exactly_once:
             raise ConfigurationError("ingestd sink: delivery = exactly-once is for streaming queries")
         check_rows(schema, options.rows, topic=options.topic, position=False)
-        return BatchWriter(options)
+        return BatchWriter(options, self.slow)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001, ARG002
         """The writer of one micro-batch. Raises what `writer` raises."""
         options = write_options(self.options)
         exactly_once = options.guarantee is Guarantee.exactly_once
         check_rows(schema, options.rows, topic=options.topic, position=exactly_once)
-        return StreamWriter(options)
+        return StreamWriter(options, self.slow)
 
 
 def _require_own_schema(schema: StructType, options: ReadOptions) -> None:
@@ -172,11 +180,19 @@ def _require_own_schema(schema: StructType, options: ReadOptions) -> None:
         )
 
 
-class BatchReader(DataSourceReader):
-    """Plans on the driver, reads in Spark's Python workers. Pickles: it holds the options and nothing else."""
+class _Sent(Generic[OptionsT]):
+    """Made by the driver, and again in each task. Pickles as its options."""
 
-    def __init__(self, options: BatchOptions) -> None:
+    def __init__(self, options: OptionsT, slow: Slow | None = None) -> None:
         self._options = options
+        self._slow = slow
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(self._slow, type(self), self._options)
+
+
+class BatchReader(_Sent[BatchOptions], DataSourceReader):
+    """Plans on the driver, reads in Spark's Python workers. Pickles."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
@@ -188,17 +204,14 @@ class BatchReader(DataSourceReader):
         return _read(self._options, partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in one process beside the driver, reads in Spark's Python workers. Pickles the options."""
+class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in one process beside the driver, reads in Spark's Python workers. Pickles."""
 
-    def __init__(self, options: StreamOptions) -> None:
-        self._options = options
+    def __init__(self, options: StreamOptions, slow: Slow | None = None) -> None:
+        super().__init__(options, slow)
         self._planner: Planner | None = None
         self._plan: StreamPlan | None = None
         self._commits: Commits | None = None
-
-    def __reduce__(self) -> tuple[type[StreamReader], tuple[StreamOptions]]:
-        return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """See `stream.NOWHERE`."""
@@ -262,22 +275,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """Writes rows at least once. Pickles: it holds the options and nothing else."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+class BatchWriter(_Sent[WriteOptions], DataSourceArrowWriter):
+    """Writes rows at least once. Pickles."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""
         return write_rows(self._options, iterator)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of one micro-batch. Pickles: it holds the options and nothing else."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+class StreamWriter(_Sent[WriteOptions], DataSourceStreamArrowWriter):
+    """Writes the rows of one micro-batch. Pickles."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 
+from ingestd.spark.executors import packed
 from ingestd.spark.rows import HEADERS
 from ingestd.spark.write_options import WriteOptions, write_options
 from ingestd.spark.writing import write_rows
@@ -62,7 +62,7 @@ class DeadLetters:
         A task that runs again sends its letters again.
         """
         kept = rows.drop(LETTER).schema
-        return rows.mapInArrow(partial(_diverted, self.options), kept)
+        return rows.mapInArrow(_Diversion(self.options), kept)
 
 
 def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]) -> DeadLetters | None:
@@ -73,16 +73,24 @@ def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str,
     return DeadLetters(pipeline.name, write_options(options))
 
 
-def _diverted(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+class _Diversion:
     """What has no letter. Runs on executors. The letters of a batch are acknowledged before the next one is taken."""
-    for batch in batches:
-        letters = batch.column(batch.num_columns - 1)
-        rows = batch.select(range(batch.num_columns - 1))
-        dead = pc.is_valid(letters)
-        if dead.true_count:
-            write_rows(options, [pa.RecordBatch.from_struct_array(letters.filter(dead))])
-            rows = rows.filter(pc.invert(dead))
-        yield rows
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(None, _Diversion, self._options)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            letters = batch.column(batch.num_columns - 1)
+            rows = batch.select(range(batch.num_columns - 1))
+            dead = pc.is_valid(letters)
+            if dead.true_count:
+                write_rows(self._options, [pa.RecordBatch.from_struct_array(letters.filter(dead))])
+                rows = rows.filter(pc.invert(dead))
+            yield rows
 
 
 def _header(name: str, text: Column) -> Column:

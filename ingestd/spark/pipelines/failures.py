@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,10 @@ _OUR_ERROR: Final = re.compile(r"^\s*ingestd\.[\w.]+: (?P<message>.+)$", re.MULT
 """The last line of a Python traceback that Spark brings along from its workers."""
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<message>.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """What SQL's `raise_error` was given."""
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
+"""The last line of any Python traceback."""
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'")
 
 
 class PipelineFailed(IngestdError):
@@ -38,7 +43,16 @@ def failing(pipeline: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Our own error where Spark's holds one, else the first line of Spark's."""
+    """Our own error where Spark's holds one, else the end of a Python traceback, else the first line of Spark's."""
     text = str(error).strip()
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)
+    if not found and _TRACEBACK in text:
+        found = [_with_remedy(each) for each in _IN_PYTHON.findall(text)]
     return found[-1].strip() if found else text.splitlines()[0] if text else type(error).__name__
+
+
+def _with_remedy(error: str) -> str:
+    missing = _MISSING.fullmatch(error)
+    if missing is None:
+        return error
+    return f"{error}, for {os.environ.get('PYSPARK_PYTHON')} where Spark runs it (OPERATIONS.md, Spark on a cluster)"

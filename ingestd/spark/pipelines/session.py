@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+from ingestd.errors import ConfigurationError
 from ingestd.spark.source import register
 
 if TYPE_CHECKING:
@@ -16,10 +18,16 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.pipelines import PipelineSettings
 
-__all__ = ["own_session"]
+__all__ = ["interpreter", "own_session"]
 
 _PARTITIONS: Final = "200"
 """Spark's default."""
+_INTERPRETER: Final = "spark.pyspark.python"
+_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
 
 
 @contextmanager
@@ -63,12 +71,19 @@ def _prepared(spark: SparkSession) -> SparkSession:
 
 def _started(pipeline: PipelineSettings) -> SparkSession:
     # Spark would take whatever `python3` it finds, which need not have this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return (
-        SparkSession.builder.master(pipeline.master)
-        .appName(f"ingestd pipeline {pipeline.name}")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    os.environ["PYSPARK_PYTHON"] = interpreter(pipeline)
+    builder = SparkSession.builder.master(pipeline.master).appName(f"ingestd pipeline {pipeline.name}")
+    for name, value in {**_DEFAULTS, **pipeline.spark}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def interpreter(pipeline: PipelineSettings) -> str:
+    """The interpreter of the executors. Spark plans with it too, in this directory. Raises `ConfigurationError`."""
+    python = pipeline.spark.get(_INTERPRETER) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if "/" in python and not Path(python).exists():
+        raise ConfigurationError(
+            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is not in {Path.cwd()}; expected it where the "
+            "driver runs too: unpack the environment there (OPERATIONS.md, Spark on a cluster)"
+        )
+    return python

@@ -1,0 +1,140 @@
+"""Executors: what is sent to Spark's Python workers finds out there whether ingestd is installed, and compiled.
+
+Of an interpreter that has no ingestd, Spark says neither which one it is nor what to do. So this module is sent by
+value: it runs where ingestd is not installed, and imports nothing of it before it has looked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+    Slow = Accumulator[frozenset[str]]
+
+__all__ = ["NotInstalled", "packed", "sent_source", "slow_executors"]
+
+_log = logging.getLogger(__name__)
+
+
+class NotInstalled(Exception):
+    """An interpreter that Spark runs has no ingestd, or lacks what that needs."""
+
+
+def packed(slow: Slow | None, make: Callable[..., object], *arguments: object) -> tuple[Any, ...]:
+    """What `__reduce__` returns of an object that `make` makes of these arguments, on an executor.
+
+    Unpickling raises `NotInstalled`, and adds an interpreter whose ingestd is not compiled to `slow`.
+    """
+    return _unpacked, (cloudpickle.dumps((make, arguments)), slow)  # type: ignore[no-untyped-call]
+
+
+def sent_source(slow: Slow | None) -> type[DataSource]:
+    """The data source `ingestd`, as a class that is sent by value."""
+
+    class SentSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ingestd"
+
+        def schema(self) -> StructType | str:
+            return self._own().schema()
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return self._own().reader(schema)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+            return self._own().streamReader(schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's argument
+            return self._own().writer(schema, overwrite)  # type: ignore[return-value]
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, FBT001
+            return self._own().streamWriter(schema, overwrite)  # type: ignore[return-value]
+
+        def _own(self) -> DataSource:
+            own: DataSource = _found("ingestd.spark.source").IngestdDataSource(self.options)
+            own.slow = slow  # type: ignore[attr-defined]
+            return own
+
+    return SentSource
+
+
+def slow_executors(spark: SparkSession) -> Slow | None:
+    """Gathers the interpreters whose ingestd is not compiled, and logs each of them when its first task has ended.
+
+    None: the session is Spark Connect's, which has no way for that.
+    """
+    context = getattr(spark, "sparkContext", None)
+    return None if context is None else context.accumulator(frozenset(), _Logged())
+
+
+class _Union(AccumulatorParam[frozenset[str]]):
+    def zero(self, value: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as Spark calls it
+        return frozenset()
+
+    def addInPlace(self, value1: frozenset[str], value2: frozenset[str]) -> frozenset[str]:  # noqa: N802 - Spark's name
+        return value1 | value2
+
+
+class _Logged(_Union):
+    """On the driver, which hears of each task that has ended. What is sent to executors logs nothing."""
+
+    def addInPlace(self, value1: frozenset[str], value2: frozenset[str]) -> frozenset[str]:  # noqa: N802
+        for each in sorted(value2 - value1):
+            _log.warning(
+                "an executor works in plain Python, several times slower: %s has no compiled loops; install ingestd "
+                "there with a C compiler at hand, and have no source checkout on its path",
+                each,
+            )
+        return super().addInPlace(value1, value2)
+
+    def __reduce__(self) -> tuple[type[_Union], tuple[()]]:
+        return _Union, ()
+
+
+def _unpacked(content: bytes, slow: Slow | None) -> object:
+    loops = _found("ingestd.records.loops")
+    if slow is not None and not loops.COMPILED:
+        slow.add(frozenset([f"{loops.__file__} of {_interpreter()}"]))
+    _found("ingestd.spark.source")
+    make, arguments = cloudpickle.loads(content)
+    return make(*arguments)
+
+
+def _found(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        lacking = str(error.name) if error.name == "ingestd" else f"{error.name}, which ingestd needs"
+        raise NotInstalled(
+            f"{_interpreter()} has no {lacking}; expected PYSPARK_PYTHON to name an interpreter that has ingestd, on "
+            "the driver and on every executor (OPERATIONS.md, Spark on a cluster)"
+        ) from error
+
+
+def _interpreter() -> str:
+    return f"{sys.executable} on {socket.gethostname()}"
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,0 +1,36 @@
+"""What a person reads of a pipeline that failed, of all that Spark says."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from ingestd.spark.pipelines.failures import PipelineFailed, failing
+
+MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
+IN_A_BATCH = """[STREAM_FAILED] Query terminated. Message: Traceback (most recent call last):
+  File "parquet.py", line 50, in __call__
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "serializers.py", line 483, in loads
+{error}
+
+\tat py4j.Protocol.getReturnValue(Protocol.java:476)
+Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("[SOME_CLASS] it can not be\nmore", "[SOME_CLASS] it can not be"),
+        (IN_A_BATCH.format(error="ValueError: seven"), "ValueError: seven"),
+        (IN_A_BATCH.format(error="ingestd.spark.executors.NotInstalled: none there"), "none there"),
+        (IN_A_BATCH.format(error=f"{MISSING} 'a'"), f"{MISSING} 'a', for ./its/python where Spark runs it {PAGE}"),
+    ],
+)
+def test_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch, said: str, reason: str) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "./its/python")
+    with pytest.raises(PipelineFailed) as caught, failing("p"):
+        raise PySparkException(said)
+    assert str(caught.value) == f"pipeline p: {reason}"
