@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from conftest import Servers
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS, RECORDS = 8, 4_000
 RUN_SECONDS = 300
+MAKE_SECONDS = 500
 NUMBER = "CAST(CAST(value AS STRING) AS BIGINT) AS number"
 STEPS = """
 import os, sys, time
@@ -97,7 +98,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=RUN_SECONDS,
+        timeout=MAKE_SECONDS,
         check=False,
     )
     assert made.returncode == 0, made.stdout + made.stderr
@@ -219,7 +220,6 @@ def test_a_packed_environment_reaches_the_executors(
     assert f"read {RECORDS} {RECORDS}\n" in said
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["pipeline", "read"])
 def test_each_row_counts_once_although_an_executor_is_killed_and_another_one_comes(
     packed: Path, cluster: Standalone, here: Servers, topic: str, tmp_path: Path, kind: str
@@ -248,7 +248,6 @@ def test_each_row_counts_once_although_an_executor_is_killed_and_another_one_com
         assert f"read {RECORDS} {RECORDS}\n" in said
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("has", "reason"),
     [
@@ -284,7 +283,6 @@ def test_an_executor_without_ingestd_is_named(
     assert re.search(f"pipeline p: .*{reason}", said.strip().splitlines()[-1]), said
 
 
-@pytest.mark.long
 def test_an_executor_that_is_not_compiled_is_said(
     packed: Path, cluster: Standalone, here: Servers, topic: str, tmp_path: Path
 ) -> None:
