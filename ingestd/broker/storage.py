@@ -18,6 +18,7 @@ from ingestd.broker.log.files import (
     DirectoryLock,
     OpenFiles,
     make_directory,
+    make_lasting_directory,
     no_room,
     sync_directory,
     write_atomically,
@@ -116,7 +117,7 @@ class Storage:
 
     def open(self) -> None:
         """Lock the directory, and open and recover everything in it. Raises `ConfigurationError`, `OSError`."""
-        make_directory(self._directory)
+        make_lasting_directory(self._directory)
         self._lock = DirectoryLock(self._directory)
         try:
             self._open_contents()
@@ -144,7 +145,7 @@ class Storage:
         self._bury_strays()
         for topic in self.topics:
             for partition in range(topic.partitions):
-                self._partitions[topic.name, partition] = self._open_partition(topic, partition)
+                self._partitions[topic.name, partition] = self._open_partition(topic, partition, clean=was_clean)
         self._settle()
         _log.info(
             "storage open",
@@ -203,7 +204,7 @@ class Storage:
         make_directory(self._graveyard)
         known = {str(topic.topic_id) for topic in self.topics}
         for path in self._directory.glob(f"*/{_TOPIC_ID}"):
-            if path.read_text("ascii") not in {"", *known}:
+            if _marked(path) not in {"", *known}:
                 _log.info("log of a deleted topic removed", directory=str(path.parent))
                 path.parent.rename(self._grave())
         # The directory stays, because on a full disk it could not be made again.
@@ -211,20 +212,23 @@ class Storage:
             if grave not in self._tombstones:
                 self._remove(grave)
 
+    def _bury(self, directory: Path) -> None:
+        directory.rename(grave := self._grave())
+        self._remove(grave)
+
     def _remove(self, grave: Path) -> None:
         self._burial.submit(shutil.rmtree, grave, ignore_errors=True)
 
     def _grave(self) -> Path:
         return self._graveyard / uuid.uuid4().hex
 
-    def _open_partition(self, topic: Topic, partition: int) -> Partition:
+    def _open_partition(self, topic: Topic, partition: int, *, clean: bool = False) -> Partition:
         directory = self._directory / f"{topic.name}-{partition}"
         marker = directory / _TOPIC_ID
-        # At worst it is empty after a loss of power. Then the directory counts as that of the topic with its name.
-        marked = marker.read_text("ascii") if marker.exists() else ""
+        # Without a mark, the directory counts as that of the topic with its name.
+        marked = _marked(marker)
         if marked and marked != str(topic.topic_id):
-            directory.rename(grave := self._grave())
-            self._remove(grave)
+            self._bury(directory)
             marked = ""
         make_directory(directory)
         if not marked:
@@ -238,7 +242,7 @@ class Storage:
             producer_expiry=self._settings.producer_expiry,
             flush=self._settings.flush,
         )
-        log.open()
+        log.open(clean=clean)
         return Partition(log, GroupCommit(log, self._disk))
 
     def config(self, topic: Topic) -> TopicConfig:
@@ -305,6 +309,10 @@ class Storage:
         opened: dict[tuple[str, int], Partition] = {}
         try:
             for topic, partition in partitions:
+                directory = self._directory / f"{topic.name}-{partition}"
+                if directory.exists():
+                    # It is that of a deleted topic: no other topic has this name.
+                    self._bury(directory)
                 opened[topic.name, partition] = self._open_partition(topic, partition)
             sync_directory(self._directory)
             self.topics.put(topics)
@@ -405,6 +413,17 @@ def _last_end(*, was_clean: bool, first_start: bool) -> str:
     if first_start:
         return "none, this is the first start"
     return "clean" if was_clean else "not clean, the newest segments were read and checked"
+
+
+def _marked(marker: Path) -> str:
+    """The id of the topic that a directory is marked with; empty if there is no mark, or none that is whole.
+
+    Nobody waits for the disk to have it. So after a loss of power it may be empty, cut off or zeros.
+    """
+    try:
+        return str(uuid.UUID(marker.read_bytes().decode("ascii")))
+    except (FileNotFoundError, ValueError):
+        return ""
 
 
 def _descriptor_limit() -> int:

@@ -19,6 +19,7 @@ from ingestd.broker.cleaner.cleaner import Cleaner
 from ingestd.broker.cleaner.cleaning_process import CleaningProcess
 from ingestd.broker.cleaner.dirt import dirt_of, grouped
 from ingestd.broker.cleaner.latest_offsets import LatestOffsets
+from ingestd.broker.log.swaps import finish_swaps
 from ingestd.records.batch import patch_producer, read_header, split_batches
 from ingestd.records.decode import decode_records
 
@@ -337,6 +338,14 @@ def test_a_kill_between_any_two_changes_leaves_old_or_new_segments(tmp_path: Pat
         opened.end()
         changes += 1
     assert changes > 30
+
+
+def test_a_swap_of_an_empty_segment_is_finished(tmp_path: Path) -> None:
+    """It has no offsets, and its file was in the way."""
+    for name in (f"{0:020d}.log", f"{7:020d}.log", f"{0:020d}-{0:020d}.swap"):
+        (tmp_path / name).touch()
+    finish_swaps(tmp_path, ".log")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{0:020d}.log", f"{7:020d}.log"]
 
 
 # The child process.

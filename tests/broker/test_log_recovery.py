@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.log.swaps import expect_gaps
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.records.batch import read_header, split_batches
 
@@ -67,11 +68,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory, disk: ThreadPoolExecutor) -
     return directory, written
 
 
-def recovered(directory: Path, written: list[bytes], disk: ThreadPoolExecutor) -> None:
+def recovered(directory: Path, written: list[bytes], disk: ThreadPoolExecutor, policy: str = "delete") -> None:
     """Opening gives a prefix, and the log goes on from there."""
     files = OpenFiles(8)
     try:
-        log = open_log(directory, disk, files)
+        log = open_log(directory, disk, files, policy)
         left = batches_of(log)
         assert left == written[: len(left)]
         assert log.end_offset == len(left) * RECORDS
@@ -184,6 +185,7 @@ def test_what_the_cleaner_removed_is_no_damage(
     if not indexed:
         for path in copy.glob("*.index"):
             path.unlink()
+    expect_gaps(copy, int(segments[5].stem))
     files = OpenFiles(8)
     try:
         log = open_log(copy, disk, files, "compact")
@@ -200,6 +202,19 @@ def test_what_the_cleaner_removed_is_no_damage(
         files.close_all()
 
 
+def test_a_gap_behind_what_was_cleaned_is_damage(
+    killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """A loss of power took a segment that was not synced, and left the one behind it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(killed[0], copy)
+    segments = sorted(copy.glob("*.log"))
+    segments[2].write_bytes(b"")
+    segments[2].with_suffix(".index").unlink()
+    expect_gaps(copy, int(segments[2].stem))
+    recovered(copy, killed[1], disk, "compact")
+
+
 def test_a_batch_that_the_cleaner_thinned_out_is_whole(disk: ThreadPoolExecutor, tmp_path: Path) -> None:
     """Fewer records than offsets, and an empty batch that keeps a producer's last sequence."""
     files = OpenFiles(8)
@@ -208,6 +223,7 @@ def test_a_batch_that_the_cleaner_thinned_out_is_whole(disk: ThreadPoolExecutor,
     for batch in (compacted([b"a", b"b"], 5), with_header(compacted([b"c"], 3), 57, bytes(4)), batch_of([b"d"])):
         log.append(memoryview(batch), read_header(batch))
     assert log.end_offset == 9
+    expect_gaps(directory, 9)
     files.close_all()
     files = OpenFiles(8)
     try:

@@ -399,6 +399,21 @@ def test_deleted_records_stay_deleted_after_a_restart(reopen: Reopener) -> None:
         assert now.slice(123, 100) is not None
 
 
+def test_deleted_segments_of_which_a_loss_of_power_brought_back_some_are_no_damage(reopen: Reopener) -> None:
+    log = reopen(segment_bytes="2000")
+    fill(log, 60)
+    reopen.settle()
+    first = log.segments[0].path
+    content = first.read_bytes()
+    log.delete_before(log.segments[3].base_offset)
+    left = read_all(log)
+    first.write_bytes(content)
+    again = reopen(segment_bytes="2000")
+    assert (again.start_offset, again.end_offset) == (log.start_offset, log.end_offset)
+    assert read_all(again) == left
+    assert not first.exists()
+
+
 def test_each_leader_epoch_ends_where_the_next_begins(reopen: Reopener) -> None:
     log = reopen(leader_epoch=0)
     fill(log, 2)

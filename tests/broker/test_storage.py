@@ -96,6 +96,42 @@ def test_a_topic_whose_directories_stay_is_deleted_all_the_same(
     assert [append(again, "t", partition) for partition in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("mark", [b"", bytes(36), b"e91a1064-b92", b"\xff" * 36])
+def test_a_log_whose_mark_was_lost_with_the_power_is_its_topics(opened: Callable[[], Storage], mark: bytes) -> None:
+    """Nobody waits for the mark: it may be shorter, or zeros. It was taken for that of another topic."""
+    storage = opened()
+    storage.create([NewTopic("kept", 1, {}, {})])
+    assert append(storage, "kept", 0) == 0
+    kill(storage)
+    found = storage.partition("kept", 0)
+    assert found is not None
+    (found.log.directory / "topic-id").write_bytes(mark)
+    assert append(opened(), "kept", 0) == 1
+
+
+def test_a_new_topic_has_nothing_of_a_directory_that_has_its_name_and_no_mark(
+    opened: Callable[[], Storage],
+) -> None:
+    storage = opened()
+    storage.create([NewTopic("name", 1, {}, {})])
+    append(storage, "name", 0)
+    kill(storage)
+    found = storage.partition("name", 0)
+    assert found is not None
+    left = found.log.directory
+    storage = opened()
+    gone = storage.topics.named("name")
+    assert gone is not None
+    storage.delete(gone)
+    kill(storage)
+    left.mkdir()
+    (left / "topic-id").write_bytes(b"")
+    (left / "00000000000000000000.log").write_bytes(bytes(batch_of([b"of the one before"])))
+    storage = opened()
+    storage.create([NewTopic("name", 1, {}, {})])
+    assert append(storage, "name", 0) == 0
+
+
 def test_an_end_that_can_not_be_marked_as_clean_lets_go_of_the_directory(
     opened: Callable[[], Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

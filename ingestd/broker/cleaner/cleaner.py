@@ -19,8 +19,8 @@ from ingestd.broker.cleaner.job import Cleaning, Group, Source
 from ingestd.broker.log.swaps import (
     CLEANED_SUFFIX,
     end_swap,
+    expect_gaps,
     prepare_swap,
-    read_cleaned_offset,
     swap_path,
     write_cleaned_offset,
 )
@@ -188,9 +188,8 @@ def _group(log: PartitionLog, segments: Sequence[Segment], token: str) -> Group:
 
 
 def _prepare(log: PartitionLog, group: Group, swap: Path) -> None:
-    if read_cleaned_offset(log.directory) is None:
-        # From the first swap on the log may have gaps. Its next start must know that.
-        write_cleaned_offset(log.directory, 0)
+    # From the swap on the log may have gaps. Its next start must know where.
+    expect_gaps(log.directory, group.end)
     prepare_swap(group.cleaned, swap)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ingestd.broker.log.files import write_replaceable
+from ingestd.broker.log.files import write_whole
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
@@ -47,14 +47,19 @@ class LeaderEpochs:
         """The epoch of the newest batch, -1 in an empty log."""
         return self._entries[-1][0] if self._entries else -1
 
-    def begin(self, epoch: int, offset: int) -> None:
-        """Note that `epoch` begins at `offset`. The file is written before the batch. Raises `OSError`."""
+    def begin(self, epoch: int, offset: int) -> bool:
+        """Note that `epoch` begins at `offset`. The file is written before the batch. Raises `OSError`.
+
+        Returns whether the file was replaced. It is on the disk when the directory is synced.
+        """
         if epoch <= self.latest:
-            return
+            return False
         entries = [*self._entries, (epoch, offset)]
-        if entries != [(0, 0)]:
-            write_replaceable(self._path, orjson.dumps(entries))
+        replaces = entries != [(0, 0)]
+        if replaces:
+            write_whole(self._path, orjson.dumps(entries))
         self._entries = entries
+        return replaces
 
     def at(self, offset: int) -> int:
         """The epoch in which the batch at `offset` was written; -1 if it is not known."""

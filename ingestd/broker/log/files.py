@@ -20,11 +20,13 @@ __all__ = [
     "DirectoryLock",
     "OpenFiles",
     "make_directory",
+    "make_lasting_directory",
     "no_room",
     "sync_directory",
     "write_all",
     "write_atomically",
     "write_replaceable",
+    "write_whole",
 ]
 
 INDEX_BYTES: Final = 64 << 20
@@ -43,6 +45,14 @@ def make_directory(path: Path) -> None:
         return
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def make_lasting_directory(path: Path) -> None:
+    """As `make_directory`, and a loss of power does not take it. Raises `OSError`."""
+    missing = [one for one in (path, *path.parents) if not one.is_dir()]
+    make_directory(path)
+    for made in missing:
+        sync_directory(made.parent)
 
 
 def sync_directory(path: Path) -> None:
@@ -67,8 +77,13 @@ def write_all(descriptor: int, content: memoryview, position: int) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content. Whatever happens, it has the old or the new content, never a part. Raises `OSError`."""
-    _replace(path, content, os.fsync)
+    write_whole(path, content)
     sync_directory(path.parent)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """As `write_atomically`. But a loss of power may bring the old content back until the directory is synced."""
+    _replace(path, content, os.fsync)
 
 
 def write_replaceable(path: Path, content: bytes) -> None:

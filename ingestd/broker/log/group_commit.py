@@ -89,8 +89,10 @@ class GroupCommit:
             self._start()
 
     def _failed(self, group: asyncio.Future[None], error: BaseException) -> None:
-        directory = self._partition_log.directory.name
-        _log.error("fsync failed; the partition takes no more batches", partition=directory, error=str(error))
+        # The directory of a log that is being deleted has another name by now.
+        if not (self._partition_log.closed and isinstance(error, FileNotFoundError)):
+            directory = self._partition_log.directory.name
+            _log.error("fsync failed; the partition takes no more batches", partition=directory, error=str(error))
         self._partition_log.fail()
         self._refuse(group, error)
 

@@ -41,19 +41,23 @@ def scan_headers(descriptor: int, start: int, end: int) -> Iterator[tuple[int, B
 
 
 def scan_whole_batches(
-    descriptor: int, end: int, first_offset: int, *, compacted: bool
+    descriptor: int, end: int, first_offset: int, *, gaps_until: int
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of every valid batch, from the file's start. Ends at the first that is not valid.
 
-    Valid: the header is possible, all bytes are there, the CRC is right, and the offset follows the batch before. A log
-    that is `compacted` has gaps, between batches and within them. In others a gap is damage: no CRC covers the offset.
+    Valid: the header is possible, all bytes are there, the CRC is right, and the offset follows the batch before. The
+    cleaner leaves gaps, between batches and within them, up to `gaps_until`. Elsewhere a gap is damage: no CRC covers
+    the offset.
     """
     next_offset = first_offset
     try:
         for position, header in scan_headers(descriptor, 0, end):
             offsets = header.last_offset_delta + 1
-            gap = header.base_offset > next_offset or header.records < offsets
-            if header.base_offset < next_offset or not 0 <= header.records <= offsets or (gap and not compacted):
+            if header.base_offset < next_offset or not 0 <= header.records <= offsets:
+                return
+            if next_offset < header.base_offset > gaps_until:
+                return
+            if header.records < offsets and header.last_offset >= gaps_until:
                 return
             if _crc(descriptor, position + _CRC_COVERS_FROM, position + header.size) != header.crc:
                 return

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.broker.log.epochs import LeaderEpochs
-from ingestd.broker.log.files import make_directory, sync_directory, write_atomically
+from ingestd.broker.log.files import make_directory, no_room, sync_directory, write_atomically
 from ingestd.broker.log.markers import marker_of
 from ingestd.broker.log.partition_producers import PartitionProducers
 from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments, load_start_offset
@@ -114,6 +114,7 @@ class PartitionLog:
         self.config = config
         self.leader_epoch = leader_epoch
         self.start_offset = 0
+        self._written_start_offset = 0
         self.cleaned_offset = 0
         """The offset up to which the log was compacted."""
         self.high_watermark = 0
@@ -137,15 +138,18 @@ class PartitionLog:
         self._refused: int | None = None
         """Bytes of the smallest batch that the disk did not take; None while it takes every batch."""
 
-    def open(self) -> None:
-        """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`."""
+    def open(self, *, clean: bool = False) -> None:
+        """Read what is on the disk, and cut off what a crash left unfinished. Raises `OSError`.
+
+        `clean`: the last one on this directory has ended by `close`, and all logs were `sealed`.
+        """
         make_directory(self.directory)
-        cleaned = read_cleaned_offset(self.directory)
-        # A topic that is no longer compacted keeps its gaps.
-        gaps = self.config.compacts or cleaned is not None
-        self._segments = load_segments(self.directory, self._files, self.config, gaps=gaps)
+        cleaned, gaps_until = read_cleaned_offset(self.directory)
+        self._segments = load_segments(self.directory, self._files, self.config, gaps_until=gaps_until)
+        # The file of an empty segment may not be there yet.
+        self._names_unsynced = not clean or not self._active.size
         # What was cleaned and then cut off is written anew.
-        self.cleaned_offset = 0 if cleaned is None or cleaned > self.end_offset else cleaned
+        self.cleaned_offset = 0 if cleaned > self.end_offset else cleaned
         self.start_offset = load_start_offset(self.directory, self._segments)
         self.epochs.load(self.end_offset)
         self._producers.load(self._segments)
@@ -168,11 +172,19 @@ class PartitionLog:
             for segment in self._segments:
                 if segment.unflushed and segment.size:
                     os.fsync(segment.descriptor)
-                    sync_directory(self.directory)
                     segment.unflushed = False
+            # Also the name of a segment whose bytes are on the disk.
+            if self._names_wanted:
+                sync_directory(self.directory)
+                self._names_unsynced = False
         except OSError as error:
-            _log.error("fsync failed; the partition takes no more batches", segment=str(segment.path), error=str(error))
+            _log.error("fsync failed; the partition takes no more batches", log=str(self.directory), error=str(error))
             self.fail()
+
+    @property
+    def _names_wanted(self) -> bool:
+        """Whether records are in a file whose name may not be on the disk."""
+        return self._names_unsynced and any(segment.size for segment in self._segments)
 
     def _segment(self, base_offset: int) -> Segment:
         return Segment(self._files, self.directory, base_offset, self.config.index_interval)
@@ -286,7 +298,8 @@ class PartitionLog:
         if self._segment_full(len(batch)):
             self._roll()
         base_offset = self.end_offset
-        self.epochs.begin(self.leader_epoch, base_offset)
+        if self.epochs.begin(self.leader_epoch, base_offset):
+            self._names_unsynced = True
         patch_offset(batch, base_offset, self.leader_epoch)
         self._active.append(batch, header, base_offset)
         return base_offset
@@ -413,7 +426,7 @@ class PartitionLog:
                 segment.delete()
             link_swap(swap, cleaned.path)
             index.rename(cleaned.index_path)
-            cleaned.load(compacted=True)
+            cleaned.load(gaps_until=old[-1].next_offset)
         except OSError:
             self.fail()
             raise
@@ -459,7 +472,7 @@ class PartitionLog:
             whole = [segment.next_offset for segment in self._segments[:-1] if segment.next_offset <= offset]
             if not whole:
                 raise
-            # The remaining segments say where the log starts, as with retention.
+            # The remaining segments say where the log starts.
             self.start_offset = max(self.start_offset, whole[-1])
             self._remove_segments()
             self._write_start(offset)
@@ -468,17 +481,21 @@ class PartitionLog:
     def _write_start(self, offset: int) -> None:
         if offset > self.start_offset:
             write_atomically(self.directory / START_OFFSET_FILE, str(offset).encode("ascii"))
-            self.start_offset = offset
+            self._written_start_offset = self.start_offset = offset
 
     def _remove_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].next_offset <= self.start_offset:
-            self._segments[0].delete()
+            removed = self._segments[0]
+            removed.delete()
             del self._segments[0]
+            if self._flush is Flush.always and removed.next_offset > self._written_start_offset:
+                # Gone before the next one goes. Else a loss of power may leave a gap, which counts as damage.
+                sync_directory(self.directory)
 
     def enforce_retention(self, now: float) -> None:
         """Remove segments beyond the topic's retention. `now`: seconds since the epoch. Raises `OSError`.
 
-        It writes nothing, because it must work on a full disk. The remaining segments say where the log starts.
+        It works on a full disk, too. Then the remaining segments say where the log starts.
         """
         if self._closed:
             return
@@ -499,8 +516,17 @@ class PartitionLog:
             keep_from = max(keep_from, segment.next_offset)
         if keep_from > self.start_offset:
             _log.info("segments beyond retention removed", partition=self.directory.name, log_start_offset=keep_from)
-            self.start_offset = keep_from
+            self._retain_from(keep_from)
         self._remove_segments()
+
+    def _retain_from(self, offset: int) -> None:
+        if self._flush is Flush.always:
+            try:
+                self._write_start(offset)
+            except OSError as error:
+                if not no_room(error):
+                    raise
+        self.start_offset = offset
 
     def _roll_if_possible(self) -> None:
         try:
@@ -525,12 +551,16 @@ class PartitionLog:
         unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
         if unsealed:
             self._write_producers()
-        return [self._sealer.begin(segment) for segment in unsealed]
+        sealing = [self._sealer.begin(segment) for segment in unsealed]
+        if self._names_wanted:
+            sealing.append(self._sealer.begin_names(self.directory))
+        return sealing
 
     @property
     def sealed(self) -> bool:
         """Whether the next start can open the log by its indexes alone."""
-        return all(segment.sealed or not segment.size for segment in self._segments)
+        named = self._sealer.names_synced or not self._names_wanted
+        return named and all(segment.sealed or not segment.size for segment in self._segments)
 
     def delete(self, grave: Path) -> None:
         """Delete the log: its directory is renamed to `grave`, and is removed later. Raises `OSError`."""

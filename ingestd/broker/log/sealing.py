@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from ingestd.broker.log.files import sync_directory
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Sealer:
         self._indexing = threading.Lock()
         self._stopped = False
         self._unsealed_said = False
+        self.names_synced = False
+        """Whether the names that there were at `begin_names` are on the disk."""
 
     def begin(self, segment: Segment) -> Future[None]:
         """Seal a segment on a disk thread, unless it is being sealed already. Raises `OSError`."""
@@ -45,6 +48,16 @@ class Sealer:
             begun = self._disk.submit(self._seal, segment, os.dup(segment.descriptor))
             self._begun[segment.base_offset] = begun
         return begun
+
+    def begin_names(self, directory: Path) -> Future[None]:
+        """Bring the names in the log's directory to the disk, on a disk thread."""
+        return self._disk.submit(self._sync_names, directory)
+
+    def _sync_names(self, directory: Path) -> None:
+        try:
+            self.names_synced = self.in_directory(lambda: sync_directory(directory))
+        except OSError as error:
+            self._say_unsealed(error)
 
     def begin_if_possible(self, segment: Segment) -> None:
         """Seal a segment. If that can not begin now, the close does it, or the next start reads the whole segment."""

@@ -132,11 +132,11 @@ class Segment:
         self.index.write(self.index_path, self.size, self.next_offset)
         self._sealed_size = self.size
 
-    def load(self, *, compacted: bool) -> bool:
+    def load(self, *, gaps_until: int) -> bool:
         """Load the segment by its index. Without an index that fits, read the file and keep the valid batches.
 
-        What follows the last valid batch is cut off. `compacted`: gaps are no damage. Returns whether there was
-        something to cut off. Raises `OSError`.
+        What follows the last valid batch is cut off. Before `gaps_until`, offsets may be missing. Returns whether there
+        was something to cut off. Raises `OSError`.
         """
         status = os.fstat(self.descriptor)
         self.created = status.st_mtime
@@ -149,7 +149,7 @@ class Segment:
         self.index = SegmentIndex(self.index.interval, self._files.indexes)
         self.unflushed = True
         for position, header in scan_whole_batches(
-            self.descriptor, status.st_size, self.base_offset, compacted=compacted
+            self.descriptor, status.st_size, self.base_offset, gaps_until=gaps_until
         ):
             self.index.add(header.base_offset, position, header.max_timestamp)
             self.size = position + header.size

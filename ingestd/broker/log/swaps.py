@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLEANED_SUFFIX",
     "end_swap",
+    "expect_gaps",
     "finish_swaps",
     "link_swap",
     "prepare_swap",
@@ -34,6 +35,7 @@ __all__ = [
 CLEANED_SUFFIX: Final = ".cleaned"
 _SWAP_SUFFIX: Final = ".swap"
 _CLEANED_OFFSET_FILE: Final = "cleaned-offset"
+_ANYWHERE: Final = (1 << 63) - 1
 
 
 def swap_path(directory: Path, first: int, end: int) -> Path:
@@ -70,18 +72,38 @@ def finish_swaps(directory: Path, segment_suffix: str) -> None:
             first, end = map(int, name.removesuffix(_SWAP_SUFFIX).split("-"))
             for old in names:
                 stem, dot, kind = old.partition(".")
-                if stem.isdigit() and dot + kind in {segment_suffix, ".index"} and first <= int(stem) < end:
+                # An empty segment has no offsets, and its file is in the way all the same.
+                replaced = stem.isdigit() and (first <= int(stem) < end or int(stem) == first)
+                if replaced and dot + kind in {segment_suffix, ".index"}:
                     (directory / old).unlink(missing_ok=True)
             link_swap(directory / name, directory / f"{first:020d}{segment_suffix}")
             end_swap(directory / name)
 
 
-def read_cleaned_offset(directory: Path) -> int | None:
-    """The offset up to which a log was cleaned; None if it never was. Then it has no gaps. Raises `OSError`."""
+def read_cleaned_offset(directory: Path) -> tuple[int, int]:
+    """The offset up to which a log was cleaned, and the one up to which it may have gaps: both 0 if it never was.
+
+    Raises `OSError`.
+    """
     path = directory / _CLEANED_OFFSET_FILE
-    return int(path.read_text("ascii")) if path.exists() else None
+    if not path.exists():
+        return 0, 0
+    cleaned, *gaps = map(int, path.read_text("ascii").split())
+    # Older versions wrote only the first.
+    return cleaned, gaps[0] if gaps else _ANYWHERE
 
 
 def write_cleaned_offset(directory: Path, offset: int) -> None:
-    """Write how far a log was cleaned. Once before the first swap: it says that there may be gaps. Raises `OSError`."""
-    write_atomically(directory / _CLEANED_OFFSET_FILE, str(offset).encode("ascii"))
+    """Write how far a log was cleaned. Raises `OSError`."""
+    _write(directory, offset, max(offset, read_cleaned_offset(directory)[1]))
+
+
+def expect_gaps(directory: Path, until: int) -> None:
+    """Write that offsets before `until` may be missing. Before the swap that leaves them out. Raises `OSError`."""
+    cleaned, expected = read_cleaned_offset(directory)
+    if until > expected:
+        _write(directory, cleaned, until)
+
+
+def _write(directory: Path, cleaned: int, gaps_until: int) -> None:
+    write_atomically(directory / _CLEANED_OFFSET_FILE, f"{cleaned} {gaps_until}".encode("ascii"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from ingestd.broker.log.files import FILE_MODE, make_directory, write_atomically
+from ingestd.broker.log.files import FILE_MODE, make_lasting_directory, write_atomically
 from ingestd.broker.security.credentials import Credential, Mechanism
 from ingestd.errors import ConfigurationError
 
@@ -70,7 +70,7 @@ class Users:
 
         A user without credentials is not stored.
         """
-        make_directory(self._directory)
+        make_lasting_directory(self._directory)
         with _locked(self._directory / _LOCK):
             users = {name: dict(credentials) for name, credentials in self.all().items()}
             changed(users)

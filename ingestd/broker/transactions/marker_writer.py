@@ -87,7 +87,7 @@ class MarkerWriter:
             if not missing:
                 done()
 
-        for partition in tuple(missing):
+        for partition in sorted(missing):
             self._write(marker, partition, partial(written, partition))
 
     def write_once(self, marker: Marker, partition: TopicPartition) -> asyncio.Future[ErrorCode]:

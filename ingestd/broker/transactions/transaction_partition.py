@@ -54,8 +54,9 @@ class TransactionPartition:
         Nothing is answered before `load` is through.
         What is known is what the log has, in its order. It is answered when it is on the disk with `Flush.always`.
         Markers are written when it is on the disk that the transaction ends so. The transaction is complete when they
-        are on the disk. So a start that finds one in between writes all its markers again.
-        The end of a transaction is answered when its markers are written: then readers have all of it, or nothing.
+        are on the disk, and the record that says so. A start that finds one in between writes all its markers again.
+        So the next transaction begins when the one before is complete.
+        The end of a transaction is answered then: readers have all of it, or nothing.
     """
 
     def __init__(
@@ -202,8 +203,9 @@ class TransactionPartition:
         self._markers.write(marker, prepared.partitions, partial(self._complete, transactional_id, prepared, done))
 
     def _complete(self, transactional_id: str, prepared: Transaction, done: Callable[[ErrorCode], None]) -> None:
+        complete = completed(prepared, self._now_ms())
         try:
-            self._store(transactional_id, completed(prepared, self._now_ms()))
+            self._log.write([(transactional_id, complete)], self._now_ms())
         except KafkaError as error:
             # The producer asks again meanwhile.
             done(error.code)
@@ -211,9 +213,16 @@ class TransactionPartition:
                 transactional_id, _RETRY, partial(self._complete, transactional_id, prepared, lambda _error: None)
             )
             return
-        # Its fsync makes the record readable. Nobody waits for it: a start that misses it makes it again.
-        self._log.when_written(lambda _error: None)
-        done(ErrorCode.none)
+        self._log.when_written(partial(self._completed, transactional_id, complete, done))
+
+    def _completed(
+        self, transactional_id: str, complete: Transaction, done: Callable[[ErrorCode], None], error: ErrorCode
+    ) -> None:
+        # Not before: a start that misses the record writes the markers again. They would end the next transaction.
+        if error is ErrorCode.none:
+            self._known[transactional_id] = complete
+            self._schedule(transactional_id, complete)
+        done(error)
 
     # Timeouts.
 

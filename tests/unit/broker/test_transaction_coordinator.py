@@ -134,6 +134,27 @@ async def test_readers_get_all_of_a_transaction_or_nothing_when_its_end_is_answe
     assert (await shop.end("shop", End(ids, commits, 2))).ids == ended.ids, "asked again"
 
 
+async def test_a_transaction_is_complete_on_the_disk_before_the_next_one_begins(started: Callable[..., Broker]) -> None:
+    """A loss of power took the record that it is complete. The start wrote its commit markers again, and committed with
+    them what the next transaction had written.
+    """
+    broker = await started(flush=Flush.always)
+    shop = await loaded(broker)
+    ids = (await shop.initialize("shop", START)).ids
+    write(broker, ids, 0, b"x")
+    ending = shop.end("shop", End(ids, True, 2))
+    number = broker.transactions.partitions
+    logs = [broker.partition(TRANSACTIONS_TOPIC, at).log for at, _one in enumerate(number)]
+    while not ending.done():
+        known = shop.get("shop")
+        assert known is not None
+        complete = known.state is TransactionState.complete_commit
+        assert not complete or all(log.high_watermark == log.end_offset for log in logs)
+        await asyncio.sleep(0)
+    assert ending.result().error is ErrorCode.none
+    assert all(log.high_watermark == log.end_offset for log in logs)
+
+
 async def test_a_transaction_goes_on_after_a_restart(started: Callable[..., Broker]) -> None:
     broker = await started()
     ids = (await (await loaded(broker)).initialize("shop", START)).ids
