@@ -49,7 +49,7 @@ HISTORIES ?= 1000000
 test-long: $(VENV)/.developing
 	PYTHONHASHSEED=0 INGESTD_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest --timeout 86400 -o faulthandler_timeout=0 tests/unit/tail/test_histories.py
 	INGESTD_HISTORY_LOGS=3000 INGESTD_HISTORY_SECONDS=600 INGESTD_HISTORY_PAUSE=0.003 \
-		$(BIN)/python -m pytest --timeout 7200 -o faulthandler_timeout=0 -m long tests/faults tests/spark
+		$(BIN)/python -m pytest --timeout 7200 -o faulthandler_timeout=0 -m long tests/faults tests/spark tests/broker
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check

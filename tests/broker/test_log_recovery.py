@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ingestd.broker.log.files import OpenFiles
-from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.log.partition_log import Appended, PartitionLog
 from ingestd.broker.log.swaps import expect_gaps
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.records.batch import read_header, split_batches
@@ -127,6 +127,64 @@ def test_a_byte_changed_anywhere_in_the_last_segment_leaves_a_prefix(
         disk.submit(int).result()
     finally:
         files.close_all()
+
+
+def test_the_last_batch_torn_at_every_byte_takes_nothing_before_it(
+    killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """What is missing was not written, or is zeros: the file's length may be on the disk before its bytes."""
+    written = killed[1]
+    copy = tmp_path / "copy"
+    shutil.copytree(killed[0], copy)
+    kept = {path.name: path.read_bytes() for path in copy.iterdir()}
+    segment = last_segment(copy)
+    whole = kept[segment.name]
+    size = len(written[-1])
+    for left in range(size):
+        for filling in (b"", bytes(size - left)):
+            torn = whole[: len(whole) - size + left] + filling
+            if torn == whole:
+                continue  # its last bytes are zeros
+            restore(copy, kept)
+            segment.write_bytes(torn)
+            files = OpenFiles(8)
+            log = open_log(copy, disk, files)
+            assert batches_of(log) == written[:-1]
+            assert log.end_offset == (BATCHES - 1) * RECORDS
+            files.close_all()
+
+
+def restore(directory: Path, content: dict[str, bytes]) -> None:
+    for path in directory.iterdir():
+        if path.name not in content:
+            path.unlink()
+    for name, each in content.items():
+        (directory / name).write_bytes(each)
+
+
+@pytest.mark.parametrize("pattern", ["*.index", "*.producers", "leader-epochs.json"])
+def test_a_file_beside_the_segments_torn_at_every_byte_takes_no_record(
+    killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path, pattern: str
+) -> None:
+    """Cut off, or zeros from there on. Sequences are known all the same: a batch sent again is not written."""
+    copy = tmp_path / "copy"
+    shutil.copytree(killed[0], copy)
+    (copy / "leader-epochs.json").write_bytes(b"[[0,0],[3,20]]")
+    kept = {path.name: path.read_bytes() for path in copy.iterdir()}
+    torn = max(path for path in copy.glob(pattern))
+    again = next(batch for batch in reversed(killed[1]) if read_header(batch).producer_id == 1)
+    whole = kept[torn.name]
+    for left in range(len(whole)):
+        for filling in (b"", bytes(len(whole) - left)):
+            restore(copy, kept)
+            torn.write_bytes(whole[:left] + filling)
+            files = OpenFiles(8)
+            log = open_log(copy, disk, files)
+            assert batches_of(log) == killed[1]
+            appended = log.append(memoryview(bytearray(again)), read_header(again))
+            assert appended == Appended(read_header(again).base_offset, duplicate=True)
+            disk.submit(int).result()
+            files.close_all()
 
 
 def test_after_a_segment_that_was_cut_nothing_of_the_log_is_left(
