@@ -2,10 +2,12 @@
 
 What differs, and is not drawn here:
 
-- Several offsets of a group are committed in an aborted transaction, and none else. Kafka remembers the empty group for
-  a while, we do not. So it knows another reason to refuse a member that there never was.
+- A group has offsets of an aborted transaction alone. Kafka remembers the empty group for a while, we do not. So it has
+  another reason to refuse a member that there never was.
 - A producer is refused a batch, and goes on with the next one, or with other versions of Produce. Kafka remembers the
   lowest sequence that was refused (KIP-890), we one that it should try again.
+- A client asks in versions of KIP-890 where `transaction.version` is below 2. Kafka does not check that, and then waits
+  for markers that are never written.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from embedded.batches import numbered_batch
+from embedded.process import BrokerProcess
 from embedded.raw import RawClient
+from harness.cluster import KafkaCluster, java_tool
 
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
@@ -28,15 +32,14 @@ from ingestd.wire.codec import skip_response_header
 from ingestd.wire.produce import produce_request, read_produce_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from embedded.process import BrokerProcess
-    from harness.cluster import KafkaCluster
+    from collections.abc import Callable, Iterator
 
 SECONDS = 20
 NONE = -1
 UNKNOWN = 1 << 45
 STEPS = 60
+BUMPING = {Api.produce: 12, Api.txn_offset_commit: 5, Api.end_txn: 5}
+"""The first versions with KIP-890, which a client uses where `transaction.version` is 2."""
 COMING = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -70,23 +73,26 @@ class Ids:
 class Walk:
     """Two transactional ids, one group and a topic of two partitions. What is done depends on the seed alone.
 
+    `level` is the `transaction.version`: below 2, clients ask in no version that belongs to 2 (KIP-890).
+
     `said` has what was done, and what the broker answered, with names for producer ids.
     """
 
-    def __init__(self, servers: str, name: str, seed: int) -> None:
+    def __init__(self, client: RawClient, servers: str, name: str, seed: int, level: int) -> None:
         self.said: list[tuple[str, Any]] = []
+        self._client = client
         self._rng = random.Random(seed)
         self._topic = name
         self._ids = [f"{name}-0", f"{name}-1"]
         self._group = f"{name}-group"
-        self._produce_version = self._rng.choice([9, 10, 11, 12])
+        self._level = level
+        self._produce_version = self._version(Api.produce, 9, 10, 11, 12)
         self._now = dict.fromkeys(self._ids, Ids())
         self._before = dict.fromkeys(self._ids, Ids())
-        self._names = {NONE: "none", UNKNOWN: "unknown", 0: "0"}
+        self._names = {NONE: "none", UNKNOWN: "unknown"}
         self._sequences: dict[tuple[Ids, int], int] = {}
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "-1"})])[name].result(SECONDS)
-        self._client = RawClient(int(servers.rpartition(":")[2]))
         for kind, keys in ((0, (self._group,)), (1, tuple(self._ids))):
             find = of(Api.find_coordinator, 4, "FindCoordinatorRequest", key_type=kind, coordinator_keys=keys)
             self._ask(find, lambda answer: answer.coordinators[0].error_code)
@@ -102,7 +108,6 @@ class Walk:
             for transactional_id in self._ids:
                 self._note_state(transactional_id)
         self._note_producers()
-        self._client.socket.close()
         return self.said
 
     def _ask(self, request: Any, code: Callable[[Any], ErrorCode]) -> Any:
@@ -120,6 +125,9 @@ class Walk:
 
     def _name(self, producer_id: int) -> str:
         return self._names.setdefault(producer_id, f"p{len(self._names)}")
+
+    def _version(self, api: Api, *versions: int) -> int:
+        return self._rng.choice([one for one in versions if self._level == 2 or one < BUMPING[api]])
 
     def _drawn(self, transactional_id: str) -> tuple[str, Ids]:
         """Mostly the present ids."""
@@ -181,7 +189,7 @@ class Walk:
     def _add_as_broker(self, transactional_id: str) -> None:
         api, version = Api.add_partitions_to_txn, self._rng.choice([4, 5])
         kind, ids = self._drawn(transactional_id)
-        only_asks, number = self._rng.random() < 0.5, self._rng.randrange(2)
+        only_asks, number = self._rng.random() < 0.5 or self._level < 2, self._rng.randrange(2)
         topics = (of(api, version, "AddPartitionsToTxnTopic", name=self._topic, partitions=(number,)),)
         one = of(
             api, version, "AddPartitionsToTxnTransaction", **ids.fields,
@@ -207,7 +215,7 @@ class Walk:
         self._note(f"add offsets {transactional_id} v{version} {kind}", answer.error_code)
 
     def _commit_offset(self, transactional_id: str) -> None:
-        api, version = Api.txn_offset_commit, self._rng.choice([0, 2, 3, 4, 5])
+        api, version = Api.txn_offset_commit, self._version(Api.txn_offset_commit, 0, 2, 3, 4, 5)
         kind, ids = self._drawn(transactional_id)
         number = self._rng.choice([0, 0, 0, 7])
         member = "nobody" if version >= 3 and self._rng.random() < 0.1 else ""
@@ -248,7 +256,7 @@ class Walk:
         self._note(what, told.error, told.base_offset)
 
     def _end(self, transactional_id: str) -> None:
-        version = self._rng.choice([0, 1, 2, 3, 4, 5, 5, 5])
+        version = self._version(Api.end_txn, 0, 1, 2, 3, 4, 5, 5, 5)
         kind, ids = self._drawn(transactional_id)
         commits = self._rng.random() < 0.6
         request = of(
@@ -277,7 +285,8 @@ class Walk:
         (one,) = self._ask(request, code).transaction_states
         of_groups = any(topic.topic == "__consumer_offsets" for topic in one.topics)  # Kafka has fewer of them here
         partitions = [sorted(topic.partitions) for topic in one.topics if topic.topic == self._topic]
-        told = one.error_code, one.transaction_state, self._name(one.producer_id), one.producer_epoch
+        producer = one.producer_id if one.error_code else self._name(one.producer_id)
+        told = one.error_code, one.transaction_state, producer, one.producer_epoch
         self._note(f"state {transactional_id}", *told, partitions, of_groups)
 
     def _note_producers(self) -> None:
@@ -297,10 +306,40 @@ def _first(topics: Any) -> ErrorCode:
     return code
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.fixture(scope="module", params=[1, 0])
+def older(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, KafkaCluster, BrokerProcess]]:
+    """Both with an older `transaction.version`."""
+    level = str(request.param)
+    with (
+        KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster") as kafka,
+        BrokerProcess(tmp_path_factory.mktemp("embedded"), "--transaction-version", level) as broker,
+    ):
+        tool = ("FeatureCommand", "--bootstrap-server", kafka.servers, "downgrade")
+        java_tool(*tool, "--feature", f"transaction.version={level}")
+        yield request.param, kafka, broker
+
+
+def compare(seed: int, level: int, *brokers: KafkaCluster | BrokerProcess) -> None:
+    said = []
+    for each in brokers:
+        with RawClient(int(each.servers.rpartition(":")[2])) as client:
+            said.append(Walk(client, each.servers, f"walk-{seed}", seed, level).run())
+    theirs, ours = said
+    different = next((at for at, pair in enumerate(zip(theirs, ours, strict=True)) if pair[0] != pair[1]), None)
+    assert different is None, "\n".join(map(str, [*theirs[:different], "Kafka:", theirs[different], ours[different]]))
+
+
+@pytest.mark.parametrize("seed", range(25))
 def test_random_requests_of_producers_are_answered_as_kafka_answers_them(
     kafka: KafkaCluster, embedded: BrokerProcess, seed: int
 ) -> None:
-    theirs, ours = (Walk(each.servers, f"walk-{seed}", seed).run() for each in (kafka, embedded))
-    different = next((at for at, pair in enumerate(zip(theirs, ours, strict=True)) if pair[0] != pair[1]), None)
-    assert different is None, "\n".join(map(str, [*theirs[:different], "Kafka:", theirs[different], ours[different]]))
+    compare(seed, 2, kafka, embedded)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_same_with_an_older_version_of_transactions(
+    older: tuple[int, KafkaCluster, BrokerProcess], seed: int
+) -> None:
+    compare(seed, *older)
