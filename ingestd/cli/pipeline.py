@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import ClusterSettings, Configuration
     from ingestd.daemon.pipelines import PipelineSettings
     from ingestd.spark.pipelines.batch import PipelineResult
-    from ingestd.spark.pipelines.checking import PipelinePlan
+    from ingestd.spark.pipelines.checking import PipelineCheck, PipelinePlan
     from ingestd.spark.pipelines.progress import BatchProgress
     from ingestd.spark.pipelines.streaming import StreamResult
 
@@ -64,9 +64,11 @@ def run_configured(
     """
     configure_logs(configuration.daemon.log_level, configuration.daemon.log_format)
     found = _found(configuration, name, choices, asking=True)
+    if found.settings.source.files and choices.start is not None:
+        raise ConfigurationError(f"--from: pipelines.{name} reads files, from their beginnings")
     start = None if choices.start is None else _start(found, choices.start)
     if not found.settings.is_stream:
-        if choices.once:
+        if choices.once and not found.settings.source.files:
             raise ConfigurationError(f"--once: pipelines.{name} has no checkpoint, and so takes what is there once")
         result: PipelineResult = _spark("batch").run(found.settings, found.clusters, start=start, modules=found.modules)
         return result
@@ -98,13 +100,11 @@ def _say(progress: BatchProgress) -> None:
     )
 
 
-def check_configured(configuration: Configuration, name: str) -> tuple[tuple[str, str], ...]:
-    """The columns that `[pipelines.NAME]` would write, with their types. Raises what `run_configured` does."""
+def check_configured(configuration: Configuration, name: str) -> PipelineCheck:
+    """What `[pipelines.NAME]` would make of its source. Raises what `run_configured` does."""
     found = _found(configuration, name, Choices(), asking=False)
-    columns: tuple[tuple[str, str], ...] = _spark("checking").check(
-        found.settings, found.clusters, modules=found.modules
-    )
-    return columns
+    checked: PipelineCheck = _spark("checking").check(found.settings, found.clusters, modules=found.modules)
+    return checked
 
 
 def plan_configured(configuration: Configuration, name: str) -> PipelinePlan:
@@ -126,9 +126,9 @@ def _found(configuration: Configuration, name: str, choices: Choices, *, asking:
     for key, problem in settings.unfit():
         raise ConfigurationError(f"{configuration.file}: pipelines.{name}.{'.'.join(key)}: {problem}")
     options: Callable[[ClusterSettings, Sequence[str]], dict[str, str]] = _spark("clusters").cluster_options
-    wanted = {settings.source.cluster, settings.sink.cluster or settings.source.cluster}
+    wanted = {settings.source.cluster, settings.sink.cluster}
     clusters = {}
-    for cluster in sorted(wanted):
+    for cluster in sorted(filter(None, wanted)):
         try:
             bootstrap = configuration.bootstrap(cluster) if asking else _NOBODY
             clusters[cluster] = options(configuration.cluster(cluster), bootstrap)
@@ -150,7 +150,7 @@ def _start(found: _Configured, text: str) -> str:
     if isinstance(start, BeforeEnd):
         raise ConfigurationError(f"--from {text}: expected an offset, not one before the end")
     partitions: Callable[[Mapping[str, str], Sequence[str]], Mapping[str, int]] = _spark("source").partitions
-    counts = partitions(found.clusters[found.settings.source.cluster], found.settings.source.topics)
+    counts = partitions(found.clusters[found.settings.source_cluster], found.settings.source.topics)
     return json.dumps({topic: {str(each): start for each in range(count)} for topic, count in counts.items()})
 
 

@@ -56,14 +56,19 @@ def check_pipeline(config: Path, name: str) -> None:
     """Show the columns that a pipeline writes, each with its type.
 
     CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it. Spark resolves every step. No broker is
-    asked, and no data is read.
+    asked, and no data is read. Of files it says how many there are, and their bytes.
     """
     from ingestd.cli.configured import load_configuration
+    from ingestd.cli.figures import in_bytes, in_count
     from ingestd.cli.pipeline import check_configured
     from ingestd.cli.tables import table
 
-    for line in table(("COLUMN", "TYPE"), check_configured(load_configuration(config), name)):
+    checked = check_configured(load_configuration(config), name)
+    for line in table(("COLUMN", "TYPE"), checked.columns):
         print(line)
+    if checked.files:
+        size = sum(file.size for file in checked.files)
+        print(f"\nsource: {in_count(len(checked.files), 'file')}, {in_bytes(size)}")
 
 
 @pipeline.command("plan")
@@ -79,7 +84,11 @@ def plan_pipeline(config: Path, name: str) -> None:
     from ingestd.cli.tables import table
 
     planned = plan_configured(load_configuration(config), name)
-    rows = [(each.topic, each.partition, each.start, each.end, each.end - each.start) for each in planned.ranges]
-    for line in table(("TOPIC", "PARTITION", "START", "END", "OFFSETS"), rows):
+    if planned.files:
+        lines = table(("FILE", "BYTES"), [(each.path, each.size) for each in planned.files])
+    else:
+        rows = [(each.topic, each.partition, each.start, each.end, each.end - each.start) for each in planned.ranges]
+        lines = table(("TOPIC", "PARTITION", "START", "END", "OFFSETS"), rows)
+    for line in lines:
         print(line)
     print(f"\n{planned.query.strip()}")

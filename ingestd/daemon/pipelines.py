@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
 from ingestd.daemon.fields import Address, ClusterName, Expected, Interval
+from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,11 +56,11 @@ Names = Annotated[tuple[str, ...], Expected("at least one column", bool)]
 
 @dataclass(frozen=True, slots=True)
 class PipelineSource:
-    """What a pipeline reads. Only committed records are read."""
+    """What a pipeline reads: topics, of which only committed records are read; or files, for a backfill."""
 
-    cluster: ClusterName
-    """The cluster of the topics, a [clusters.NAME]."""
-    topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)]
+    cluster: ClusterName | None = None
+    """The cluster of the topics, a [clusters.NAME]. For `files`: that of the sink's topic and of dead letters."""
+    topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)] = ()
     """The topics."""
     group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
     """A consumer group. Without a checkpoint, a run begins where the group has committed, and commits where it ended
@@ -72,20 +73,37 @@ class PipelineSource:
     checkpoint goes on from there."""
     max_offsets: Annotated[int, Expected("1 or more", lambda count: count >= 1)] | None = None
     """Most offsets of a micro-batch, over all partitions; by default all that is there."""
+    files: Annotated[tuple[str, ...], Expected("at least one path or glob", bool)] = ()
+    """Files instead of topics: paths and globs as Hadoop has them, as in `["/var/log/app/*.log*"]`. A run takes every
+    line of every file, in the columns value (bytes, without the newline) and file (its URI). Names that end in .gz,
+    .bz2 or .zst are decompressed. The files must not change meanwhile, and executors must see them at the same paths.
+    Without steps and `dead_letters`, a topic gets the lines of a file in order, and .xz and .lz4 are read too."""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        expected = "topics or files, and not both"
+        checks.require("files" if self.topics else "topics", expected, holds=bool(self.topics) is not bool(self.files))
+        checks.require("cluster", "the cluster of the topics", holds=not self.topics or self.cluster is not None)
+        for name in ("group", "start", "max_offsets"):
+            default = next(each.default for each in fields(self) if each.name == name)
+            holds = not self.files or getattr(self, name) == default
+            checks.require(name, "none, for files", holds=holds, beside=["files"])
+        checks.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSink:
     """Where a pipeline writes."""
 
-    format: Literal["parquet", "delta", "topic", "console"] = "parquet"
+    format: Literal["parquet", "delta", "topic", "jdbc", "console"] = "parquet"
     """`parquet`: files; `delta`: a Delta table, for a stream (`pip install 'ingestd[spark,delta]'`); `topic`: records,
-    from the columns value, key, headers, partition, timestamp, and topic unless that is given here; `console`: some
-    rows, for a look."""
+    from the columns value, key, headers, partition, timestamp, and topic unless that is given here; `jdbc`: a table of
+    a database, at least once; `console`: some rows, for a look."""
     path: str | None = None
     """For `parquet` and `delta`: the directory. Hadoop's names are good."""
     mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
-    """For `parquet` without a checkpoint: what happens to files that are there. It is Spark's save mode."""
+    """For `parquet` and `jdbc` without a checkpoint: what happens to the files, or the table, if there are some. It is
+    Spark's save mode. A stream appends. A table that is not there is created."""
     partition_by: tuple[str, ...] = ()
     """For `parquet` and `delta`: columns whose values become directories, as in `day=2026-01-31`."""
     file_bytes: Annotated[int, Expected("at least 1048576", lambda size: size >= 1_048_576)] = 128 * 1024 * 1024
@@ -100,20 +118,39 @@ class PipelineSink:
     cluster, and for steps that keep each row in its task and its column `position`: SQL without grouping, sorting or
     joining, parsing, and functions of Python that do not either. Anything else is refused. The group of the source, if
     there is one, then has the markers of the query: nobody else may commit there."""
+    url: str | None = None
+    """For `jdbc`: the database, as in `jdbc:postgresql://db:5432/sales`, without a password."""
+    table: str | None = None
+    """For `jdbc`: the table. One that is there must have columns of the rows' names."""
+    driver: str | None = None
+    """For `jdbc`: the driver's class, as in `org.postgresql.Driver`. Needed with `jars`."""
+    jars: tuple[str, ...] = ()
+    """For `jdbc`: the driver's files, whose names have no blanks. Spark hands them to executors."""
+    user: str | None = None
+    """For `jdbc`: the account."""
+    password: Secret | str | None = None
+    """For `jdbc`: its password: a secret."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "password", Secret.of(self.password))
         checks = Checks()
-        files, topic = self.has_files, self.format == "topic"
+        files, topic, jdbc = self.has_files, self.format == "topic", self.format == "jdbc"
         checks.require("path", f"a directory, for {self.format}", holds=not files or bool(self.path), beside=["format"])
         for name, fits in {
             "path": files,
-            "mode": self.format == "parquet",
+            "mode": jdbc or self.format == "parquet",
             "partition_by": files,
             "file_bytes": files,
         }.items():
             self._check_unused(checks, name, fits=fits)
         for name in ("cluster", "topic", "delivery"):
             self._check_unused(checks, name, fits=topic)
+        for name in ("url", "table", "driver", "jars", "user", "password"):
+            self._check_unused(checks, name, fits=jdbc)
+        for name in ("url", "table"):
+            checks.require(name, "one, for jdbc", holds=not jdbc or bool(getattr(self, name)), beside=["format"])
+        checks.require("url", "one that begins with jdbc:", holds=not self.url or self.url.startswith("jdbc:"))
+        checks.require("driver", "the driver's class", holds=not self.jars or bool(self.driver), beside=["jars"])
         checks.finish()
 
     @property
@@ -235,7 +272,7 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """`[pipelines.NAME]`: topics, through steps and SQL, to files or a topic; run on Spark."""
+    """`[pipelines.NAME]`: topics or files, through steps and SQL, to files, a topic or a table; run on Spark."""
 
     name: str
     source: PipelineSource
@@ -246,7 +283,7 @@ class PipelineSettings:
     sql: str | None = None
     """The last step, if it is SQL."""
     dead_letters: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
-    """A topic on the source's cluster for rows that a parse step can not type, and for rows that the sink's topic would
+    """A topic on `source.cluster` for rows that a parse step can not type, and for rows that the sink's topic would
     refuse: they are too large (as they are, not compressed), have no key although it is compacted, or name a partition
     that it has not. Each comes with its key, its headers and headers that begin with `ingestd.`: reason, pipeline,
     step, and topic, partition and offset if the row still says them. A run that is repeated sends them again. Without
@@ -283,6 +320,10 @@ class PipelineSettings:
             yield ("sink", "mode"), problem
         if sink.delivery == "exactly-once" and sink.cluster not in (None, source.cluster):
             yield ("sink", "cluster"), "expected the source's cluster, for exactly-once"
+        if source.cluster is None and (self.dead_letters or (sink.format == "topic" and sink.cluster is None)):
+            yield ("source", "cluster"), "expected the cluster of the topic that is written"
+        if stream and source.files:
+            yield ("checkpoint",), "expected none beside source.files: each run takes them all. A tail follows files"
         if stream:
             if sink.mode != "errorifexists":
                 yield ("sink", "mode"), "expected none beside a checkpoint: a stream adds files"
@@ -297,6 +338,17 @@ class PipelineSettings:
         }.items():
             if given:
                 yield key, "expected a checkpoint beside it: it is for streams"
+
+    @property
+    def source_cluster(self) -> str:
+        """The cluster of the topics, and of dead letters."""
+        assert self.source.cluster is not None, "`unfit` asks for it"
+        return self.source.cluster
+
+    @property
+    def sink_cluster(self) -> str:
+        """The cluster of the sink's topic."""
+        return self.sink.cluster or self.source_cluster
 
     @property
     def all_steps(self) -> tuple[PipelineStep, ...]:

@@ -22,12 +22,13 @@ from ingestd.spark.rows import by_topic, columns_of_rows, from_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from ingestd.spark.outflow import OpenTransaction
     from ingestd.spark.rows import TopicRows
     from ingestd.spark.write_options import WriteOptions
 
-__all__ = ["RowWriter", "Written", "write_rows", "writer_of"]
+__all__ = ["RowWriter", "Written", "lent_outflow", "write_rows", "writer_of"]
 
 _OPEN_BYTES: Final = 64 * 1024 * 1024
 """Bytes of all open batches of a topic. With many partitions each gets a smaller batch."""
@@ -45,11 +46,16 @@ class Written(WriterCommitMessage):
 
 def write_rows(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Written:
     """Write rows. All of them are acknowledged when this returns. Raises the first error of a row."""
-    with _kept.lent((options.cluster, options.producer), lambda: Outflow(options.cluster, options.producer)) as outflow:
+    with lent_outflow(options) as outflow:
         writer = writer_of(options, outflow)
         for batch in batches:
             writer.write(batch)
         return Written(writer.finish())
+
+
+def lent_outflow(options: WriteOptions) -> AbstractContextManager[Outflow]:
+    """What sends batches, kept in this process for the next task. Not kept after an error."""
+    return _kept.lent((options.cluster, options.producer), lambda: Outflow(options.cluster, options.producer))
 
 
 def writer_of(options: WriteOptions, outflow: Outflow) -> RowWriter | BatchPasser:

@@ -70,7 +70,7 @@ def written(spark: SparkSession, here: Servers, tmp_path: Path) -> Callable[...,
 
     def rows(topic: str, *steps: PipelineStep, sql: str | None = None) -> list[dict[str, Any]]:
         pipeline = settings(topic, tmp_path, *steps, sql=sql)
-        columns = check(pipeline, NOWHERE, modules=tmp_path, session=spark)
+        columns = check(pipeline, NOWHERE, modules=tmp_path, session=spark).columns
         run(pipeline, here.clusters, modules=tmp_path, session=spark)
         table = pq.read_table(tmp_path / "out")
         assert table.column_names == [name for name, _ in columns]

@@ -1,11 +1,11 @@
-"""Batch: a pipeline run once over what its topics hold now, or over what is new since its group's last commit."""
+"""Batch: a pipeline run once: over files, over what its topics hold now, or over what is new for its group."""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as sql
@@ -13,24 +13,31 @@ from pyspark.sql import functions as sql
 from ingestd.spark.commits import why_not_committed
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
+from ingestd.spark.pipelines.jdbc import prepare_driver, write_table
+from ingestd.spark.pipelines.line_files import send_files
 from ingestd.spark.pipelines.refusals import without_refused
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source
 from ingestd.spark.pipelines.steps import apply_steps
+from ingestd.spark.pipelines.text_files import find_files, line_rows
 from ingestd.spark.planner import Planner
 from ingestd.spark.planning import bounds, nested
 from ingestd.spark.read_options import batch_options
+from ingestd.spark.write_options import write_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ingestd.client.metadata import TopicPartition
     from ingestd.daemon.pipelines import PipelineSettings
 
 __all__ = ["PipelineResult", "run"]
+
+_WORDS: Final = {"topic": "topic", "jdbc": "table"}
+"""What a sink writes to, by its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ def run(
     modules: Path | None = None,
     session: SparkSession | None = None,
 ) -> PipelineResult:
-    """Run a pipeline without a checkpoint over what its topics hold now, or what is new since its group's last commit.
+    """Run a pipeline without a checkpoint over files, over what its topics hold now, or what is new for its group.
 
     Committed records only. The group's offsets are committed once the rows are written.
 
@@ -75,7 +82,8 @@ def run(
 
 def _place(pipeline: PipelineSettings) -> str:
     sink = pipeline.sink
-    return sink.path or (f"topic {sink.topic}" if sink.topic else sink.format)
+    named = {"topic": sink.topic, "jdbc": sink.table}.get(sink.format)
+    return sink.path or (f"{_WORDS.get(sink.format)} {named}" if named else sink.format)
 
 
 def _run(
@@ -85,9 +93,11 @@ def _run(
     spark: SparkSession,
     start: str | None,
 ) -> int | None:
-    options = batch_source(pipeline, clusters[pipeline.source.cluster], start)
+    if pipeline.source.files:
+        return _files_written(pipeline, clusters, modules, spark)
+    options = batch_source(pipeline, clusters[pipeline.source_cluster], start)
     if pipeline.source.group is None:
-        return _written(pipeline, clusters, options, modules, spark)
+        return _topics_written(pipeline, clusters, options, modules, spark)
     parsed = batch_options(options)
     with Planner(parsed.cluster, parsed.consumer) as planner:
         starts, ends = bounds(parsed, planner)
@@ -98,7 +108,7 @@ def _run(
         # A partition that comes now is for the next run.
         fixed["assign"] = json.dumps({topic: list(map(int, each)) for topic, each in nested(ends).items()})
         fixed["startingOffsets"], fixed["endingOffsets"] = json.dumps(nested(starts)), json.dumps(nested(ends))
-        rows = _written(pipeline, clusters, fixed, modules, spark)
+        rows = _topics_written(pipeline, clusters, fixed, modules, spark)
         try:
             _commit(pipeline, planner, ends)
         except PipelineFailed as error:
@@ -114,15 +124,33 @@ def _commit(pipeline: PipelineSettings, planner: Planner, offsets: Mapping[Topic
             raise PipelineFailed(f"pipeline {pipeline.name}: {why_not_committed(group, error)}") from error
 
 
-def _written(
+def _topics_written(
     pipeline: PipelineSettings,
     clusters: Mapping[str, Mapping[str, str]],
     options: Mapping[str, str],
     modules: Path | None,
     spark: SparkSession,
 ) -> int | None:
+    return _written(pipeline, clusters, spark.read.format("ingestd").options(**options).load(), modules)
+
+
+def _files_written(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    modules: Path | None,
+    spark: SparkSession,
+) -> int | None:
+    files, sink = find_files(spark, pipeline.source.files), pipeline.sink
+    plain = sink.format == "topic" and sink.topic is not None and not pipeline.all_steps
+    if plain and pipeline.dead_letters is None and all(file.local_path is not None for file in files):
+        return send_files(spark, files, write_options({**clusters[pipeline.sink_cluster], "topic": str(sink.topic)}))
+    return _written(pipeline, clusters, line_rows(spark, files), modules)
+
+
+def _written(
+    pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], source: DataFrame, modules: Path | None
+) -> int | None:
     """Run the query; how many rows it wrote."""
-    source = spark.read.format("ingestd").options(**options).load()
     written = Observation(f"rows written by {pipeline.name}")
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
     result = without_refused(rows, pipeline, clusters).observe(written, sql.count(sql.lit(1)).alias("rows"))
@@ -130,9 +158,12 @@ def _written(
     if sink.format == "console":
         result.show(truncate=False)
     elif sink.format == "topic":
-        into = clusters[sink.cluster or pipeline.source.cluster]
+        into = clusters[pipeline.sink_cluster]
         named = {} if sink.topic is None else {"topic": sink.topic}
         result.write.format("ingestd").mode("append").options(**into, **named).save()
+    elif sink.format == "jdbc":
+        prepare_driver(source.sparkSession, sink)
+        write_table(result, sink, sink.mode)
     else:
         result.write.partitionBy(*sink.partition_by).mode(sink.mode).parquet(str(sink.path))
     # Nothing is observed, for ever, where `ignore` finds the path taken.

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from ingestd.spark.pipelines.checkpoint import last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import failing
+from ingestd.spark.pipelines.jdbc import prepare_driver
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source, stream_source
 from ingestd.spark.pipelines.steps import apply_steps
 from ingestd.spark.pipelines.streaming import stream_rows
+from ingestd.spark.pipelines.text_files import find_files, line_rows
 from ingestd.spark.planner import Planner
 from ingestd.spark.planning import bounds
 from ingestd.spark.read_options import Rows, batch_options, stream_options
@@ -19,14 +21,15 @@ from ingestd.spark.rows import check_rows
 from ingestd.spark.stream import StreamPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ingestd.daemon.pipelines import PipelineSettings
+    from ingestd.spark.pipelines.text_files import TextFile
 
-__all__ = ["PipelinePlan", "PlannedRange", "check", "plan"]
+__all__ = ["PipelineCheck", "PipelinePlan", "PlannedRange", "check", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,19 @@ class PipelinePlan:
     """How a pipeline would run now."""
 
     ranges: tuple[PlannedRange, ...]
+    files: tuple[TextFile, ...]
     query: str
     """Spark's plan: the physical one, or a stream's logical one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCheck:
+    """What a pipeline makes of its source."""
+
+    columns: tuple[tuple[str, str], ...]
+    """The columns that the sink would get, each with its type."""
+    files: tuple[TextFile, ...]
+    """The files that are its source now."""
 
 
 def check(
@@ -54,19 +68,23 @@ def check(
     *,
     modules: Path | None = None,
     session: SparkSession | None = None,
-) -> tuple[tuple[str, str], ...]:
-    """The columns that the sink would get, each with its type. No broker is asked, and no data is read.
+) -> PipelineCheck:
+    """The columns that the sink would get, each with its type, and the files. No broker is asked, and no data is read.
 
     The arguments are those of `batch.run`. Raises `PipelineFailed` for what can not run.
     """
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        rows = _rows(pipeline, clusters, modules, spark)
+        files = find_files(spark, pipeline.source.files)
+        rows = _rows(pipeline, clusters, modules, spark, files)
         if rows.isStreaming:
             _require_append(rows)
         if pipeline.sink.format == "topic":
             once = pipeline.sink.delivery == "exactly-once"
             check_rows(rows.schema, Rows.records, topic=pipeline.sink.topic, position=once)
-        return tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields)
+        if pipeline.sink.format == "jdbc":
+            prepare_driver(spark, pipeline.sink)
+        columns = tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields)
+        return PipelineCheck(columns, files)
 
 
 def plan(
@@ -81,11 +99,14 @@ def plan(
     The arguments are those of `batch.run`. Raises `PipelineFailed`.
     """
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        rows = _rows(pipeline, clusters, modules, spark)
+        files = find_files(spark, pipeline.source.files)
+        rows = _rows(pipeline, clusters, modules, spark, files)
         query = _explained(rows)
-        cluster = clusters[pipeline.source.cluster]
+        if files:
+            return PipelinePlan((), files, query)
+        cluster = clusters[pipeline.source_cluster]
         ranges = _next(pipeline, cluster, spark) if rows.isStreaming else _present(pipeline, cluster)
-        return PipelinePlan(ranges, query)
+        return PipelinePlan(ranges, (), query)
 
 
 def _explained(rows: DataFrame) -> str:
@@ -103,11 +124,15 @@ def _rows(
     clusters: Mapping[str, Mapping[str, str]],
     modules: Path | None,
     spark: SparkSession,
+    files: Sequence[TextFile],
 ) -> DataFrame:
     if pipeline.is_stream:
         return stream_rows(pipeline, clusters, spark, modules)
-    options = batch_source(pipeline, clusters[pipeline.source.cluster])
-    source = spark.read.format("ingestd").options(**options).load()
+    if files:
+        source = line_rows(spark, files)
+    else:
+        options = batch_source(pipeline, clusters[pipeline.source_cluster])
+        source = spark.read.format("ingestd").options(**options).load()
     return apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
 
 

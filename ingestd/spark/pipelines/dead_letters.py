@@ -69,7 +69,7 @@ def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str,
     """Where the pipeline's dead letters go; None if it has no topic for them. Raises `ConfigurationError`."""
     if pipeline.dead_letters is None:
         return None
-    options = {**clusters[pipeline.source.cluster], "topic": pipeline.dead_letters}
+    options = {**clusters[pipeline.source_cluster], "topic": pipeline.dead_letters}
     return DeadLetters(pipeline.name, write_options(options))
 
 

@@ -7,7 +7,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from ingestd.errors import IngestdError
@@ -25,6 +25,8 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 _IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of any Python traceback."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'")
+_JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
+"""An exception of Java, without its class."""
 
 
 class PipelineFailed(IngestdError):
@@ -48,6 +50,9 @@ def _reason(error: Exception) -> str:
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)
     if not found and _TRACEBACK in text:
         found = [_with_remedy(each) for each in _IN_PYTHON.findall(text)]
+    elif not found and isinstance(error, Py4JJavaError):
+        # The first line says which call it was, the second one has Java's exception.
+        found = _JAVA.findall(text)
     return found[-1].strip() if found else text.splitlines()[0] if text else type(error).__name__
 
 

@@ -52,7 +52,7 @@ def without_refused(
     if sink.topic is None:
         reason = sql.when(sql.col("topic").isNull(), "its topic is null")
     else:
-        reason = refusal(rows, limits_of(clusters[sink.cluster or pipeline.source.cluster], sink.topic))
+        reason = refusal(rows, limits_of(clusters[pipeline.sink_cluster], sink.topic))
     place = {}
     if "position" in rows.columns:
         place = {name: sql.col(f"position.{name}") for name in ("topic", "partition", "offset")}

@@ -12,6 +12,7 @@ from ingestd.spark.commits import Commits
 from ingestd.spark.pipelines.checkpoint import has_begun, last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import failing
+from ingestd.spark.pipelines.jdbc import JdbcSink, prepare_driver
 from ingestd.spark.pipelines.metrics import PipelineMetrics, served
 from ingestd.spark.pipelines.narrow import require_narrow
 from ingestd.spark.pipelines.parquet import ParquetSink
@@ -105,7 +106,7 @@ def stream_rows(
     start: str | None = None,
 ) -> DataFrame:
     """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors."""
-    options = stream_source(pipeline, clusters[pipeline.source.cluster], start)
+    options = stream_source(pipeline, clusters[pipeline.source_cluster], start)
     source = spark.readStream.format("ingestd").options(**options).load()
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
     if pipeline.sink.delivery == "exactly-once":
@@ -130,6 +131,8 @@ def _started(
             f"at {start}"
         )
     rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start), pipeline, clusters)
+    if pipeline.sink.format == "jdbc":
+        prepare_driver(spark, pipeline.sink)
     writer = _to_sink(rows.writeStream, pipeline, clusters)
     writer = writer.queryName(pipeline.name).outputMode("append").option("checkpointLocation", checkpoint)
     if once or pipeline.trigger == "available-now":
@@ -148,9 +151,11 @@ def _to_sink(
         return writer.foreachBatch(ParquetSink(sink))
     if sink.format == "delta":
         return writer.foreachBatch(_delta(sink))
+    if sink.format == "jdbc":
+        return writer.foreachBatch(JdbcSink(sink))
     if sink.format == "console":
         return writer.format("console")
-    options = {**clusters[sink.cluster or pipeline.source.cluster], "delivery": sink.delivery}
+    options = {**clusters[pipeline.sink_cluster], "delivery": sink.delivery}
     if sink.topic is not None:
         options["topic"] = sink.topic
     if sink.delivery == "exactly-once" and pipeline.source.group is not None:
@@ -177,6 +182,6 @@ def _commit(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]
     end = last_end(spark, pipeline.checkpoint)
     if end is None:
         return
-    options = stream_options(stream_source(pipeline, clusters[pipeline.source.cluster]))
+    options = stream_options(stream_source(pipeline, clusters[pipeline.source_cluster]))
     with Planner(options.cluster, options.consumer) as planner:
         Commits(group, planner).done(end.offsets)

@@ -309,6 +309,46 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.sink.cluster = "y": expected the source\'s cluster, for exactly-once',
         ),
         (
+            with_pipeline("source={}\nsink={path='/p'}"),
+            "pipelines.p.source.topics: expected topics or files, and not both",
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t'], files=['/f']}\nsink={path='/p'}"),
+            'pipelines.p.source.files = ["/f"]: expected topics or files, and not both',
+        ),
+        (
+            with_pipeline("source={topics=['t']}\nsink={path='/p'}"),
+            "pipelines.p.source.cluster: expected the cluster of",
+        ),
+        (
+            with_pipeline("source={files=['/f'], group='g'}\nsink={path='/p'}"),
+            'pipelines.p.source.group = "g": expected none, for files',
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={path='/p'}\ncheckpoint='/c'"),
+            'pipelines.p.checkpoint = "/c": expected none beside source.files: each run takes them all',
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={format='topic', topic='t'}"),
+            "pipelines.p.source.cluster: expected the cluster of the topic that is written",
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={format='jdbc', url='jdbc:a:b'}"),
+            "pipelines.p.sink.table: expected one, for jdbc",
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={format='jdbc', url='postgres://b', table='t'}"),
+            'pipelines.p.sink.url = "postgres://b": expected one that begins with jdbc:',
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={format='jdbc', url='jdbc:a:b', table='t', jars=['/j']}"),
+            "pipelines.p.sink.driver: expected the driver's class",
+        ),
+        (
+            with_pipeline("source={files=['/f']}\nsink={path='/p', password='sesame'}"),
+            "pipelines.p.sink.password = (hidden): expected none, for parquet",
+        ),
+        (
             with_steps("{}"),
             "pipelines.p.steps[0].sql: expected one of sql, python, parse, window, deduplicate, join in each step",
         ),

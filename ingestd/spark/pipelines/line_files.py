@@ -1,0 +1,130 @@
+"""Files into a topic: each file in one task, its lines to record batches by the loops of a tail. No line is a row."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestd.errors import IngestdError
+from ingestd.records.batch import HEADER_BYTES
+from ingestd.records.codecs import Compression
+from ingestd.records.lines import LineEncoder
+from ingestd.spark.executors import packed
+from ingestd.spark.writing import lent_outflow
+from ingestd.tail.lines import line_end
+from ingestd.tail.rotation import codec_of
+from ingestd.tail.text import open_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ingestd.spark.outflow import Outflow
+    from ingestd.spark.pipelines.text_files import TextFile
+    from ingestd.spark.write_options import WriteOptions
+    from ingestd.tail.text import Text
+
+__all__ = ["send_files"]
+
+_READ_BYTES: Final = 2 * 1024 * 1024
+_ROOM: Final = 64 * 1024
+"""What `LineEncoder` needs more than it is given, to take at least a line."""
+
+
+def send_files(spark: SparkSession, files: Sequence[TextFile], options: WriteOptions) -> int:
+    """Send the lines of local files, which executors see at the same paths. Returns how many there were.
+
+    All are acknowledged then. The lines of a batch go to one partition, and batches to all in turn. A task that runs
+    again sends the lines of its file again. Raises Spark's errors.
+    """
+    largest_first = sorted(files, key=lambda file: -file.size)
+    tasks = spark.sparkContext.parallelize(largest_first, len(largest_first))
+    return sum(tasks.map(_FileSender(options)).collect())
+
+
+class _FileSender:
+    """Sends the lines of a file. Runs on executors."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(None, _FileSender, self._options)
+
+    def __call__(self, file: TextFile) -> int:
+        return _send_file(self._options, file)
+
+
+def _send_file(options: WriteOptions, file: TextFile) -> int:
+    path = file.local_path
+    assert path is not None, "only local files are sent so"
+    assert options.topic is not None, "the sink names the topic"
+    try:
+        text = open_text(path, codec_of(path))
+    except OSError as error:
+        raise _unread(path, error) from error
+    with text, lent_outflow(options) as outflow:
+        sender = _Sender(options, options.topic, outflow)
+        try:
+            for lines in _whole_lines(text, path, options.producer.batch_bytes):
+                sender.send(lines)
+        except OSError as error:
+            raise _unread(path, error) from error
+        outflow.finish()
+        return sender.lines
+
+
+def _unread(path: str, error: OSError) -> IngestdError:
+    return IngestdError(f"source.files: {path}: {error.strerror}")
+
+
+class _Sender:
+    """Lines of one file to batches of a topic."""
+
+    def __init__(self, options: WriteOptions, topic: str, outflow: Outflow) -> None:
+        self._topic = topic
+        self._outflow = outflow
+        self._partitions = outflow.partitions(topic)
+        compression = Compression.of(options.producer.compression)
+        self._encoder = LineEncoder(compression, options.producer.batch_bytes - HEADER_BYTES)
+        self._out = memoryview(bytearray(_READ_BYTES + _ROOM))
+        self._batches = 0
+        self.lines = 0
+
+    def send(self, lines: memoryview) -> None:
+        """Send whole lines. Waits while too much is on its way."""
+        now = time.time_ns() // 1_000_000
+        if len(self._out) < len(lines) + _ROOM:
+            self._out = memoryview(bytearray(len(lines) + _ROOM))
+        while lines:
+            made = self._encoder.encode(lines, self._out, timestamp_ms=now)
+            for _, start, length, records, _ in made.batches:
+                partition = self._batches % self._partitions
+                # A copy: the producer keeps the batch until it is acknowledged, and `_out` is used again.
+                self._outflow.send(self._topic, partition, bytearray(self._out[start : start + length]), records)
+                self._batches += 1
+                self.lines += records
+            lines = lines[made.consumed :]
+
+
+def _whole_lines(text: Text, path: str, longest: int) -> Iterator[memoryview]:
+    """All of a text, in pieces of whole lines; a last line without a newline is one too. Raises `OSError`."""
+    buffer = bytearray(_READ_BYTES)
+    held = position = 0
+    while read := text.read_into(memoryview(buffer)[held:], position):
+        position += read
+        held += read
+        whole = line_end(memoryview(buffer), 0, held)
+        if whole:
+            yield memoryview(buffer)[:whole]
+            buffer[: held - whole] = buffer[whole:held]
+            held -= whole
+        elif held > longest:
+            raise IngestdError(
+                f"source.files: {path}: the line at byte {position - held} of its text has more than {longest} bytes"
+            )
+        elif held == len(buffer):
+            buffer = bytearray(buffer) + bytearray(len(buffer))
+    if held:
+        yield memoryview(buffer)[:held]

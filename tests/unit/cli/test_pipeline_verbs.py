@@ -1,0 +1,45 @@
+"""`ingestd pipeline check` and `plan` say the files of a pipeline, and their bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingestd.cli import pipeline
+from ingestd.cli.main import main
+from ingestd.spark.pipelines.checking import PipelineCheck, PipelinePlan
+from ingestd.spark.pipelines.text_files import TextFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = (TextFile("file:/var/log/app.log", 2_000), TextFile("file:/var/log/app.log.1.gz", 400))
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> str:
+    file = tmp_path / "ingestd.toml"
+    file.write_text("[pipelines.p]\nsource = {files = ['/var/log/app.log*']}\nsink = {path = '/data'}\n")
+    return str(file)
+
+
+def test_check_says_how_many_files_and_bytes_there_are(
+    configuration: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "check_configured", lambda *_: PipelineCheck((("value", "binary"),), FILES))
+    assert main(["pipeline", "check", configuration, "p"]) == 0
+    assert capsys.readouterr().out == "COLUMN  TYPE\nvalue   binary\n\nsource: 2 files, 2.4 kB\n"
+
+
+def test_plan_says_each_file_and_its_bytes(
+    configuration: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "plan_configured", lambda *_: PipelinePlan((), FILES, "Scan text\n"))
+    assert main(["pipeline", "plan", configuration, "p"]) == 0
+    assert capsys.readouterr().out == (
+        "FILE                        BYTES\n"
+        "file:/var/log/app.log        2000\n"
+        "file:/var/log/app.log.1.gz    400\n"
+        "\nScan text\n"
+    )
