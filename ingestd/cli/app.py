@@ -50,15 +50,24 @@ of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 @ingestd.command()
 @configuration_file
 @click.option("--once", is_flag=True, help="Take every file to its present end, then exit.")
-def run(config: Path, once: bool) -> None:
+@click.option(
+    "--engine", type=click.Choice(["local", "spark"]), default="local", help="Workers here, or on Spark's executors."
+)
+@click.option("--master", metavar="URL", default="local[*]", help="Of Spark, for --engine spark.")
+@click.option("--conf", metavar="spark.NAME=VALUE", multiple=True, help="A setting of Spark, for --engine spark.")
+def run(config: Path, once: bool, engine: str, master: str, conf: tuple[str, ...]) -> None:
     """Run the daemon in the foreground. SIGTERM and SIGINT drain it.
 
     CONFIG is the configuration file (TOML).
     """
     from ingestd.cli.configured import load_configuration
-    from ingestd.cli.run import print_summary, ran_well, run_configuration
+    from ingestd.cli.run import print_summary, ran_well, run_configuration, run_on_spark
 
-    summary = run_configuration(load_configuration(config), once=once)
+    if engine == "spark":
+        settings = dict(each.partition("=")[::2] for each in conf)
+        summary = run_on_spark(load_configuration(config), once=once, master=master, spark=settings)
+    else:
+        summary = run_configuration(load_configuration(config), once=once)
     print_summary(summary)
     if not ran_well(summary, once=once):
         raise Exit(1)

@@ -5,20 +5,39 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
+from ingestd.errors import ConfigurationError
 from ingestd.logs import configure_logs
 from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.summary import Summary
 
-__all__ = ["print_summary", "ran_well", "run_configuration", "summary_lines"]
+__all__ = ["print_summary", "ran_well", "run_configuration", "run_on_spark", "summary_lines"]
+
+
+def run_on_spark(configuration: Configuration, *, once: bool, master: str, spark: Mapping[str, str]) -> Summary:
+    """Run the daemon in this process with its workers on Spark's executors. Raises what `supervisor.run` raises.
+
+    spark: settings of Spark.
+    """
+    try:
+        from ingestd.spark.workers.engine import started  # noqa: PLC0415 - an extra that may not be installed
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in {"pyspark", "pyarrow"}:
+            raise ConfigurationError(f"--engine spark needs {error.name}: pip install 'ingestd[spark]'") from error
+        raise
+    settings = configuration.daemon
+    configure_logs(settings.log_level, settings.log_format, process="supervisor")
+    with started(master, spark) as engine:
+        return run(replace(configuration, daemon=engine.settings(settings)), once=once, hire=engine)
 
 
 def run_configuration(configuration: Configuration, *, once: bool) -> Summary:

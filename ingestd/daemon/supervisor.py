@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.http import HttpServer
     from ingestd.daemon.source import Loss, Route
     from ingestd.daemon.status import GroupStatus
+    from ingestd.daemon.workers import Hire
 
 __all__ = ["Supervisor", "run"]
 
@@ -92,6 +93,7 @@ def run(
     once: bool = False,
     progress: Callable[[DaemonStatus], None] | None = None,
     fork: bool = False,
+    hire: Hire | None = None,
 ) -> Summary:
     """Run the daemon until a signal ends it or, with `once`, until every source is at the end it had at the start.
 
@@ -100,12 +102,13 @@ def run(
 
     With `fork` the first workers are forks of this process, if it has one thread. That saves their imports. The process
     must hold nothing that it would not share with them. Workers that start later are always fresh interpreters.
+    `hire` starts workers elsewhere.
     """
     import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
 
     if not configuration.routes and not any(cluster.embedded for cluster in configuration.clusters.values()):
         raise ConfigurationError(f"{configuration.file}: nothing to run; expected [tails.NAME], or an embedded cluster")
-    supervisor = Supervisor(configuration, once=once, progress=progress)
+    supervisor = Supervisor(configuration, once=once, progress=progress, hire=hire)
     if fork:
         supervisor.fork_workers()
     return uvloop.run(supervisor.run())
@@ -143,6 +146,7 @@ class Supervisor:
         *,
         once: bool = False,
         progress: Callable[[DaemonStatus], None] | None = None,
+        hire: Hire | None = None,
     ) -> None:
         self._configuration = configuration
         self._once = once
@@ -188,6 +192,7 @@ class Supervisor:
             received=self._received,
             started=self._worker_started,
             died=self._worker_died,
+            hire=hire,
         )
         self._shards = Shards(self._workers.count)
         self._handover = Handover(self._shards, self._checkpoint, self._workers.tell)

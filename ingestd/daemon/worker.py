@@ -15,7 +15,7 @@ import resource
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
@@ -51,13 +51,16 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ingestd.daemon.runner import Runner
     from ingestd.daemon.source import Assignment, End, Loss, Route
     from ingestd.producer.identity import ProducerIdentity
 
-__all__ = ["Worker", "main"]
+    OpenControl: TypeAlias = Callable[[Callable[[Any], None], Callable[[], None]], Awaitable[ControlChannel]]
+    """Opens the channel to the supervisor, given what takes its messages, and what hears that it is gone."""
+
+__all__ = ["OpenControl", "Worker", "main", "take_descriptors"]
 
 ANSWER_TIMEOUT = 30.0
 """Seconds to wait for what the supervisor is asked for."""
@@ -85,9 +88,9 @@ class Worker:
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 
-    async def run(self, control: socket.socket) -> None:
+    async def run(self, open_control: OpenControl) -> None:
         """Serve until the supervisor closes the channel, or is gone."""
-        self._control = await ControlChannel.over(control, self._received, self._lost)
+        self._control = await open_control(self._received, self._lost)
         self._loop.set_exception_handler(self._defect)
         try:
             await self._ended
@@ -346,16 +349,20 @@ class Worker:
 
 
 async def _serve(control: socket.socket, wiring: socket.socket, arena: int) -> None:
-    await Worker(Arena(arena), wiring).run(control)
+    await Worker(Arena(arena), wiring).run(partial(ControlChannel.over, control))
+
+
+def take_descriptors() -> None:
+    """Let this process have as many descriptors as its user may. Each followed file needs one; shells allow few."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main(control: int, wiring: int, arena: int) -> None:
     """Run a worker over the inherited descriptors."""
     for descriptor in (control, wiring, arena):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
-    # Each followed file needs a descriptor: take as many as this user may have, not the shell's low default.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    take_descriptors()
     import uvloop  # noqa: PLC0415 - a worker needs it, importers of this module do not
 
     uvloop.run(_serve(socket.socket(fileno=control), socket.socket(fileno=wiring), arena))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.control import Configure, Drain, Drained, Unacknowledged
 from ingestd.daemon.processes import can_fork
 from ingestd.daemon.worker_process import WorkerProcess, fork_worker, spawn_worker
-from ingestd.errors import DeadlineExceeded
+from ingestd.errors import DeadlineExceeded, IngestdError
 from ingestd.logs import get_logger
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import Route
     from ingestd.daemon.worker_process import NewWorker
 
-__all__ = ["Workers"]
+__all__ = ["SILENCE", "Hire", "HiredProcess", "HiredWorker", "Workers"]
 
 STATISTICS_INTERVAL: Final = 0.5
 POSITION_INTERVAL: Final = 0.1
@@ -33,6 +33,69 @@ DRAIN_GRACE: Final = 1.0
 
 STEADY: Final = 60.0
 """Seconds that a worker must live until the backoff of its slot starts over."""
+
+
+class HiredProcess(Protocol):
+    """Where a worker runs. `WorkerProcess.process` is one on this host."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id there."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it without a drain, unless it is gone."""
+        ...
+
+
+class HiredWorker(Protocol):
+    """One incarnation of a slot. `WorkerProcess` is one on this host."""
+
+    slot: int
+    incarnation: int
+    last_sign: float
+    """When it was heard of last, of the monotonic clock."""
+    drained: asyncio.Future[Drained]
+    """What it could not deliver. A worker that dies before it says so counts as one source."""
+
+    @property
+    def process(self) -> HiredProcess:
+        """Where it runs."""
+        ...
+
+    def tell(self, message: object) -> None:
+        """Send it a message. Nothing happens if it is gone."""
+        ...
+
+    def wire(self, other: Any) -> None:
+        """Let two workers help each other. Raises `OSError`."""
+        ...
+
+    async def end(self, deadline: Deadline) -> None:
+        """Stop it. It is killed at the deadline."""
+        ...
+
+
+class Hire(Protocol):
+    """Starts workers elsewhere than on this host."""
+
+    async def __call__(
+        self,
+        configure: Configure,
+        received: Callable[[HiredWorker, Any], None],
+        exited: Callable[[HiredWorker, str], None],
+    ) -> HiredWorker:
+        """A worker that has its configuration. Waits until there is room for it.
+
+        `received` gets its messages. `exited` is called once, with how it ended; then nothing of it runs any more.
+        Raises `IngestdError` if it can not start.
+        """
+        ...
 
 
 class Workers:
@@ -52,7 +115,10 @@ class Workers:
         received: Callable[[int, Any], None],
         started: Callable[[int], None],
         died: Callable[[int], None],
+        hire: Hire | None = None,
     ) -> None:
+        """`hire` starts workers elsewhere. Without it they are children of this process."""
+        self._hire = hire
         self.count = settings.worker_count
         self.restarts = [0] * self.count
         self._settings = settings
@@ -61,7 +127,7 @@ class Workers:
         self._received = received
         self._started = started
         self._died = died
-        self._living: dict[int, WorkerProcess] = {}
+        self._living: dict[int, HiredWorker] = {}
         self._forked: list[NewWorker] = []
         self._incarnations = [0] * self.count
         self._backoffs = [
@@ -72,7 +138,7 @@ class Workers:
         self._log = get_logger("ingestd.supervisor")
         self._tasks = TaskOwner(lambda error: self._log.error("worker can not be started", exc_info=error))
 
-    def __iter__(self) -> Iterator[WorkerProcess]:
+    def __iter__(self) -> Iterator[HiredWorker]:
         return iter(list(self._living.values()))
 
     def fork(self) -> None:
@@ -89,12 +155,23 @@ class Workers:
             raise
 
     async def start(self) -> None:
-        """Start every slot."""
-        for slot in range(self.count):
-            await self._start(slot)
+        """Start every slot. Raises what `Hire` raises."""
+        if self._hire is None:
+            for slot in range(self.count):
+                await self._start(slot)
+        else:
+            await self._start_together()
         self._tasks.start(self._watch_silence(), "liveness of workers")
 
-    def get(self, slot: int) -> WorkerProcess | None:
+    async def _start_together(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for slot in range(self.count):
+                    starting.create_task(self._start(slot))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+
+    def get(self, slot: int) -> HiredWorker | None:
         """The living process of a slot; None while it has none."""
         return self._living.get(slot)
 
@@ -165,17 +242,7 @@ class Workers:
             position_interval=POSITION_INTERVAL,
             workers=self.count,
         )
-        new = self._forked.pop() if self._forked else spawn_worker(self._settings.arena_bytes)
-        try:
-            worker = WorkerProcess(configure, new, self._message, self._exited)
-        except OSError:
-            new.discard()
-            raise
-        try:
-            await worker.connect()
-        except asyncio.CancelledError:
-            await worker.end(Deadline.after(0))
-            raise
+        worker = await self._hired(configure)
         if not worker.process.alive:
             return  # `_exited` has started its successor.
         try:
@@ -189,10 +256,26 @@ class Workers:
         self._log.info("worker started", worker=slot, pid=worker.process.pid, incarnation=worker.incarnation)
         self._started(slot)
 
-    def _message(self, worker: WorkerProcess, message: Any) -> None:
+    async def _hired(self, configure: Configure) -> HiredWorker:
+        if self._hire is not None:
+            return await self._hire(configure, self._message, self._exited)
+        new = self._forked.pop() if self._forked else spawn_worker(self._settings.arena_bytes)
+        try:
+            worker = WorkerProcess(configure, new, self._message, self._exited)
+        except OSError:
+            new.discard()
+            raise
+        try:
+            await worker.connect()
+        except asyncio.CancelledError:
+            await worker.end(Deadline.after(0))
+            raise
+        return worker
+
+    def _message(self, worker: HiredWorker, message: Any) -> None:
         self._received(worker.slot, message)
 
-    def _exited(self, worker: WorkerProcess, how: str) -> None:
+    def _exited(self, worker: HiredWorker, how: str) -> None:
         if self._living.get(worker.slot) is worker:
             del self._living[worker.slot]
         if self._closing:
@@ -211,7 +294,7 @@ class Workers:
             await asyncio.sleep(delay)
             try:
                 await self._start(slot)
-            except OSError as error:
+            except (OSError, IngestdError) as error:
                 delay = self._backoffs[slot].next_delay()
                 self._log.error("worker not started", worker=slot, error=str(error), restart_in=round(delay, 3))
             else:

@@ -15,7 +15,7 @@ from ingestd.errors import IngestdError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PipelineFailed", "failing"]
+__all__ = ["PipelineFailed", "failing", "reason_of"]
 
 _OUR_ERROR: Final = re.compile(r"^\s*ingestd\.[\w.]+: (?P<message>.+)$", re.MULTILINE)
 """The last line of a Python traceback that Spark brings along from its workers."""
@@ -41,10 +41,10 @@ def failing(pipeline: str) -> Iterator[None]:
     except PipelineFailed:
         raise
     except (IngestdError, PySparkException, Py4JError) as error:
-        raise PipelineFailed(f"pipeline {pipeline}: {_reason(error)}") from error
+        raise PipelineFailed(f"pipeline {pipeline}: {reason_of(error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Our own error where Spark's holds one, else the end of a Python traceback, else the first line of Spark's."""
     text = str(error).strip()
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)

@@ -14,11 +14,11 @@ from ingestd.errors import ConfigurationError
 from ingestd.spark.source import register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ingestd.daemon.pipelines import PipelineSettings
 
-__all__ = ["interpreter", "own_session"]
+__all__ = ["interpreter", "own_session", "start_session"]
 
 _PARTITIONS: Final = "200"
 """Spark's default."""
@@ -38,7 +38,7 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
     on the pipeline's master, and stopped at the end.
     """
     if beside is None:
-        started = _started(pipeline)
+        started = start_session(f"ingestd pipeline {pipeline.name}", pipeline.master, pipeline.spark)
         try:
             yield _prepared(started)
         finally:
@@ -69,18 +69,22 @@ def _prepared(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def _started(pipeline: PipelineSettings) -> SparkSession:
+def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    """A Spark of this process. Whoever starts it stops it. Raises `ConfigurationError`.
+
+    settings: more settings of Spark.
+    """
     # Spark would take whatever `python3` it finds, which need not have this package.
-    os.environ["PYSPARK_PYTHON"] = interpreter(pipeline)
-    builder = SparkSession.builder.master(pipeline.master).appName(f"ingestd pipeline {pipeline.name}")
-    for name, value in {**_DEFAULTS, **pipeline.spark}.items():
-        builder = builder.config(name, value)
+    os.environ["PYSPARK_PYTHON"] = interpreter(settings)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_DEFAULTS, **settings}.items():
+        builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def interpreter(pipeline: PipelineSettings) -> str:
+def interpreter(settings: Mapping[str, str]) -> str:
     """The interpreter of the executors. Spark plans with it too, in this directory. Raises `ConfigurationError`."""
-    python = pipeline.spark.get(_INTERPRETER) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    python = settings.get(_INTERPRETER) or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if "/" in python and not Path(python).exists():
         raise ConfigurationError(
             f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is not in {Path.cwd()}; expected it where the "

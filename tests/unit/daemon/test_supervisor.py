@@ -78,7 +78,7 @@ class FakeWorkers:
     stuck = False
     left = Drained(0)
 
-    def __init__(self, settings, routes, clusters, *, received, started, died):
+    def __init__(self, settings, routes, clusters, *, received, started, died, hire):
         self.count, self.restarts, self.told, self.received = 1, [0], [], received
         self.draining, self.abandoned = asyncio.Event(), asyncio.Event()
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
 from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.session import interpreter
 
@@ -15,22 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def pipeline(**spark: str) -> PipelineSettings:
-    settings = {name.replace("_", "."): value for name, value in spark.items()}
-    return PipelineSettings("p", PipelineSource("c", ("t",)), PipelineSink("console"), spark=settings)
+PYTHON = "spark.pyspark.python"
 
 
 def test_the_setting_comes_before_the_environment_and_that_before_this_interpreter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    assert interpreter(pipeline()) == sys.executable
+    assert interpreter({}) == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "python3")
-    assert interpreter(pipeline()) == "python3"
-    assert interpreter(pipeline(spark_pyspark_python="python3.11")) == "python3.11"
+    assert interpreter({}) == "python3"
+    assert interpreter({PYTHON: "python3.11"}) == "python3.11"
 
 
 def test_one_that_is_not_where_the_driver_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=f"is ./environment/bin/python, which is not in {tmp_path}; expected"):
-        interpreter(pipeline(spark_pyspark_python="./environment/bin/python"))
+        interpreter({PYTHON: "./environment/bin/python"})
