@@ -45,7 +45,7 @@ def _are_sparks(names: Mapping[str, str]) -> bool:
 
 
 FILES_SECONDS: Final = 60.0
-"""Seconds from one micro-batch to the next by default, where rows become files."""
+"""Seconds that a micro-batch waits by default, where rows become files."""
 
 Duration = Annotated[str, Expected('a time such as "5 minutes"', _DURATION.fullmatch)]
 """A span of time as Spark writes it."""
@@ -293,7 +293,11 @@ class PipelineSettings:
     goes on after a restart. Without it, a run takes what is there now, and ends."""
     trigger: Interval | Literal["available-now"] | None = None
     """For a stream: seconds from one micro-batch to the next; or `available-now`: it ends when it has taken what is
-    there. By default 60 s for files, so that they are not small, and as soon as there is something for other sinks."""
+    there. By default a micro-batch begins as soon as there is something; for files see `max_trigger_delay`."""
+    max_trigger_delay: Interval | None = None
+    """For a stream into files: seconds that a micro-batch waits at most, from the one before, until there is about
+    `sink.file_bytes` to write. How much that is, is learned from what was written. By default 60; beside a `trigger`
+    none: each trigger writes."""
     http: Address | None = None
     """For a stream: the address of its metrics for Prometheus, as in `127.0.0.1:9465`; by default there is none."""
     master: str = "local[*]"
@@ -308,9 +312,10 @@ class PipelineSettings:
 
     def warnings(self) -> Iterator[str]:
         """What is allowed and probably not meant, each beginning with its key."""
-        seconds = self.trigger
+        delay = self.delay
+        key, seconds = ("trigger", self.trigger) if delay is None else ("max_trigger_delay", delay)
         if isinstance(seconds, (int, float)) and seconds < FILES_SECONDS and self.sink.has_files:
-            yield f"trigger: with {seconds:g} s the sink gets many small files; {FILES_SECONDS:g} s or more has fewer"
+            yield f"{key}: with {seconds:g} s the sink gets many small files; {FILES_SECONDS:g} s or more has fewer"
 
     def unfit(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Keys that do not fit to others, each with what is expected."""
@@ -324,6 +329,10 @@ class PipelineSettings:
             yield ("source", "cluster"), "expected the cluster of the topic that is written"
         if stream and source.files:
             yield ("checkpoint",), "expected none beside source.files: each run takes them all. A tail follows files"
+        if self.max_trigger_delay is not None and not sink.has_files:
+            yield ("max_trigger_delay",), "expected none: it is for parquet and delta"
+        if self.max_trigger_delay is not None and self.trigger == "available-now":
+            yield ("max_trigger_delay",), "expected none beside available-now, which waits for nothing"
         if stream:
             if sink.mode != "errorifexists":
                 yield ("sink", "mode"), "expected none beside a checkpoint: a stream adds files"
@@ -331,6 +340,7 @@ class PipelineSettings:
         for key, given in {
             ("sink", "format"): sink.format == "delta",
             ("trigger",): self.trigger is not None,
+            ("max_trigger_delay",): self.max_trigger_delay is not None,
             ("http",): self.http is not None,
             ("sink", "delivery"): sink.delivery != "at-least-once",
             ("source", "max_offsets"): source.max_offsets is not None,
@@ -338,6 +348,13 @@ class PipelineSettings:
         }.items():
             if given:
                 yield key, "expected a checkpoint beside it: it is for streams"
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds that a micro-batch waits for a file's worth of bytes; None: it does not wait."""
+        if self.max_trigger_delay is not None or not self.sink.has_files or self.trigger is not None:
+            return self.max_trigger_delay
+        return FILES_SECONDS
 
     @property
     def source_cluster(self) -> str:

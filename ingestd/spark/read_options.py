@@ -6,9 +6,11 @@ https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integr
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ingestd.consumer.settings import AtTime, ConsumerSettings, Edge, Isolation, OutOfRange, Start, TopicPartition
@@ -39,7 +41,7 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_TRIGGERS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_TRIGGERS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "minOffsetsFile", "maxTriggerDelay")
 _NAMES: Final = (
     *CLUSTER_OPTIONS,
     "assign",
@@ -178,6 +180,8 @@ class StreamOptions(ReadOptions):
     """Most offsets of a micro-batch, over all partitions."""
     min_offsets: int | None
     """No micro-batch before there are so many offsets …"""
+    min_offsets_file: Path | None
+    """A file on the driver's host that says `min_offsets`, which may change. Until it is there, nothing is enough."""
     max_delay: float
     """… or so many seconds have passed."""
     retries: int
@@ -186,6 +190,20 @@ class StreamOptions(ReadOptions):
     """Seconds between two such questions."""
     commit_to: str | None
     """The consumer group that is told how far the query is."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a micro-batch waits for a number of offsets."""
+        return self.min_offsets is not None or self.min_offsets_file is not None
+
+    def least(self) -> float:
+        """The offsets that a micro-batch waits for now. Raises `OSError`, and `ValueError` for a damaged file."""
+        if self.min_offsets_file is None:
+            return 0 if self.min_offsets is None else self.min_offsets
+        try:
+            return int(self.min_offsets_file.read_text())
+        except FileNotFoundError:
+            return math.inf
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -226,11 +244,14 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         **_common(given, Edge.latest),
         max_offsets=given.number("maxOffsetsPerTrigger"),
         min_offsets=given.number("minOffsetsPerTrigger"),
+        min_offsets_file=None if (file := given.text("minOffsetsFile")) is None else Path(file),
         max_delay=_duration(given, "maxTriggerDelay", 900.0),
         retries=3 if retries is None else retries,
         retry_interval=given.seconds("fetchOffset.retryIntervalMs", least_ms=0) or 0.01,
         commit_to=given.text("commitTo"),
     )
+    if found.min_offsets is not None and found.min_offsets_file is not None:
+        raise given.error("options minOffsetsPerTrigger and minOffsetsFile exclude each other; expected one")
     if found.commit_to == "":
         raise given.wrong("commitTo", "a consumer group's name")
     if found.max_offsets is not None and found.min_offsets is not None and found.min_offsets > found.max_offsets:

@@ -221,8 +221,8 @@ class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTrigger
         """What the options say of the least and the most of a micro-batch. See `latestOffset`."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
-        if self._options.min_offsets is not None:
-            return ReadMinRows(self._options.min_offsets)
+        if self._options.waits:
+            return ReadMinRows(self._options.min_offsets or 1)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -89,7 +89,8 @@ class StreamPlan:
         self._clock = clock
         self._present: tuple[Topics, dict[TopicPartition, int]] | None = None
         """If set, nothing newer is read: what was there when a query that is to end has begun."""
-        self._last_batch = clock()
+        self._waits_since = -math.inf
+        """When it was last decided not to wait for more. The first time after a start it never waits."""
         self.latest: dict[TopicPartition, int] | None = None
         """The ends of all logs at the last look."""
         self._said: set[str] = set()
@@ -105,7 +106,11 @@ class StreamPlan:
         """
         topics, latest = self._present or self._look()
         self.latest = latest
-        positions, moved, ids = self._first(topics, latest) if before is None else self._resumed(before, topics)
+        if before is None:
+            self._waits_since = self._clock()
+            positions, moved, ids = self._first(topics, latest)
+        else:
+            positions, moved, ids = self._resumed(before, topics)
         for key in self._cut(positions, latest):
             self._lost(f"{key} ends at offset {latest[key]}, but was read up to {positions[key]}")
             positions[key] = moved[key] = latest[key]
@@ -114,7 +119,6 @@ class StreamPlan:
         ends = positions | _ends(positions, latest, self._options.max_offsets if limited else None)
         if before is not None and ends == before.offsets and not moved:
             return None
-        self._last_batch = self._clock()
         return StreamEnd(ends, moved, ids)
 
     def ranges(self, before: StreamEnd | None, end: StreamEnd) -> Sequence[OffsetRange]:
@@ -170,12 +174,18 @@ class StreamPlan:
         return cut
 
     def _too_few(self, positions: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> bool:
-        """Whether to wait for more: not for a query that is to end, and not for ever."""
-        least = self._options.min_offsets
-        if least is None or self._present is not None:
+        """Whether to wait for more: not for a query that is to end, and not for ever.
+
+        The delay begins again when it is over, whether there is anything to read or not, as with Spark's connector.
+        """
+        if self._present is not None or not self._options.waits:
             return False
+        now = self._clock()
         waiting = sum(max(0, end - positions[key]) for key, end in latest.items() if key in positions)
-        return waiting < least and self._clock() - self._last_batch < self._options.max_delay
+        if now - self._waits_since < self._options.max_delay and waiting < self._options.least():
+            return True
+        self._waits_since = now
+        return False
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

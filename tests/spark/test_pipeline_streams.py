@@ -151,6 +151,40 @@ def test_files_have_the_size_that_was_asked_for(spark: SparkSession, here: Serve
     assert pq.read_table(tmp_path / "out").num_rows == 40
 
 
+def test_a_stream_into_files_waits_for_a_files_worth_of_bytes(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    """The first micro-batch tells how many bytes a row takes. Few rows then wait, and are written with many."""
+    topic = here.create_topic()
+    sender = Producer({"bootstrap.servers": here.servers, "log_level": 2})
+
+    def send_random(count: int) -> None:
+        for _ in range(count):
+            sender.produce(topic, os.urandom(50_000))
+        assert sender.flush(60) == 0
+
+    send_random(10)
+    sink = PipelineSink(path=str(tmp_path / "out"), file_bytes=1_048_576)
+    pipeline = stream(topic, tmp_path, sink, sql=None, max_trigger_delay=3_600.0)
+    looks = 0
+
+    def stopped() -> bool:
+        nonlocal looks
+        done = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+        looks += done == 1
+        if looks == 1:
+            send_random(5)
+        if looks == 6:
+            send_random(25)
+        return done == 2
+
+    assert run_stream(pipeline, here.clusters, session=spark, stopped=stopped).batches == 2
+    assert looks >= 6, "five rows waited"
+    found = sorted(pq.read_metadata(file).num_rows for file in files(tmp_path / "out"))
+    assert found[0] == 10
+    assert sum(found) == 40
+
+
 def test_a_replay_begins_at_an_offset_or_at_a_time_on_a_new_checkpoint(
     spark: SparkSession, here: Servers, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from ingestd.spark.pipelines.parquet import OURS, final_paths, query_of, write_n
 from ingestd.spark.pipelines.sized import parent, write_sized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -41,9 +41,11 @@ class DeltaSink:
     names are of a run that was killed. Nobody reads them, and the next run replaces them.
     """
 
-    def __init__(self, sink: PipelineSink) -> None:
+    def __init__(self, sink: PipelineSink, wrote: Callable[[int, int], None] = lambda *_: None) -> None:
+        """`wrote` is given each micro-batch that is written, and the bytes of its files."""
         assert sink.path is not None, "the settings ask for it"
         self._sink = sink
+        self._wrote = wrote
         self._path = sink.path
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -68,6 +70,7 @@ class DeltaSink:
         directory.delete(f"{OURS}/{query}")
         if sizes:
             self._commit(table, rows, list(_actions(rows.sparkSession, self._path, sizes)), application, batch)
+        self._wrote(batch, sum(sizes.values()))
 
     def _commit(
         self,

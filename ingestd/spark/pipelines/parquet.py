@@ -8,6 +8,8 @@ from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.pipelines.sized import parent, write_sized
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
     from ingestd.daemon.pipelines import PipelineSink
@@ -28,9 +30,11 @@ class ParquetSink:
     Invariant: a file with rows of a micro-batch is in its place only if `N.names` or a `.done` says so.
     """
 
-    def __init__(self, sink: PipelineSink) -> None:
+    def __init__(self, sink: PipelineSink, wrote: Callable[[int, int], None] = lambda *_: None) -> None:
+        """`wrote` is given each micro-batch that is written, and the bytes of its files."""
         assert sink.path is not None, "the settings ask for it"
         self._sink = sink
+        self._wrote = wrote
         self._path = sink.path
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -53,6 +57,7 @@ class ParquetSink:
         for source, target in moves.items():
             directory.move(source, target)
         directory.write(f"{ours}/{batch}.done", "")
+        self._wrote(batch, sum(file.size for file in files))
         for name in ("stage", f"{batch}.names", *(name for name in known if name.endswith(".done"))):
             directory.delete(f"{ours}/{name}")
 

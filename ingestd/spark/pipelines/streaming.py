@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from ingestd.daemon.pipelines import FILES_SECONDS
 from ingestd.errors import ConfigurationError
 from ingestd.spark.commits import Commits
 from ingestd.spark.pipelines.checkpoint import has_begun, last_end
@@ -21,12 +22,12 @@ from ingestd.spark.pipelines.refusals import without_refused
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import stream_source
 from ingestd.spark.pipelines.steps import apply_steps
+from ingestd.spark.pipelines.worth import Worth
 from ingestd.spark.planner import Planner
 from ingestd.spark.read_options import stream_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
 
 _LOOK: Final = 1
-"""Seconds between two looks at whether the query shall stop."""
+"""Seconds between two looks at whether the query shall stop, or there is a file's worth to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,24 @@ def run_stream(
     metrics = PipelineMetrics()
 
     def take(told: BatchProgress) -> None:
+        worth.read(told.batch, told.rows)
         metrics.take(told)
         progress(told)
 
     with (
         failing(pipeline.name),
         served(metrics, pipeline.http),
+        TemporaryDirectory(prefix="ingestd-") as directory,
         own_session(pipeline, session) as spark,
     ):
-        query = _started(pipeline, clusters, spark, modules, start, once=once)
+        file = Path(directory, "least")
+        worth = Worth(pipeline.sink.file_bytes, file)
+        waiting = {}
+        if pipeline.delay is not None and not once:
+            milliseconds = round(pipeline.delay * 1_000)
+            waiting = {"minOffsetsFile": str(file), "maxTriggerDelay": f"{milliseconds}ms"}
+        rows = _checked(pipeline, clusters, spark, modules, start, waiting)
+        query = _started(pipeline, clusters, rows, worth, once=once)
         watch = Watch(pipeline.name, query, take)
         try:
             while not query.awaitTermination(_LOOK) and not stopped():
@@ -104,9 +114,13 @@ def stream_rows(
     spark: SparkSession,
     modules: Path | None = None,
     start: str | None = None,
+    waiting: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors."""
-    options = stream_source(pipeline, clusters[pipeline.source_cluster], start)
+    """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors.
+
+    waiting: options of the source that say what a micro-batch waits for.
+    """
+    options = stream_source(pipeline, clusters[pipeline.source_cluster], start) | dict(waiting or {})
     source = spark.readStream.format("ingestd").options(**options).load()
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
     if pipeline.sink.delivery == "exactly-once":
@@ -114,15 +128,15 @@ def stream_rows(
     return rows
 
 
-def _started(
+def _checked(
     pipeline: PipelineSettings,
     clusters: Mapping[str, Mapping[str, str]],
     spark: SparkSession,
     modules: Path | None,
     start: str | None,
-    *,
-    once: bool,
-) -> StreamingQuery:
+    waiting: Mapping[str, str],
+) -> DataFrame:
+    """What the sink gets, if a stream can begin here."""
     checkpoint = pipeline.checkpoint
     assert checkpoint is not None, "the pipeline is a stream"
     if start is not None and has_begun(spark, checkpoint):
@@ -130,27 +144,40 @@ def _started(
             f"checkpoint {checkpoint}: a stream has begun there and goes on where it was; expected a new one to begin "
             f"at {start}"
         )
-    rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start), pipeline, clusters)
+    rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start, waiting), pipeline, clusters)
     if pipeline.sink.format == "jdbc":
         prepare_driver(spark, pipeline.sink)
-    writer = _to_sink(rows.writeStream, pipeline, clusters)
+    return rows
+
+
+def _started(
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    rows: DataFrame,
+    worth: Worth,
+    *,
+    once: bool,
+) -> StreamingQuery:
+    checkpoint = pipeline.checkpoint
+    assert checkpoint is not None, "the pipeline is a stream"
+    writer = _to_sink(rows.writeStream, pipeline, clusters, worth)
     writer = writer.queryName(pipeline.name).outputMode("append").option("checkpointLocation", checkpoint)
     if once or pipeline.trigger == "available-now":
         return writer.trigger(availableNow=True).start()
     seconds = pipeline.trigger
     if seconds is None:
-        seconds = FILES_SECONDS if pipeline.sink.has_files else 0.0
+        seconds = _LOOK if pipeline.delay is not None else 0.0
     return writer.trigger(processingTime=f"{round(seconds * 1_000)} milliseconds").start()
 
 
 def _to_sink(
-    writer: DataStreamWriter, pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]
+    writer: DataStreamWriter, pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], worth: Worth
 ) -> DataStreamWriter:
     sink = pipeline.sink
     if sink.format == "parquet":
-        return writer.foreachBatch(ParquetSink(sink))
+        return writer.foreachBatch(ParquetSink(sink, worth.wrote))
     if sink.format == "delta":
-        return writer.foreachBatch(_delta(sink))
+        return writer.foreachBatch(_delta(sink, worth))
     if sink.format == "jdbc":
         return writer.foreachBatch(JdbcSink(sink))
     if sink.format == "console":
@@ -163,14 +190,14 @@ def _to_sink(
     return writer.format("ingestd").options(**options)
 
 
-def _delta(sink: PipelineSink) -> Callable[[DataFrame, int], None]:
+def _delta(sink: PipelineSink, worth: Worth) -> Callable[[DataFrame, int], None]:
     try:
         from ingestd.spark.pipelines.delta import DeltaSink  # noqa: PLC0415 - an extra that may not be installed
     except ModuleNotFoundError as error:
         if error.name != "deltalake":
             raise
         raise ConfigurationError("sink.format = delta needs deltalake: pip install 'ingestd[spark,delta]'") from error
-    return DeltaSink(sink)
+    return DeltaSink(sink, worth.wrote)
 
 
 def _commit(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], spark: SparkSession) -> None:

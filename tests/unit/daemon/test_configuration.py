@@ -309,6 +309,23 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.sink.cluster = "y": expected the source\'s cluster, for exactly-once',
         ),
         (
+            with_pipeline("source={cluster='x', topics=['t']}\nsink={path='/p'}\nmax_trigger_delay=5"),
+            "pipelines.p.max_trigger_delay = 5: expected a checkpoint beside it: it is for streams",
+        ),
+        (
+            with_pipeline(
+                "source={cluster='x', topics=['t']}\nsink={format='console'}\nmax_trigger_delay=5\ncheckpoint='/c'"
+            ),
+            "pipelines.p.max_trigger_delay = 5: expected none: it is for parquet and delta",
+        ),
+        (
+            with_pipeline(
+                "source={cluster='x', topics=['t']}\nsink={path='/p'}\nmax_trigger_delay=5\ncheckpoint='/c'\n"
+                "trigger='available-now'"
+            ),
+            "pipelines.p.max_trigger_delay = 5: expected none beside available-now",
+        ),
+        (
             with_pipeline("source={}\nsink={path='/p'}"),
             "pipelines.p.source.topics: expected topics or files, and not both",
         ),

@@ -1,5 +1,6 @@
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -158,7 +159,12 @@ def test_the_limits_of_a_stream_are_read() -> None:
     options = stream_options(LEAST | given)
     assert (options.max_offsets, options.min_offsets, options.max_delay) == (10, 3, 120)
     assert stream_options(LEAST | {"maxTriggerDelay": "500"}).max_delay == 0.5
-    for wrong in ({"maxTriggerDelay": "soon"}, {"minOffsetsPerTrigger": "11"}):
+    assert stream_options(LEAST | {"minOffsetsFile": "/least"}).min_offsets_file == Path("/least")
+    for wrong in (
+        {"maxTriggerDelay": "soon"},
+        {"minOffsetsPerTrigger": "5", "minOffsetsFile": "/least"},
+        {"minOffsetsPerTrigger": "11"},
+    ):
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
             stream_options(LEAST | given | wrong)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ingestd.client.metadata import PartitionMetadata, TopicMetadata
 from ingestd.consumer.settings import AtTime, Edge, TopicPartition
 from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+from ingestd.spark.pipelines.worth import Worth
 from ingestd.spark.planning import DataLoss
 from ingestd.spark.read_options import stream_options
 from ingestd.spark.stream import StreamEnd, StreamPlan
@@ -189,6 +190,44 @@ def test_a_batch_waits_for_the_least_but_not_for_ever():
     assert query.batch() == [("t", 0, 14, 16)]
     cluster.logs["t"] = [[0, 21]]
     assert query.batch() == [("t", 0, 16, 21)]
+
+
+def test_the_delay_is_as_with_sparks_connector():
+    """It begins again when it is over, also if nothing came. The first time after a start nothing waits."""
+    cluster = Cluster(t=[[0, 10]])
+    query = Query(cluster, minOffsetsPerTrigger="5", maxTriggerDelay="60s")
+    assert query.batch() == []
+    query.now = 60
+    assert query.batch() is None
+    cluster.logs["t"] = [[0, 11]]
+    query.now = 61
+    assert query.batch() is None
+    query.now = 120
+    assert query.batch() == [("t", 0, 10, 11)]
+    cluster.logs["t"] = [[0, 12]]
+    assert query.batch() is None
+    query.restart()
+    assert query.batch() == [("t", 0, 11, 12)]
+
+
+def test_a_batch_waits_for_what_a_file_says_now(tmp_path):
+    least = tmp_path / "least"
+    cluster = Cluster(t=[[0, 0]])
+    query = Query(cluster, startingOffsets="earliest", minOffsetsFile=str(least), maxTriggerDelay="60s")
+    assert query.batch() == []
+    cluster.logs["t"] = [[0, 1_000]]
+    assert query.batch() is None, "nobody knows yet how many are enough"
+    worth = Worth(1_000_000, least)
+    worth.read(0, 100)
+    assert query.batch() is None
+    worth.wrote(1, 100_000)
+    worth.read(1, 100)
+    assert query.batch() == [("t", 0, 0, 1_000)], "100 rows took 100,000 bytes"
+    cluster.logs["t"] = [[0, 1_999]]
+    assert query.batch() is None
+    worth.wrote(2, 500)
+    worth.read(2, 0)
+    assert query.batch() is None, "from no rows nothing is learned"
 
 
 def test_a_query_that_is_to_end_reads_what_was_there_in_batches_of_the_most():
