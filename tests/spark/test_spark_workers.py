@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -45,6 +47,18 @@ def half_way(daemon: ConfiguredDaemon) -> None:
     daemon.start("--once")
     daemon.until(lambda: daemon.acknowledged() >= SOME, "some of it is acknowledged", 90)
     daemon.kill()
+
+
+def stored_bytes(state: Path) -> int:
+    """The sum of all positions in a state directory."""
+    if not (state / "positions.sqlite").exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(state / "positions.sqlite")) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if "position" not in tables:
+            return 0
+        (total,) = database.execute("SELECT coalesce(sum(position), 0) FROM position").fetchone()
+        return int(total)
 
 
 def require_all(servers: str, topic: str, partitions: int, *, most_twice: int, ordered: bool = True) -> None:
@@ -113,7 +127,7 @@ def test_a_tail_that_was_killed_here_is_finished_on_spark(
     keys: dict[str, Any] = {"servers": kafka.bootstrap, "topic": name, "paths": [f"{logs}/*.log"]}
     with Daemon(tmp_path / "daemon", **keys, daemon={"workers": 2}) as daemon:
         daemon.start()
-        daemon.until(lambda: daemon.acknowledged() >= SOME, "some of it is acknowledged", 60)
+        daemon.until(lambda: stored_bytes(tmp_path / "daemon" / "state") >= SOME, "some of it is stored", 60)
         daemon.kill()
         for path, text in texts.items():
             with path.open("ab") as log:

@@ -16,7 +16,7 @@ from ingestd.spark.executors import packed
 from ingestd.spark.workers.channel import LIFE, Beat, Hello, KeyedChannel, Sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
     from ingestd.spark.workers.channel import Offer
 
@@ -35,11 +35,12 @@ class SentWorker:
     def __reduce__(self) -> tuple[Any, ...]:
         return packed(None, SentWorker, self._offer)
 
-    def __call__(self, nothing: Iterator[int]) -> Iterator[int]:
+    def __call__(self, nothing: Iterable[int]) -> Iterable[int]:
+        """See `run_worker`."""
         return run_worker(self._offer, nothing)
 
 
-def run_worker(offer: Offer, _: Iterator[int]) -> Iterator[int]:
+def run_worker(offer: Offer, _: Iterable[int]) -> Iterable[int]:
     """Be the worker of an offer until the supervisor closes the connection, or does not answer. Raises `OSError`."""
     import uvloop  # noqa: PLC0415 - only executors need it
 
@@ -49,7 +50,7 @@ def run_worker(offer: Offer, _: Iterator[int]) -> Iterator[int]:
         connection.sendall(offer.connection)
         connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
         uvloop.run(_serve(offer, connection))
-    return iter(())
+    return ()
 
 
 def boot_id() -> str:
