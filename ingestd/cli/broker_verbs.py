@@ -25,6 +25,13 @@ _file = click.Path(path_type=Path)
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
 @click.option("--partitions", default=1, help="Partitions of topics created on demand.")
 @click.option("--create-topics/--no-create-topics", default=True, help="Create topics on demand.")
+@click.option(
+    "--flush",
+    type=click.Choice(["always", "os"]),
+    default="always",
+    help="When records are forced to the disk: before they are acknowledged (requests share one fsync), or whenever the"
+    " kernel does it. Without power, `os` loses what was acknowledged last.",
+)
 @click.option("--tls-certificate", metavar="FILE", type=_file, help="Clients use TLS. The broker's certificate (PEM).")
 @click.option("--tls-key", metavar="FILE", type=_file, help="Its private key (PEM), unless it is in the same file.")
 @click.option("--tls-client-ca", metavar="FILE", type=_file, help="Clients show a certificate signed by one of these.")
@@ -45,6 +52,7 @@ def broker(
     listen: str,
     partitions: int,
     create_topics: bool,
+    flush: str,
     tls_certificate: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
@@ -60,7 +68,7 @@ def broker(
     if data is None:
         raise click.UsageError("Missing option '--data'.")
     from ingestd.broker.security.settings import SecuritySettings
-    from ingestd.broker.settings import BrokerSettings
+    from ingestd.broker.settings import BrokerSettings, Flush
     from ingestd.cli.broker import address, run_broker
 
     host, port = address("--listen", listen)
@@ -70,6 +78,7 @@ def broker(
         port=port,
         auto_create_topics=create_topics,
         default_partitions=partitions,
+        flush=Flush(flush),
         security=SecuritySettings(tls_certificate, tls_key, tls_client_ca, tuple(sasl), session_lifetime),
         insecure=insecure,
         nodes=nodes,

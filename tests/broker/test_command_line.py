@@ -9,12 +9,18 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
+
+from ingestd.broker.settings import Flush
+from ingestd.cli.broker_verbs import broker as broker_verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from embedded.process import BrokerProcess
+
+    from ingestd.broker.settings import BrokerSettings
 
 SECONDS = 30
 
@@ -235,6 +241,17 @@ def test_an_interrupt_ends_a_reader_that_waits(
         assert consume.wait(SECONDS) == 130
         assert consume.stderr is not None
         assert consume.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("options", "flush"), [([], Flush.always), (["--flush", "os"], Flush.os)])
+def test_the_broker_alone_has_records_on_the_disk_before_it_acknowledges_them_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], flush: Flush
+) -> None:
+    ran: list[BrokerSettings] = []
+    monkeypatch.setattr("ingestd.cli.broker.run_broker", lambda settings, _listening: ran.append(settings))
+    result = CliRunner().invoke(broker_verb, ["--data", str(tmp_path), *options])
+    assert (result.exit_code, result.output) == (0, "")
+    assert [settings.flush for settings in ran] == [flush]
 
 
 def test_the_broker_alone_says_where_it_listens_and_ends_on_a_signal(tmp_path: Path) -> None:
