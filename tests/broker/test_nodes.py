@@ -290,6 +290,23 @@ def test_a_transaction_goes_on_at_its_new_coordinator(three: BrokerProcess, admi
     consumer.close()
 
 
+def test_the_producers_of_a_partition_are_told_by_every_node_that_has_it(
+    three: BrokerProcess, admin: AdminClient, new_topic: str
+) -> None:
+    admin.create_topics([NewTopic(new_topic, 1, replica_assignment=[[2, 3]])])[new_topic].result(SECONDS)
+    producer = Producer({"bootstrap.servers": three.servers, "enable.idempotence": True})
+    producer.produce(new_topic, b"x")
+    assert producer.flush(SECONDS) == 0
+    topics = (entity(Api.describe_producers, 0, "TopicRequest", name=new_topic, partition_indexes=(0,)),)
+    told = {}
+    for node, port in ports(three).items():
+        with RawClient(port) as client:
+            answer = client.ask(entity(Api.describe_producers, 0, "DescribeProducersRequest", topics=topics))
+        (partition,) = answer.topics[0].partitions
+        told[node] = partition.error_code, len(partition.active_producers)
+    assert told == {1: (ErrorCode.not_leader_or_follower, 0), 2: (ErrorCode.none, 1), 3: (ErrorCode.none, 1)}
+
+
 async def test_administration_by_our_client(three: BrokerProcess, new_topic: str) -> None:
     async with Client([three.servers]) as client:
         described = await ClusterAdmin(client).describe_cluster()

@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka import Producer as Librdkafka
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from embedded.batches import numbered_batch
 from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
+from embedded.transactional import LibrdkafkaProducer
 
 from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
@@ -415,6 +416,28 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Three nodes: an administrator must ask the coordinator and the leader, and all for a list."""
     with BrokerProcess(tmp_path_factory.mktemp("three"), "--nodes", "3") as broker:
         yield broker
+
+
+async def test_offsets_of_a_transaction_that_an_administrator_aborts_never_count(
+    three: BrokerProcess, new_topic: str
+) -> None:
+    created(three.servers, new_topic)
+    producer = LibrdkafkaProducer(three.servers, new_topic)
+    producer.begin()
+    producer.add_offset(new_topic, new_topic, 7)
+    reader = Consumer({"bootstrap.servers": three.servers, "group.id": new_topic, "log_level": 0})
+    with pytest.raises(KafkaException):  # the offset is not stable
+        reader.committed([TopicPartition(new_topic, 0)], 0.5)
+    async with Client([three.servers]) as client:
+        admin = ClusterAdmin(client)
+        (transaction,) = await admin.describe_transactions([new_topic])
+        (where,) = transaction.partitions
+        assert where.topic == "__consumer_offsets"
+        (told,) = await admin.describe_producers([where])
+        await admin.abort_transaction(*where, told.producers[0])
+    (found,) = reader.committed([TopicPartition(new_topic, 0)], SECONDS)
+    assert found.offset == OFFSET_INVALID
+    reader.close()
 
 
 @pytest.mark.peers

@@ -11,6 +11,7 @@ from moved_clock import MovedClock
 
 from ingestd.broker.broker import Broker
 from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.session import Context, Listener, Session
 from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.broker.storage import NewTopic
 from ingestd.broker.topics import TRANSACTIONS_TOPIC
@@ -179,6 +180,20 @@ async def test_nothing_is_answered_while_it_is_loaded(started: Callable[..., Bro
     assert refused.value.code is ErrorCode.not_enough_replicas, "what clients try again"
     await loaded(broker)
     write(broker, ids, 0, b"x")
+
+
+async def test_no_list_is_given_while_some_would_be_missing(started: Callable[..., Broker]) -> None:
+    broker = await started()
+    await (await loaded(broker)).initialize("shop", START)
+    broker = await started()
+    node = broker.cluster.controller
+    context = Context(broker, node, Session(Listener("PLAINTEXT", node)))
+    with pytest.raises(KafkaError) as refused:
+        context.transaction_partitions()
+    assert refused.value.code is ErrorCode.coordinator_load_in_progress
+    await loaded(broker)
+    listed = [name for partition in context.transaction_partitions() for name, _known in partition]
+    assert listed == ["shop"]
 
 
 @pytest.mark.parametrize("missing", [Missing.refused, Missing.abortable, Missing.added])
