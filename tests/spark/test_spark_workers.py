@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 from harness.daemon import ConfiguredDaemon, Daemon
 from harness.mirrors import messages, produce
 from harness.programs import ingestd
+from harness.standalone import Standalone
 
 from ingestd.cli.configured import load_configuration
 from ingestd.daemon.supervisor import run
@@ -148,3 +150,26 @@ def test_a_worker_that_can_not_start_says_why(
     monkeypatch.setattr("ingestd.spark.workers.engine.SentWorker", lambda _: fail)
     with pytest.raises(Exception, match="a worker can not start on Spark: OSError: no way to the driver"):
         on_spark(spark, mirror(source=kafka, target=kafka, topics=[copied]))
+
+
+@pytest.mark.long
+def test_an_executor_that_is_killed_has_a_successor(
+    kafka: KafkaCluster, copied: str, mirror: Callable[..., ConfiguredDaemon], tmp_path: Path
+) -> None:
+    """On a standalone cluster, whose workers are joined by nothing but TCP."""
+    daemon = mirror(source=kafka, target=kafka, topics=[copied], bandwidth=600_000, daemon={"workers": 2})
+    with Standalone(tmp_path / "cluster") as cluster:
+        cluster.add_worker()
+        cluster.add_worker()
+        settings = {
+            "spark.pyspark.python": sys.executable,
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "512m",
+        }
+        given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        daemon.start("--engine", "spark", "--master", cluster.url, *given, "--once")
+        daemon.until(lambda: daemon.acknowledged() >= SOME // 2, "some of it is acknowledged", 120)
+        cluster.kill_executor()
+        assert daemon.wait(200) == 0, daemon.log.read_text()
+    assert '"event":"worker died"' in daemon.log.read_text()
+    require_all(kafka.servers, f"east.{copied}", PARTITIONS, most_twice=RECORDS // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +90,8 @@ class _Sender:
         compression = Compression.of(options.producer.compression)
         self._encoder = LineEncoder(compression, options.producer.batch_bytes - HEADER_BYTES)
         self._out = memoryview(bytearray(_READ_BYTES + _ROOM))
-        self._batches = 0
+        # Small files have few batches each: they do not all begin with the same partition.
+        self._next = random.randrange(self._partitions)  # noqa: S311 - balance
         self.lines = 0
 
     def send(self, lines: memoryview) -> None:
@@ -100,10 +102,9 @@ class _Sender:
         while lines:
             made = self._encoder.encode(lines, self._out, timestamp_ms=now)
             for _, start, length, records, _ in made.batches:
-                partition = self._batches % self._partitions
                 # A copy: the producer keeps the batch until it is acknowledged, and `_out` is used again.
-                self._outflow.send(self._topic, partition, bytearray(self._out[start : start + length]), records)
-                self._batches += 1
+                self._outflow.send(self._topic, self._next, bytearray(self._out[start : start + length]), records)
+                self._next = (self._next + 1) % self._partitions
                 self.lines += records
             lines = lines[made.consumed :]
 
