@@ -229,12 +229,20 @@ class SparkWorker:
         return self._hello.result()
 
     def _check_host(self, hello: Hello) -> None:
-        tails = [route.name for route in self._offer.configure.routes if isinstance(route, TailRoute)]
-        if tails and hello.boot != boot_id():
-            raise ConfigurationError(
-                f"--engine spark: tails.{tails[0]}: a worker is on {hello.host}, which is another host than that of "
-                "daemon.state. Its files are known by this host's file system; expected executors on this host alone"
-            )
+        if hello.boot == boot_id():
+            return
+        where = f"a worker is on {hello.host}, which is another host than that of daemon.state"
+        for route in self._offer.configure.routes:
+            if isinstance(route, TailRoute):
+                raise ConfigurationError(
+                    f"--engine spark: tails.{route.name}: {where}. Its files are known by this host's file system; "
+                    "expected executors on this host alone"
+                )
+        for name, cluster in self._offer.configure.clusters.items():
+            if cluster.embedded:
+                raise ConfigurationError(
+                    f"--engine spark: clusters.{name}.embedded: {where}. It can not reach a broker inside the daemon"
+                )
 
     def tell(self, message: object) -> None:
         """See `HiredWorker`."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.control import Configure, Leased
 from ingestd.daemon.workers import SILENCE
 from ingestd.errors import ConfigurationError, IngestdError
@@ -97,8 +98,9 @@ async def test_what_another_one_wrote_ends_the_connection_before_it_is_unpickled
     assert heard == [Sign(1.0)]
 
 
-def offer(*routes):
-    return Offer("127.0.0.1", 1, b"c" * ID_BYTES, KEY, 1 << 20, Configure(0, 1, routes, {}, "info", "text", 1.0, 1.0))
+def offer(*routes, clusters=None):
+    configure = Configure(0, 1, routes, clusters or {}, "info", "text", 1.0, 1.0)
+    return Offer("127.0.0.1", 1, b"c" * ID_BYTES, KEY, 1 << 20, configure)
 
 
 def test_an_offer_shows_no_secret():
@@ -138,8 +140,8 @@ async def hired(monkeypatch):
     engine = SparkEngine(SimpleNamespace(sparkContext=context))
     events = []
 
-    async def hire(*routes, boot=None, clock=None):
-        configure = offer(*routes).configure
+    async def hire(*routes, clusters=None, boot=None, clock=None):
+        configure = offer(*routes, clusters=clusters).configure
         hiring = asyncio.create_task(
             engine(configure, lambda _, message: events.append(message), lambda _, how: events.append(how))
         )
@@ -212,6 +214,16 @@ async def test_a_tail_stays_on_the_host_that_has_its_state(hired):
     with pytest.raises(ConfigurationError, match=r"tails.t: a worker is on there, which is another host than that of"):
         await hired.hire(tail, boot="another")
     worker, _, _ = await hired.hire(tail)
+    assert worker.alive
+
+
+async def test_a_broker_inside_the_daemon_is_for_workers_on_its_host(hired):
+    clusters = {"near": ClusterSettings("near", embedded=True), "far": ClusterSettings("far", bootstrap=("k:9092",))}
+    with pytest.raises(
+        ConfigurationError, match=r"clusters.near.embedded: a worker is on there, which is another host"
+    ):
+        await hired.hire(clusters=clusters, boot="another")
+    worker, _, _ = await hired.hire(clusters={"far": clusters["far"]}, boot="another")
     assert worker.alive
 
 
