@@ -219,9 +219,7 @@ async def test_a_tail_stays_on_the_host_that_has_its_state(hired):
 
 async def test_a_broker_inside_the_daemon_is_for_workers_on_its_host(hired):
     clusters = {"near": ClusterSettings("near", embedded=True), "far": ClusterSettings("far", bootstrap=("k:9092",))}
-    with pytest.raises(
-        ConfigurationError, match=r"clusters.near.embedded: a worker is on there, which is another"
-    ):
+    with pytest.raises(ConfigurationError, match=r"clusters.near.embedded: a worker is on there, which is another"):
         await hired.hire(clusters=clusters, boot="another")
     worker, _, _ = await hired.hire(clusters={"far": clusters["far"]}, boot="another")
     assert worker.alive
