@@ -60,7 +60,7 @@ lint: $(VENV)/.developing
 
 # BENCH="compare scaling" chooses, SIZE=200MB makes it smaller, FLUENT_BIT=/path/to/fluent-bit adds it; results lie in
 # load-tests/results. What is measured is what a user installs: a package without the tools of development beside it.
-bench: $(VENV)/.developing $(VENV)-user/.installed
+bench: $(VENV)/.developing $(VENV)-user/.installed $(VENV)-connector/.installed
 	INGESTD_PYTHON=$(abspath $(VENV)-user/bin/python) $(BIN)/python load-tests/bench.py $(if $(SIZE),--size $(SIZE)) $(if $(FLUENT_BIT),--fluent-bit $(FLUENT_BIT)) $(BENCH)
 
 # After `test` and `test-peers`: every test that tests/seed_systems.toml names did run.
@@ -72,7 +72,7 @@ reference: $(VENV)/.installed
 	$(BIN)/python tests/evidence/reference.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-user build demo-out load-tests/results ingestd/records/*.c ingestd/records/*.so *.egg-info
+	rm -rf $(VENV) $(VENV)-user $(VENV)-connector build demo-out load-tests/results ingestd/records/*.c ingestd/records/*.so *.egg-info
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv" >&2; exit 1; }
@@ -80,7 +80,13 @@ $(BIN)/python:
 
 $(VENV)-user/.installed: $(BIN)/python $(SOURCES) $(shell find ingestd -name '*.py')
 	$(BIN)/python -m venv --clear $(VENV)-user
-	$(VENV)-user/bin/python -m pip install --quiet .
+	$(VENV)-user/bin/python -m pip install --quiet '.[spark]'
+	touch $@
+
+# Spark's own Kafka connector, beside which ours is measured: the newest whose jars are all to be had.
+$(VENV)-connector/.installed: $(BIN)/python
+	$(BIN)/python -m venv --clear $(VENV)-connector
+	$(VENV)-connector/bin/python -m pip install --quiet pyspark==4.0.0
 	touch $@
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)

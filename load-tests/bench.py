@@ -8,8 +8,20 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LOAD_TESTS = ("pieces", "compare", "produce", "consume", "scaling", "latency", "idle", "rotating", "group", "mirror")
-SIZED = {"compare", "consume", "mirror", "produce", "scaling"}
+LOAD_TESTS = (
+    "pieces",
+    "compare",
+    "produce",
+    "consume",
+    "scaling",
+    "latency",
+    "idle",
+    "rotating",
+    "group",
+    "mirror",
+    "spark",
+)
+SIZED = {"compare", "consume", "mirror", "produce", "scaling", "spark"}
 """Those whose input has a size to choose."""
 
 

@@ -15,16 +15,16 @@ LOAD_TESTS = Path(__file__).resolve().parents[2] / "load-tests"
 SECONDS = 150
 
 
-def run(name: str, results: Path, *options: str) -> dict[str, Any]:
-    written = run_without_plot(name, results, *options)
+def run(name: str, results: Path, *options: str, seconds: float = SECONDS) -> dict[str, Any]:
+    written = run_without_plot(name, results, *options, seconds=seconds)
     assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     return written
 
 
-def run_without_plot(name: str, results: Path, *options: str) -> dict[str, Any]:
+def run_without_plot(name: str, results: Path, *options: str, seconds: float = SECONDS) -> dict[str, Any]:
     environment = os.environ | {"LOAD_TEST_RESULTS": str(results)}
     command = [sys.executable, str(LOAD_TESTS / f"{name}.py"), *options]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     written: dict[str, Any] = json.loads((results / f"{name}.json").read_text())
     return written
@@ -114,3 +114,18 @@ def test_a_mirror_that_stays_is_measured(tmp_path: Path) -> None:
     assert [one["records"] for one in figures["latency"]] == [1000, 1000]
     assert [(one["program"], one["partitions"]) for one in figures["idle"]] == [("ingestd", 20)]
     assert [one["partitions"] for one in figures["start"]] == [40, 40]
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(390)
+def test_every_query_of_the_spark_source_takes_every_row(tmp_path: Path) -> None:
+    """Without Spark's connector, which needs a PySpark of its own."""
+    options = ["--size", "1MB", "--runs", "1", "--engines", "ingestd", "--directory", str(tmp_path)]
+    options += ["--cases", "noop", "parquet", "rows", "batches", "stream"]
+    found = run("spark", tmp_path / "results", *options, seconds=380)
+    figures = found["figures"]
+    assert [row["case"] for row in figures["summary"]] == [
+        "read → noop", "read → parquet", "topic → topic, rows", "topic → topic, batches",
+        "stream, 1,000,000 a micro-batch", "stream, 250,000 a micro-batch",
+    ]  # fmt: skip
+    assert all(row["cpu_seconds"] > 0 for row in figures["summary"])

@@ -1,0 +1,145 @@
+"""Queries in one Spark session: a line of JSON on the standard input asks for each, and a line of JSON says it is done.
+
+It runs under two PySparks: with Spark's own connector (`kafka`), and with ingestd. It imports no other module here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def _session(form: str, jars: str, cores: str) -> SparkSession:
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    if jars:
+        builder = builder.config("spark.jars", jars)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if form == "ingestd":
+        from ingestd.spark import register  # noqa: PLC0415 - the other PySpark has none
+
+        register(spark)
+    if form == "constant":
+        spark.dataSource.register(_constant())
+    return spark
+
+
+def _constant() -> type[Any]:  # noqa: C901 - classes, not branches
+    """A Python source that does nothing: one constant record batch, four rows, in each of so many micro-batches."""
+    import pyarrow as pa  # noqa: PLC0415 - all is in this function, which is sent by value
+    from pyspark.sql.datasource import (  # noqa: PLC0415
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow  # noqa: PLC0415
+
+    def rows() -> Any:
+        yield pa.RecordBatch.from_pydict({"value": [b"v"] * 4}, pa.schema([("value", pa.binary())]))
+
+    class Batch(DataSourceReader):
+        def partitions(self) -> Any:
+            return [InputPartition(0)]
+
+        def read(self, partition: Any) -> Any:  # noqa: ARG002
+            return rows()
+
+    class Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def __init__(self, most: int) -> None:
+            self.most = most
+
+        def initialOffset(self) -> Any:  # noqa: N802
+            return {"at": 0}
+
+        def getDefaultReadLimit(self) -> Any:  # noqa: N802
+            return ReadMaxRows(4)
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            pass
+
+        def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802, ARG002
+            return {"at": min(start["at"] + 4, self.most)}
+
+        def partitions(self, start: Any, end: Any) -> Any:  # noqa: ARG002
+            return [InputPartition(0)]
+
+        def read(self, partition: Any) -> Any:  # noqa: ARG002
+            return rows()
+
+    class Constant(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "constant"
+
+        def schema(self) -> str:
+            return "value BINARY"
+
+        def reader(self, schema: Any) -> Any:  # noqa: ARG002
+            return Batch()
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802, ARG002
+            return Stream(int(self.options["most"]))
+
+    return Constant
+
+
+def _options(asked: dict[str, Any]) -> dict[str, str]:
+    rows = {"rows": "batches"} if asked["query"] == "batches" else {}
+    limit = {"maxOffsetsPerTrigger": str(asked["limit"])} if "limit" in asked else {}
+    if "most" in asked:
+        return {"most": str(asked["most"])}
+    return {"kafka.bootstrap.servers": asked["servers"], "subscribe": asked["topic"]} | rows | limit
+
+
+def _query(spark: SparkSession, form: str, asked: dict[str, Any]) -> dict[str, Any]:
+    if asked["query"] == "stream":
+        options = _options(asked) | {"startingOffsets": "earliest"}
+        rows = spark.readStream.format(form).options(**options).load()
+        writer = rows.writeStream.format("noop").option("checkpointLocation", asked["path"])
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        told = [(each.numInputRows, each.durationMs["triggerExecution"] / 1_000) for each in query.recentProgress]
+        return {"rows": sum(rows for rows, _ in told), "batches": told}
+    rows = spark.read.format(form).options(**_options(asked)).load()
+    if asked["query"] == "count":
+        return {"rows": rows.count()}
+    _write(rows, form, asked)
+    return {}
+
+
+def _write(rows: DataFrame, form: str, asked: dict[str, Any]) -> None:
+    if asked["query"] == "noop":
+        rows.write.format("noop").mode("overwrite").save()
+    elif asked["query"] == "parquet":
+        rows.write.parquet(asked["path"])
+    else:
+        batches = asked["query"] == "batches"
+        columns = ("batch", "partition") if batches else ("key", "value")
+        writer = rows.select(*columns).write.format(form).mode("append").option("topic", asked["target"])
+        writer = writer.option("kafka.bootstrap.servers", asked["servers"])
+        writer.options(**({"rows": "batches"} if batches else {"kafka.compression.type": "lz4"})).save()
+
+
+def main() -> int:
+    form, jars, cores = sys.argv[1:]
+    spark = _session(form, jars, cores)
+    print(json.dumps({"ready": spark.version}), flush=True)
+    for line in sys.stdin:
+        begun = time.monotonic()
+        done = _query(spark, form, json.loads(line))
+        print(json.dumps(done | {"wall": time.monotonic() - begun}), flush=True)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
