@@ -278,6 +278,8 @@ class Generation:
     """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
     size: int = 0
     """Bytes in the file at the last look, whatever its content was then. `known.size` counts this content only."""
+    cut: bool = False
+    """Its file was truncated as it was read. Others may have been written there, copied and truncated since."""
     sought_again: bool = False
     """Its content was sought a second time: a file seemed to have it, and the search did not find that file."""
 

@@ -143,7 +143,10 @@ class Kin:
             tuple(log.waiting),
             self._rotated,
             tuple(others),
-            generation.source == log.asked or generation in log.generations[-1:] or log.stands(generation.known.file),
+            generation.source == log.asked
+            or generation in log.generations[-1:]
+            or generation.cut
+            or log.stands(generation.known.file),
             taken,
             self._files.match,
             tuple(

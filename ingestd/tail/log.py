@@ -401,9 +401,6 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
-        elif original.copy_of == NOTHING:
-            yield Look(original.known.path)  # it was empty: nothing of it was read yet
-            yield Look(place.path, asked)
         elif original.phase is Phase.DONE and place.codec:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
@@ -414,6 +411,9 @@ class Log:
             if original.phase is Phase.STORED and not self._unresolved(original):
                 original.phase = Phase.SOUGHT  # it was over in the last run already: else nobody looks where it is
                 yield Seek(original)
+        elif original.copy_of == NOTHING:
+            yield Look(original.known.path)  # it was empty: nothing of it was read yet
+            yield Look(place.path, asked)
         else:
             yield Repeat(place, copy)
 
@@ -606,7 +606,7 @@ class Log:
         match end.kind:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._waiting or self._copies:
                 # One of those that wait may be what a deleted one was moved to.
-                generation.phase = Phase.SOUGHT
+                generation.phase, generation.cut = Phase.SOUGHT, end.kind == TRUNCATED
                 if size > end.position:
                     yield Keep(generation)  # what is missing may be said by the next run only
                 yield Seek(generation)
