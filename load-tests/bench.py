@@ -20,8 +20,9 @@ LOAD_TESTS = (
     "group",
     "mirror",
     "spark",
+    "broker",
 )
-SIZED = {"compare", "consume", "mirror", "produce", "scaling", "spark"}
+SIZED = {"broker", "compare", "consume", "mirror", "produce", "scaling", "spark"}
 """Those whose input has a size to choose."""
 
 

@@ -54,6 +54,14 @@ def test_every_client_delivers_every_record_it_was_called_for(tmp_path: Path) ->
     assert len(figures["verdicts"]) == 3
 
 
+def test_the_embedded_broker_takes_and_gives_every_record_and_is_metered(tmp_path: Path) -> None:
+    options = ["--size", "5MB", "--seconds", "0.5", "--only", "fsync", "--directory", str(tmp_path)]
+    figures = run_without_plot("broker", tmp_path / "results", *options)["figures"]["fsync"]
+    assert figures["single records, 1/s"] > 0
+    assert figures["private memory, MB"] > 1
+    assert 0 < figures["heartbeat p50, ms"] <= figures["heartbeat p99, ms"]
+
+
 def test_one_worker_and_two_reach_the_sink_with_every_line(tmp_path: Path) -> None:
     found = run("scaling", tmp_path / "results", "--size", "20MB", "--runs", "1", "--directory", str(tmp_path))
     assert found["figures"]["gain"] > 0

@@ -17,7 +17,7 @@ from ingestd.broker.log.epochs import LeaderEpochs
 from ingestd.broker.log.files import make_directory, no_room, sync_directory, write_atomically
 from ingestd.broker.log.markers import marker_of
 from ingestd.broker.log.partition_producers import PartitionProducers
-from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments, load_start_offset
+from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments
 from ingestd.broker.log.sealing import Sealer
 from ingestd.broker.log.segment import Segment
 from ingestd.broker.log.swaps import link_swap, read_cleaned_offset
@@ -145,14 +145,15 @@ class PartitionLog:
         """
         make_directory(self.directory)
         cleaned, gaps_until = read_cleaned_offset(self.directory)
-        self._segments = load_segments(self.directory, self._files, self.config, gaps_until=gaps_until)
+        recovered = load_segments(self.directory, self._files, self.config, gaps_until=gaps_until)
+        self._segments = recovered.segments
         # The file of an empty segment may not be there yet.
         self._names_unsynced = not clean or not self._active.size
         # What was cleaned and then cut off is written anew.
         self.cleaned_offset = 0 if cleaned > self.end_offset else cleaned
-        self.start_offset = load_start_offset(self.directory, self._segments)
+        self.start_offset = recovered.start_offset
         self.epochs.load(self.end_offset)
-        self._producers.load(self._segments)
+        self._producers.load(self._segments, recovered.names)
         for segment in self._segments[:-1]:
             if not segment.sealed:
                 self._sealer.begin_if_possible(segment)

@@ -14,7 +14,7 @@ from ingestd.records.batch import NO_PRODUCER_ID
 from ingestd.records.decode import ControlKind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from pathlib import Path
 
     from ingestd.broker.log.segment import Segment
@@ -74,11 +74,15 @@ class PartitionProducers:
 
     # On the disk.
 
-    def load(self, segments: Sequence[Segment]) -> None:
-        """Read the newest usable snapshot. Then replay the batches after it. Raises `OSError`."""
+    def load(self, segments: Sequence[Segment], names: Iterable[str]) -> None:
+        """Read the newest usable snapshot. Then replay the batches after it. Raises `OSError`.
+
+        `names`: those in the log's directory.
+        """
+        snapshots = sorted((name for name in names if name.endswith(_SUFFIX)), reverse=True)
         # Segments that have no index yet are read, to see which transactions were aborted in them.
         unsealed = (segment.base_offset for segment in segments if segment.size and not segment.sealed)
-        replay_from = self._read_snapshot(segments[0].base_offset, next(unsealed, segments[-1].next_offset))
+        replay_from = self._read_snapshot(snapshots, segments[0].base_offset, next(unsealed, segments[-1].next_offset))
         for producer in sorted(self.states, key=lambda one: one.first_offset):
             if producer.first_offset >= 0:
                 self.transactions.began(producer.producer_id, _place_of(segments, producer.first_offset))
@@ -89,13 +93,13 @@ class PartitionProducers:
             _log.error("log is damaged", partition=self._directory.name, error=str(error))
         self.states.expire()
 
-    def _read_snapshot(self, first: int, last: int) -> int:
+    def _read_snapshot(self, snapshots: Iterable[str], first: int, last: int) -> int:
         """Read the newest snapshot of an offset from `first` to `last`. Returns that offset; `first` if there is none.
 
         After a snapshot from before the log's first segment, batches are missing for the replay. Producers would be
         held to sequences that are long past.
         """
-        for path in sorted(self._directory.glob(f"*{_SUFFIX}"), reverse=True):
+        for path in map(self._directory.joinpath, snapshots):
             if first <= int(path.stem) <= last and self.states.read(path):
                 return int(path.stem)
             path.unlink()

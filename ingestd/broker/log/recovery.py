@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingestd.broker.log.segment import LOG_SUFFIX, Segment
+from ingestd.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
 from ingestd.broker.log.swaps import finish_swaps
 from ingestd.logs import get_logger
 
@@ -14,22 +15,31 @@ if TYPE_CHECKING:
     from ingestd.broker.log.files import OpenFiles
     from ingestd.broker.topic_config import TopicConfig
 
-__all__ = ["START_OFFSET_FILE", "load_segments", "load_start_offset"]
+__all__ = ["START_OFFSET_FILE", "Recovered", "load_segments"]
 
 START_OFFSET_FILE: Final = "log-start-offset"
 _log = get_logger(__name__)
 
 
-def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gaps_until: int) -> list[Segment]:
-    """The segments that follow each other, at least one. Files of others are removed. Raises `OSError`.
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The `segments` of a log, at least one, where it starts, and the names in its directory."""
+
+    segments: list[Segment]
+    start_offset: int
+    names: list[str]
+
+
+def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gaps_until: int) -> Recovered:
+    """The segments that follow each other. Files of others are removed. Raises `OSError`.
 
     Before `gaps_until`, offsets may be missing, because the cleaner left them out. Elsewhere a gap is damage.
     """
-    finish_swaps(directory, LOG_SUFFIX)
+    names = finish_swaps(directory, LOG_SUFFIX)
     segments: list[Segment] = []
     torn = False
-    bases = sorted(int(path.stem) for path in directory.glob(f"*{LOG_SUFFIX}"))
-    start_offset = _read_start_offset(directory)
+    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX))
+    start_offset = _read_start_offset(directory) if START_OFFSET_FILE in names else 0
     while len(bases) > 1 and bases[1] <= start_offset:
         # It was deleted. A loss of power may have brought back some of several, with a gap between them.
         Segment(files, directory, bases.pop(0), config.index_interval).delete()
@@ -51,10 +61,10 @@ def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gap
     if not segments:
         segments.append(Segment(files, directory, 0, config.index_interval))
     known = {segment.base_offset for segment in segments}
-    for path in directory.glob("*.index"):
-        if int(path.stem) not in known:
-            path.unlink()
-    return segments
+    for name in names:
+        if name.endswith(INDEX_SUFFIX) and int(name.removesuffix(INDEX_SUFFIX)) not in known:
+            (directory / name).unlink(missing_ok=True)
+    return Recovered(segments, min(max(segments[0].base_offset, start_offset), segments[-1].next_offset), names)
 
 
 def _may_follow(base_offset: int, end_offset: int, *, gaps_until: int) -> bool:
@@ -62,11 +72,5 @@ def _may_follow(base_offset: int, end_offset: int, *, gaps_until: int) -> bool:
     return base_offset == end_offset or end_offset < base_offset <= gaps_until
 
 
-def load_start_offset(directory: Path, segments: list[Segment]) -> int:
-    """Where the log starts. Raises `OSError`."""
-    return min(max(segments[0].base_offset, _read_start_offset(directory)), segments[-1].next_offset)
-
-
 def _read_start_offset(directory: Path) -> int:
-    path = directory / START_OFFSET_FILE
-    return int(path.read_text("ascii")) if path.exists() else 0
+    return int((directory / START_OFFSET_FILE).read_text("ascii"))

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from ingestd.records.batch import BatchHeader
 
-__all__ = ["LOG_SUFFIX", "Segment"]
+__all__ = ["INDEX_SUFFIX", "LOG_SUFFIX", "Segment"]
 
 LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
 
 
 class Segment:
@@ -58,7 +59,7 @@ class Segment:
     @property
     def index_path(self) -> Path:
         """The path of the index, which is written when the segment is sealed."""
-        return self.path.with_suffix(".index")
+        return self.path.with_suffix(INDEX_SUFFIX)
 
     @property
     def sealed(self) -> bool:
@@ -138,7 +139,8 @@ class Segment:
         What follows the last valid batch is cut off. Before `gaps_until`, offsets may be missing. Returns whether there
         was something to cut off. Raises `OSError`.
         """
-        status = os.fstat(self.descriptor)
+        # Not opened: at a start there are thousands, and most are not read.
+        status = self.path.stat()
         self.created = status.st_mtime
         known = SegmentIndex.read(self.index_path, self.index.interval, status.st_size, self._files.indexes)
         if known is not None:

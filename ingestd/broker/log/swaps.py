@@ -61,9 +61,14 @@ def end_swap(swap: Path) -> None:
     sync_directory(swap.parent)
 
 
-def finish_swaps(directory: Path, segment_suffix: str) -> None:
-    """Before a log is opened: remove what was not finished, and finish what was prepared. Raises `OSError`."""
+def finish_swaps(directory: Path, segment_suffix: str) -> list[str]:
+    """Before a log is opened: remove what was not finished, and finish what was prepared. Raises `OSError`.
+
+    Returns the names in the directory.
+    """
     names = os.listdir(directory)  # noqa: PTH208 - no object for each file: there are thousands of partitions
+    if not any(CLEANED_SUFFIX in name or name.endswith(_SWAP_SUFFIX) for name in names):
+        return names
     for name in names:
         if CLEANED_SUFFIX in name:
             (directory / name).unlink()
@@ -78,6 +83,7 @@ def finish_swaps(directory: Path, segment_suffix: str) -> None:
                     (directory / old).unlink(missing_ok=True)
             link_swap(directory / name, directory / f"{first:020d}{segment_suffix}")
             end_swap(directory / name)
+    return os.listdir(directory)  # noqa: PTH208
 
 
 def read_cleaned_offset(directory: Path) -> tuple[int, int]:
