@@ -193,7 +193,8 @@ def fetch_all(servers: str, topic: str, lines: int) -> None:
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(4)])
     found = 0
     while found < lines:
-        got = consumer.consume(10_000, timeout=30)
+        # Not more than there are: it waits for so many.
+        got = consumer.consume(min(10_000, lines - found), timeout=30)
         if not got:
             raise RuntimeError(f"{found} of {lines} records")
         found += len(got)
