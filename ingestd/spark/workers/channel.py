@@ -30,6 +30,8 @@ called dead is."""
 _FRAME: Final = struct.Struct("=I32s")
 _NUMBER: Final = struct.Struct("=cQ")
 _LARGEST: Final = 1 << 30
+_LARGEST_FIRST: Final = 64 << 10
+"""Bytes of a worker's first message. Until then nobody knows who it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class KeyedChannel(ControlChannel):
         self._key = key
         self._ours, self._theirs = (b"s", b"w") if supervisor else (b"w", b"s")
         self._sent = self._taken = 0
+        self._most = _LARGEST_FIRST if supervisor else _LARGEST
 
     def send(self, message: object) -> None:
         """See `ControlChannel.send`."""
@@ -101,7 +104,7 @@ class KeyedChannel(ControlChannel):
         while len(self._buffer) - start >= _FRAME.size:
             length, proof = _FRAME.unpack_from(self._buffer, start)
             end = start + _FRAME.size + length
-            if length > _LARGEST:
+            if length > self._most:
                 self.abort()
                 return
             if end > len(self._buffer):
@@ -111,6 +114,7 @@ class KeyedChannel(ControlChannel):
                 self.abort()
                 return
             self._taken += 1
+            self._most = _LARGEST
             start = end
             self._received(pickle.loads(body))  # noqa: S301 - the supervisor or its worker wrote it
         del self._buffer[:start]
