@@ -20,7 +20,10 @@ from ingestd.broker.security.settings import SecuritySettings
 from ingestd.broker.server import serve
 from ingestd.broker.settings import (
     CLEANER_INTERVAL,
+    CONSUMER_ASSIGNORS,
     HEARTBEAT_INTERVAL,
+    OFFSETS_RETENTION,
+    OFFSETS_RETENTION_CHECK_INTERVAL,
     SESSION_TIMEOUT,
     TRANSACTION_VERSION,
     BrokerSettings,
@@ -54,6 +57,9 @@ def main(given: Sequence[str] | None = None) -> int:
             topic_defaults=dict(entry.split("=", 1) for entry in arguments.topic_default),
             request_log=arguments.request_log,
             cleaner_interval=arguments.cleaner_interval,
+            offsets_retention=arguments.offsets_retention,
+            offsets_retention_check_interval=arguments.offsets_retention_check_interval,
+            consumer_assignors=tuple(arguments.consumer_assignor or CONSUMER_ASSIGNORS),
             consumer_heartbeat_interval=arguments.consumer_heartbeat_interval,
             consumer_session_timeout=arguments.consumer_session_timeout,
             transaction_version=arguments.transaction_version,
@@ -89,20 +95,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="a topic configuration for all topics",
     )
-    parser.add_argument(
-        "--consumer-heartbeat-interval",
-        type=float,
-        default=HEARTBEAT_INTERVAL,
-        metavar="SECONDS",
-        help="time between heartbeats that members of KIP-848 groups are told",
-    )
-    parser.add_argument(
-        "--consumer-session-timeout",
-        type=float,
-        default=SESSION_TIMEOUT,
-        metavar="SECONDS",
-        help="how long members of KIP-848 groups may be silent",
-    )
+    _add_groups(parser)
     parser.add_argument(
         "--transaction-version",
         type=int,
@@ -126,6 +119,43 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
     parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
     return parser.parse_args(given)
+
+
+def _add_groups(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offsets-retention",
+        type=float,
+        default=OFFSETS_RETENTION,
+        metavar="SECONDS",
+        help="how long the offsets of an empty group are kept; 0: for ever",
+    )
+    parser.add_argument(
+        "--offsets-retention-check-interval",
+        type=float,
+        default=OFFSETS_RETENTION_CHECK_INTERVAL,
+        metavar="SECONDS",
+        help="time between two checks for expired offsets",
+    )
+    parser.add_argument(
+        "--consumer-assignor",
+        action="append",
+        choices=CONSUMER_ASSIGNORS,
+        help="an assignor that members of KIP-848 groups may choose; the first is the default",
+    )
+    parser.add_argument(
+        "--consumer-heartbeat-interval",
+        type=float,
+        default=HEARTBEAT_INTERVAL,
+        metavar="SECONDS",
+        help="time between heartbeats that members of KIP-848 groups are told",
+    )
+    parser.add_argument(
+        "--consumer-session-timeout",
+        type=float,
+        default=SESSION_TIMEOUT,
+        metavar="SECONDS",
+        help="how long members of KIP-848 groups may be silent",
+    )
 
 
 def _add_security(parser: argparse.ArgumentParser) -> None:

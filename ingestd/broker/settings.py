@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLEANER_INTERVAL",
+    "CONSUMER_ASSIGNORS",
     "HEARTBEAT_INTERVAL",
+    "OFFSETS_RETENTION",
+    "OFFSETS_RETENTION_CHECK_INTERVAL",
     "SESSION_TIMEOUT",
     "TRANSACTION_VERSION",
     "BrokerSettings",
@@ -25,6 +28,8 @@ __all__ = [
 
 MIB: Final = 1 << 20
 MOST_NODES: Final = 100
+CONSUMER_ASSIGNORS: Final = ("uniform", "range")
+"""The assignors of the broker for groups of KIP-848, in Kafka's order."""
 CLEANER_INTERVAL: Final = 15.0
 """Seconds between two looks for logs to compact, as in Kafka (`log.cleaner.backoff.ms`)."""
 HEARTBEAT_INTERVAL: Final = 5.0
@@ -32,6 +37,10 @@ HEARTBEAT_INTERVAL: Final = 5.0
 SESSION_TIMEOUT: Final = 45.0
 """Seconds that members of KIP-848 groups may be silent, as in Kafka."""
 
+OFFSETS_RETENTION: Final = 604_800.0
+"""Seconds that the offsets of an empty group are kept, as in Kafka."""
+OFFSETS_RETENTION_CHECK_INTERVAL: Final = 600.0
+"""Seconds between two checks for expired offsets, as in Kafka."""
 TRANSACTION_VERSION: Final = 2
 """The level of the feature `transaction.version`, as in Kafka 4."""
 
@@ -60,11 +69,11 @@ class BrokerSettings:
     (`retention.ms`, `segment.bytes` …) for topics that have no own value. `request_log` is a file that gets one JSON
     line per request. `cleaner_interval` is the time between two looks for logs to compact, and `cleaner_map_bytes` what
     the keys of one log may take meanwhile. `initial_rebalance_delay` is how long a new group waits for more members:
-    none, as in the configuration that comes with Kafka. `consumer_…` is for groups of KIP-848; the first of
-    `consumer_assignors` is that of groups which do not choose. `transaction_version` is the feature
-    `transaction.version` (KIP-890): with 2, the end of each transaction raises the producer's epoch.
-    `insecure` lets other machines reach a listener that lacks TLS or authentication; without it that is refused. Sizes
-    are bytes, times are seconds.
+    none, as in the configuration that comes with Kafka. With an `offsets_retention` of 0, offsets do not expire.
+    `consumer_…` is for groups of KIP-848. Members choose one of `consumer_assignors`; groups that do not choose get
+    the first. `transaction_version` is the feature `transaction.version` (KIP-890): with 2, the end of each transaction
+    raises the producer's epoch. `insecure` lets other machines reach a listener that lacks TLS or authentication;
+    without it that is refused. Sizes are bytes, times are seconds.
     """
 
     data: Path
@@ -86,13 +95,13 @@ class BrokerSettings:
     cleaner_map_bytes: int = 128 * MIB
     producer_expiry: float = 86_400.0
     offsets_partitions: int = 50
-    offsets_retention: float = 604_800.0
-    offsets_retention_check_interval: float = 600.0
+    offsets_retention: float = OFFSETS_RETENTION
+    offsets_retention_check_interval: float = OFFSETS_RETENTION_CHECK_INTERVAL
     offset_metadata_bytes: int = 4096
     initial_rebalance_delay: float = 0.0
     min_session_timeout: float = 6.0
     max_session_timeout: float = 1800.0
-    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    consumer_assignors: tuple[str, ...] = CONSUMER_ASSIGNORS
     consumer_session_timeout: float = SESSION_TIMEOUT
     consumer_heartbeat_interval: float = HEARTBEAT_INTERVAL
     transaction_version: int = TRANSACTION_VERSION
@@ -117,9 +126,14 @@ class BrokerSettings:
             raise ConfigurationError(
                 f"max_in_flight_bytes: {self.max_in_flight_bytes} has no room for a request of {self.max_request_bytes}"
             )
-        unknown = set(self.consumer_assignors).difference(("uniform", "range"))
-        if unknown or not self.consumer_assignors:
-            raise ConfigurationError(f"consumer_assignors: {self.consumer_assignors} is not some of uniform and range")
+        if self.offsets_retention < 0:
+            raise ConfigurationError(f"offsets_retention: {self.offsets_retention} is negative")
+        unknown = set(self.consumer_assignors).difference(CONSUMER_ASSIGNORS)
+        twice = len(set(self.consumer_assignors)) < len(self.consumer_assignors)
+        if unknown or twice or not self.consumer_assignors:
+            raise ConfigurationError(
+                f"consumer_assignors: {self.consumer_assignors} is not some of {' and '.join(CONSUMER_ASSIGNORS)}"
+            )
         if self.transaction_version not in {0, 1, 2}:
             raise ConfigurationError(f"transaction_version: {self.transaction_version} is not one of 0, 1 and 2")
         if not self.insecure:

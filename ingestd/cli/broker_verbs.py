@@ -32,6 +32,19 @@ _file = click.Path(path_type=Path)
     help="When records are forced to the disk: before they are acknowledged (requests share one fsync), or whenever the"
     " kernel does it. Without power, `os` loses what was acknowledged last.",
 )
+@click.option(
+    "--offsets-retention",
+    metavar="SECONDS",
+    default=604_800.0,
+    help="How long the offsets of an empty group are kept; 0: for ever.",
+)
+@click.option(
+    "--consumer-assignor",
+    multiple=True,
+    type=click.Choice(["uniform", "range"]),
+    help="An assignor that members of KIP-848 groups may choose; the first is the default. May be given several times."
+    " Default: uniform, range.",
+)
 @click.option("--tls-certificate", metavar="FILE", type=_file, help="Clients use TLS. The broker's certificate (PEM).")
 @click.option("--tls-key", metavar="FILE", type=_file, help="Its private key (PEM), unless it is in the same file.")
 @click.option("--tls-client-ca", metavar="FILE", type=_file, help="Clients show a certificate signed by one of these.")
@@ -53,6 +66,8 @@ def broker(
     partitions: int,
     create_topics: bool,
     flush: str,
+    offsets_retention: float,
+    consumer_assignor: Sequence[str],
     tls_certificate: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
@@ -68,7 +83,7 @@ def broker(
     if data is None:
         raise click.UsageError("Missing option '--data'.")
     from ingestd.broker.security.settings import SecuritySettings
-    from ingestd.broker.settings import BrokerSettings, Flush
+    from ingestd.broker.settings import CONSUMER_ASSIGNORS, BrokerSettings, Flush
     from ingestd.cli.broker import address, run_broker
 
     host, port = address("--listen", listen)
@@ -79,6 +94,8 @@ def broker(
         auto_create_topics=create_topics,
         default_partitions=partitions,
         flush=Flush(flush),
+        offsets_retention=offsets_retention,
+        consumer_assignors=tuple(consumer_assignor) or CONSUMER_ASSIGNORS,
         security=SecuritySettings(tls_certificate, tls_key, tls_client_ca, tuple(sasl), session_lifetime),
         insecure=insecure,
         nodes=nodes,

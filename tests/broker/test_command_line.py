@@ -6,21 +6,20 @@ import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
-from ingestd.broker.settings import Flush
+from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.cli.broker_verbs import broker as broker_verb
+from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from embedded.process import BrokerProcess
-
-    from ingestd.broker.settings import BrokerSettings
 
 SECONDS = 30
 
@@ -252,6 +251,42 @@ def test_the_broker_alone_has_records_on_the_disk_before_it_acknowledges_them_un
     result = CliRunner().invoke(broker_verb, ["--data", str(tmp_path), *options])
     assert (result.exit_code, result.output) == (0, "")
     assert [settings.flush for settings in ran] == [flush]
+
+
+@pytest.mark.parametrize(
+    ("options", "retention", "assignors"),
+    [
+        ([], 604_800.0, ("uniform", "range")),
+        (["--offsets-retention", "0", "--consumer-assignor", "range"], 0.0, ("range",)),
+        (["--consumer-assignor", "range", "--consumer-assignor", "uniform"], 604_800.0, ("range", "uniform")),
+    ],
+)
+def test_the_broker_alone_is_told_of_groups(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    retention: float,
+    assignors: tuple[str, ...],
+) -> None:
+    ran: list[BrokerSettings] = []
+    monkeypatch.setattr("ingestd.cli.broker.run_broker", lambda settings, _listening: ran.append(settings))
+    result = CliRunner().invoke(broker_verb, ["--data", str(tmp_path), *options])
+    assert (result.exit_code, result.output) == (0, "")
+    assert [(settings.offsets_retention, settings.consumer_assignors) for settings in ran] == [(retention, assignors)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"offsets_retention": -1.0}, "offsets_retention: -1.0 is negative"),
+        ({"consumer_assignors": ()}, "is not some of uniform and range"),
+        ({"consumer_assignors": ("sticky",)}, "is not some of uniform and range"),
+        ({"consumer_assignors": ("range", "range")}, "is not some of uniform and range"),
+    ],
+)
+def test_settings_of_groups_that_mean_nothing_are_refused(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        BrokerSettings(tmp_path, **settings)
 
 
 def test_the_broker_alone_says_where_it_listens_and_ends_on_a_signal(tmp_path: Path) -> None:

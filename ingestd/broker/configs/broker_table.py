@@ -24,6 +24,10 @@ _SETTINGS: Final = (
     ("connections.max.idle.ms", "idle_timeout", "ms", ConfigType.LONG, "An idle connection is closed after this time."),
     ("fetch.max.bytes", "max_fetch_bytes", "", ConfigType.INT, "Largest answer to a fetch request."),
     (
+        "group.consumer.assignors", "consumer_assignors", "", ConfigType.LIST,
+        "Assignors that members of KIP-848 groups may choose, the default first.",
+    ),
+    (
         "group.consumer.heartbeat.interval.ms", "consumer_heartbeat_interval", "ms", ConfigType.INT,
         "Time between heartbeats that members of KIP-848 groups are told.",
     ),
@@ -63,7 +67,7 @@ _SETTINGS: Final = (
     ),
     (
         "offsets.retention.minutes", "offsets_retention", "minutes", ConfigType.INT,
-        "How long the offsets of an empty group are kept.",
+        "How long the offsets of an empty group are kept; 0: for ever.",
     ),
     (
         "offsets.topic.num.partitions", "offsets_partitions", "", ConfigType.INT,
@@ -113,6 +117,8 @@ def described_broker(settings: BrokerSettings, address: tuple[str, int]) -> Iter
 def _text(value: object, unit: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
     if isinstance(value, int | float) and unit:
         return str(round(value * _UNITS[unit]))
     return str(value)

@@ -50,10 +50,11 @@ class GroupCoordinator:
         return GroupPartition(log, self._clock, delay, self._storage.topics, self.rules)
 
     def start(self) -> None:
-        """Begin to load the groups, and to expire offsets. Needs an open storage."""
+        """Begin to load the groups, and to expire offsets unless they are kept for ever. Needs an open storage."""
         if self._topic.open():
             self._tasks.start(self._load(), "load groups")
-        self._tasks.start(self._expire(), "expire offsets")
+        if self._settings.offsets_retention:
+            self._tasks.start(self._expire(), "expire offsets")
 
     def close(self) -> None:
         """Stop all timers. What is in the log is there at the next start."""
