@@ -119,6 +119,9 @@ class ClusterSettings:
     """The embedded broker's data directory; None: `broker/NAME` in the daemon's state directory."""
     partitions: Annotated[int, Expected("1 to 10000", range(1, 10_001).__contains__)] = 1
     """Partitions of a topic that the embedded broker creates on demand."""
+    flush: Literal["always", "os"] = "always"
+    """When the embedded broker's records are forced to the disk: before they are acknowledged, or whenever the kernel
+    does it. Without power, `os` loses what was acknowledged last, also of files whose positions are stored already."""
 
     def __post_init__(self) -> None:
         checks = Checks()
@@ -127,7 +130,7 @@ class ClusterSettings:
         expected = 'addresses, as in ["kafka-1:9092"], or `embedded = true`'
         checks.require("bootstrap", expected, holds=self.embedded or bool(self.bootstrap), beside=["embedded"])
         if self.embedded is not bool(self.bootstrap):  # else it is not clear which kind it is
-            foreign = ("tls", "sasl") if self.embedded else ("listen", "insecure", "data", "partitions")
+            foreign = ("tls", "sasl") if self.embedded else ("listen", "insecure", "data", "partitions", "flush")
             expected = "none, in an embedded cluster" if self.embedded else "none, except in an embedded cluster"
             for each in fields(self):
                 holds = each.name not in foreign or getattr(self, each.name) == each.default

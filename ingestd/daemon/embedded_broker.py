@@ -58,7 +58,8 @@ class EmbeddedBroker:
             arguments = [
                 *("--data", str(data), "--listen", self.address or settings.listen),
                 *("--ready-fd", channel, "--parent-fd", channel, "--default-partitions", str(settings.partitions)),
-                *("--log-level", self._daemon.log_level, "--log-format", self._daemon.log_format),
+                *("--flush", settings.flush, "--log-level", self._daemon.log_level),
+                *("--log-format", self._daemon.log_format),
                 *([] if settings.create_topics else ["--no-auto-create-topics"]),
                 *(["--insecure"] if settings.insecure else []),
             ]

@@ -1,6 +1,7 @@
 """Embedded broker's life: one process at a time, tried again and again, and none left behind when it does not start."""
 
 import asyncio
+import itertools
 import os
 from types import SimpleNamespace
 from typing import ClassVar
@@ -8,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from ingestd.daemon import embedded_broker
+from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.embedded_broker import EmbeddedBroker
 from ingestd.errors import DeadlineExceeded, IngestdError
 
@@ -43,21 +45,23 @@ class Child:
 @pytest.fixture
 def broker(tmp_path, monkeypatch):
     Child.plan, Child.made = [], []
-    monkeypatch.setattr(embedded_broker, "spawn", lambda module, arguments, descriptors: descriptors)
+    spawned = []
+
+    def spawn(module, arguments, descriptors):
+        spawned.append(arguments)
+        return descriptors
+
+    monkeypatch.setattr(embedded_broker, "spawn", spawn)
     monkeypatch.setattr(embedded_broker, "ChildProcess", Child)
-    settings = SimpleNamespace(
-        insecure=False,
-        name="local",
-        listen="127.0.0.1:0",
-        partitions=1,
-        create_topics=True,
-        data_directory=lambda state: tmp_path / "data",
+    settings = ClusterSettings(
+        "local", embedded=True, data=tmp_path / "data", partitions=7, create_topics=False, flush="os"
     )
     daemon = SimpleNamespace(state=tmp_path, log_level="info", log_format="json")
     restarted = []
     made = EmbeddedBroker(settings, daemon, lambda: restarted.append(True))
     made._backoff.initial = made._backoff.maximum = 0.001
     made.restarts = restarted
+    made.spawned = spawned
     return made
 
 
@@ -65,6 +69,16 @@ async def until(condition):
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def test_what_is_configured_reaches_the_broker(broker):
+    await broker.start()
+    (arguments,) = broker.spawned
+    options = dict(itertools.pairwise(arguments))
+    assert (options["--flush"], options["--default-partitions"]) == ("os", "7")
+    assert "--no-auto-create-topics" in arguments
+    assert "--insecure" not in arguments
+    await broker.close(embedded_broker.Deadline.after(1))
 
 
 async def test_a_broker_that_dies_while_it_is_restarted_is_restarted_by_one_alone(broker):

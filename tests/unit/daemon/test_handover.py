@@ -82,7 +82,7 @@ async def test_many_sources_are_told_of_in_bounded_messages_and_turns(made, monk
     made.appear(*names)
     made.checkpoint.attempt()
     assert [len(part) for part in made.assigned] == [ASSIGNMENTS] * 2
-    await asyncio.wait_for(made.handover.done(), 5)
+    await asyncio.wait_for(made.handover.done(), 30)
     assert [len(part) for part in made.assigned] == [*[ASSIGNMENTS] * 5, 1]
     assert [name for part in made.assigned for name in part] == names
 
@@ -96,7 +96,7 @@ async def test_a_source_that_appears_while_others_are_told_of_waits_for_its_own_
         await asyncio.sleep(0)
     assert made.assigned == [["a"], ["b"], ["c"]]
     made.checkpoint.attempt()
-    await asyncio.wait_for(made.handover.done(), 5)
+    await asyncio.wait_for(made.handover.done(), 30)
     assert made.assigned == [["a"], ["b"], ["c"], ["late"]]
 
 
@@ -141,7 +141,7 @@ async def test_a_new_worker_is_told_of_each_of_its_sources_once(made):
     made.shards.renew(0)
     made.handover.worker_started(0)
     made.checkpoint.attempt()
-    await asyncio.wait_for(made.handover.done(), 5)
+    await asyncio.wait_for(made.handover.done(), 30)
     (assign,) = [message for _, message in made.told if isinstance(message, Assign)]
     told = {assignment.found.source: assignment for assignment in assign.assignments}
     assert told.keys() == {"a", "b"}
@@ -164,7 +164,7 @@ async def test_nothing_of_a_dropped_route_is_stored_or_told(made):
     made.checkpoint.attempt()
     assert made.checkpoint.said == []
     assert len(made.told) == 1
-    await asyncio.wait_for(made.handover.done(), 5)
+    await asyncio.wait_for(made.handover.done(), 30)
 
 
 async def test_a_source_is_known_as_its_owner_last_reported_it(made):
