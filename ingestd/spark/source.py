@@ -1,4 +1,9 @@
-"""The PySpark data source `ingestd`: topics as rows with the columns of Spark's Kafka connector, but without it."""
+"""The PySpark data source `ingestd`: topics as rows with the columns of Spark's Kafka connector, but without it.
+
+Spark starts a process to learn the columns, one to plan, and others for tasks. Each imports this module, and then only
+what it needs: all of it takes half a second.
+"""
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
@@ -33,10 +38,8 @@ from pyspark.sql.types import (
 )
 
 from ingestd.errors import ConfigurationError, IngestdError
-from ingestd.spark.commits import Commits
 from ingestd.spark.executors import packed, sent_source, slow_executors
-from ingestd.spark.planner import Planner
-from ingestd.spark.planning import OffsetRange, plan
+from ingestd.spark.planning import OffsetRange
 from ingestd.spark.read_options import (
     BatchOptions,
     ReadOptions,
@@ -46,12 +49,9 @@ from ingestd.spark.read_options import (
     read_options,
     stream_options,
 )
-from ingestd.spark.reading import read_range
 from ingestd.spark.rows import HEADERS, POSITION, check_rows
-from ingestd.spark.stream import NOWHERE, StreamEnd, StreamPlan
-from ingestd.spark.transactions import end_all, write_once
+from ingestd.spark.stream import NOWHERE, StreamEnd
 from ingestd.spark.write_options import Guarantee, WriteOptions, write_options
-from ingestd.spark.writing import Written, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +59,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from ingestd.spark.commits import Commits
     from ingestd.spark.executors import Slow
+    from ingestd.spark.planner import Planner
+    from ingestd.spark.stream import StreamPlan
+    from ingestd.spark.writing import Written
 
 __all__ = [
     "BatchReader",
@@ -196,6 +200,8 @@ class BatchReader(_Sent[BatchOptions], DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
+        from ingestd.spark.planning import plan
+
         with _planner(self._options) as planner:
             return plan(self._options, planner)
 
@@ -268,6 +274,9 @@ class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTrigger
 
     def _planned(self) -> StreamPlan:
         if self._plan is None:
+            from ingestd.spark.commits import Commits
+            from ingestd.spark.stream import StreamPlan
+
             self._planner = _planner(self._options)
             self._plan = StreamPlan(self._options, self._planner)
             if self._options.commit_to is not None:
@@ -280,6 +289,8 @@ class BatchWriter(_Sent[WriteOptions], DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""
+        from ingestd.spark.writing import write_rows
+
         return write_rows(self._options, iterator)
 
 
@@ -288,16 +299,23 @@ class StreamWriter(_Sent[WriteOptions], DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""
+        from ingestd.spark.transactions import write_once
+        from ingestd.spark.writing import write_rows
+
         if self._options.guarantee is Guarantee.exactly_once:
             return write_once(self._options, iterator)
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Commit what the tasks left open. Raises what `transactions.end_all` raises."""
+        from ingestd.spark.transactions import end_all
+
         end_all(self._options, messages, commit=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Abort what the tasks left open, for readers that wait for its end. What fails is ended by the next run."""
+        from ingestd.spark.transactions import end_all
+
         try:
             end_all(self._options, messages, commit=False)
         except IngestdError as error:
@@ -309,9 +327,13 @@ def _end(offset: dict[str, Any]) -> StreamEnd | None:
 
 
 def _planner(options: ReadOptions) -> Planner:
+    from ingestd.spark.planner import Planner
+
     return Planner(options.cluster, options.consumer)
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from ingestd.spark.reading import read_range
+
     if isinstance(partition, OffsetRange):  # not Spark's own placeholder where the plan has no range
         yield from read_range(options, partition)

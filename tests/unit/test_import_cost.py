@@ -69,3 +69,12 @@ def test_only_who_reads_a_configuration_file_imports_pydantic(program: str) -> N
     program = f"import sys; {program}; print('pydantic' in sys.modules or 'pydantic_core' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_process_that_tells_spark_the_columns_imports_neither_consumer_nor_producer_nor_administration() -> None:
+    """Spark starts one for each `load`. Importing all took half a second each time."""
+    spared = {"ingestd.consumer.consumer", "ingestd.producer.producer", "ingestd.client.admin"}
+    asked = "IngestdDataSource({'kafka.bootstrap.servers': 'a:1', 'subscribe': 't'}).schema()"
+    program = f"import sys; from ingestd.spark.source import *; {asked}; print(sorted({spared} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
