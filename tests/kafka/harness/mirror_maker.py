@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.jars import kafka_jars
 from harness.node import JAVA_FOR_TESTS, java
@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from harness.cluster import KafkaCluster
-
 __all__ = ["mirror_maker", "mirror_maker_command"]
 
 END_SECONDS = 60
+
+
+class Cluster(Protocol):
+    """A real one, or the embedded broker."""
+
+    @property
+    def servers(self) -> str:
+        """HOST:PORT,… of it."""
 
 
 def mirror_maker_command(
@@ -53,12 +59,15 @@ def mirror_maker_command(
 
 
 @contextmanager
-def mirror_maker(source: KafkaCluster, target: KafkaCluster, topics: str, directory: Path) -> Iterator[None]:
-    """Copy topics of a cluster that it calls `east` into `west`, until the block is left: stopped as by systemd."""
+def mirror_maker(source: Cluster, target: Cluster, topics: str, directory: Path, **more: str) -> Iterator[None]:
+    """Copy topics of a cluster that it calls `east` into `west`, until the block is left: stopped as by systemd.
+
+    more: further settings, or others, by name.
+    """
     directory.mkdir()
     no_acls = {"sync.topic.acls.enabled": "false"}
     command = mirror_maker_command(
-        source.servers, target.servers, topics, directory, java_options=JAVA_FOR_TESTS, **no_acls
+        source.servers, target.servers, topics, directory, java_options=JAVA_FOR_TESTS, **no_acls, **more
     )
     with (directory / "output").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
