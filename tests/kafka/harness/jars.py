@@ -1,4 +1,7 @@
-"""Apache Kafka's jars: fetched by Maven once, kept in the user's cache, found again by the content of their pom."""
+"""What tests download: Apache Kafka's jars by Maven, found again by the content of their pom; and an older PySpark.
+
+Each is fetched once and kept in the user's cache.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from harness.programs import program
 
-__all__ = ["cache_directory", "kafka_jars"]
+__all__ = ["cache_directory", "connector_pyspark", "kafka_jars"]
 
 POM = Path(__file__).resolve().parent.parent / "pom.xml"
 MAVEN_SECONDS = 300
+PIP_SECONDS = 500
+CONNECTOR_PYSPARK = "4.0.0"
+"""The newest whose connector's jars are all to be had."""
 
 
 def cache_directory() -> Path:
@@ -61,3 +68,31 @@ def _fetch(pom: Path, directory: Path) -> None:
         raise RuntimeError(f"Maven did not bring Apache Kafka:\n{fetched.stdout}{fetched.stderr}")
     (partial / "libs").rename(directory)
     shutil.rmtree(partial)
+
+
+def connector_pyspark() -> tuple[str, dict[str, str]]:
+    """A Python, and the environment in which it has the PySpark that Spark's own Kafka connector is for.
+
+    That is a release of its own (`load-tests/connector/pom.xml`), beside the one which this Python has.
+    """
+    directory = cache_directory() / f"pyspark-{CONNECTOR_PYSPARK}"
+    with (cache_directory() / "pyspark.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():
+            partial = directory.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(partial)]
+            fetched = subprocess.run(
+                [*pip, f"pyspark=={CONNECTOR_PYSPARK}"],
+                capture_output=True,
+                text=True,
+                timeout=PIP_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            if fetched.returncode != 0:
+                raise RuntimeError(f"pip did not bring PySpark {CONNECTOR_PYSPARK}:\n{fetched.stdout}{fetched.stderr}")
+            partial.rename(directory)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    there = {"PYTHONPATH": str(directory), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return sys.executable, own | there
