@@ -278,6 +278,8 @@ class Generation:
     """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
     size: int = 0
     """Bytes in the file at the last look, whatever its content was then. `known.size` counts this content only."""
+    unexamined: bool = False
+    """Empty in an earlier run, and not examined in this one."""
     cut: bool = False
     """Its file was truncated as it was read. Others may have been written there, copied and truncated since."""
     sought_again: bool = False

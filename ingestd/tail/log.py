@@ -112,7 +112,7 @@ class Log:
         """A generation of an earlier run. They come in the order of their names."""
         generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
         empty = not (position or known.witness or known.done)  # or compressed, and in the making
-        generation.copy_of = known.copy_of or (NOTHING if empty else None)
+        generation.copy_of, generation.unexamined = known.copy_of or (NOTHING if empty else None), empty
         generation.untold = generation.copy_of is None and not known.done
         self.generations.append(generation)
         name = os.path.basename(known.path)
@@ -315,6 +315,10 @@ class Log:
 
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
+        known = self.of(place.file)
+        was_empty = known if known is not None and known.unexamined else None
+        if was_empty is not None:
+            was_empty.unexamined = False
         match examined.verdict:
             case Empty():
                 yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
@@ -329,6 +333,8 @@ class Log:
                 yield from self._begin(place, start, witness)
                 if witness is not None and witness.at < place.size:
                     yield from self._seek_content(place.modified - 1)
+                elif was_empty is not None:  # it may have been written to, copied and truncated before that
+                    yield from self._seek_content(was_empty.known.modified)
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
