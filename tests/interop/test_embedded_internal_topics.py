@@ -41,7 +41,7 @@ def names(prefix: str) -> Iterator[str]:
 class Groups:
     """Offsets of groups without members, by an administrator of librdkafka's.
 
-    One of its own for each life of the broker: it does not come back to a coordinator that was killed, on Kafka neither.
+    Make a new one after a restart: it does not come back to a coordinator that was killed, nor does it on Kafka.
     """
 
     def __init__(self, broker: BrokerProcess) -> None:
