@@ -572,6 +572,9 @@ class TailFinder:
                 await self._watch_more(due.watches)
             if due.looks:
                 await self._look_at(due)
+                # With what was to be examined before: the oldest of them all comes first.
+                due.examinations |= self._due.examinations
+                self._due.examinations = {}
             if due.examinations:
                 await self._examine(due)
             if due.seeks:

@@ -211,8 +211,8 @@ class Log:
         generation = self.of(place.file)
         if here:
             self._here = place.file
-            if generation is not None and generation is self.generations[-1]:
-                self._missed = False
+            if generation is not None and generation is self.generations[-1] and generation.copy_of is None:
+                self._missed = False  # what came and went would have been seen by its reader
         if generation is None:
             yield from self._meet(place)
             return

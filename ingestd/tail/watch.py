@@ -47,7 +47,8 @@ DIRECTORY_EVENTS: Final = CREATED | MOVED_FROM | MOVED_TO | DELETED | _DELETE_SE
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER_BYTES: Final = 64 * 1024
 _READS_AT_ONCE: Final = 64
-_STRANGE_MOST: Final = 4096
+_STRANGE_MOST: Final = 16_384
+"""Events of directories that are just being listed: as many as the kernel keeps by default."""
 _LIMITS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS})
 
 

@@ -26,6 +26,7 @@ import zstandard
 from ingestd.daemon.source import StoredPosition
 from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
+from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
@@ -344,6 +345,33 @@ async def test_rotations_while_the_first_look_is_under_way_are_followed(follow: 
         expected += [f"{start} during".encode(), f"{start} after".encode()]
         await follower.settle()
     assert follower.texts == expected
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("more", ["", "4"])
+@pytest.mark.parametrize("events", ["few", "too many"])
+async def test_what_is_copied_and_truncated_within_the_first_look_is_read(
+    follow: Any, log: Any, monkeypatch: pytest.MonkeyPatch, events: str, more: str
+) -> None:
+    """The log was empty when the daemon stopped."""
+    if events == "too many":
+        monkeypatch.setattr(watch_module, "_STRANGE_MOST", 0)
+    follower = follow("a.log")
+    append(log)
+    await follower.settle()
+    follower.restart()
+    walk = follower.finder._looks.walk
+
+    def walked(*arguments: Any) -> Any:
+        found = walk(*arguments)
+        append(log, "1", "2", "3")
+        copytruncate(log, log.with_name("a.log.1"))
+        append(log, *more)
+        follower.finder._looks.walk = walk
+        return found
+
+    follower.finder._looks.walk = walked
+    await follower.reads("1", "2", "3", *more, ordered=events == "few")  # a search finds the copy later
     assert not follower.losses
 
 

@@ -599,7 +599,6 @@ class World:
         for each in machine.finders:
             if each.events:
                 each.finder._watches._stream.overflow()
-        self.announced.clear()
         # Files of which nothing is kept yet are found again only where a glob matches.
         if machine.up:
             files = machine.finders[0].finder.files

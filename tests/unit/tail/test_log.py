@@ -122,6 +122,15 @@ def test_what_came_after_the_last_run_is_sought_with_a_file_that_was_truncated_s
     assert anew.source in {each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)}
 
 
+def test_what_was_missed_beside_an_empty_log_is_sought_though_the_log_is_where_it_was() -> None:
+    """It may have been written to, copied and truncated meanwhile: no reader would have noticed."""
+    log = Log(PATH)
+    log.step(Examined(place(7, 0), Empty()))
+    log.step(Missed())
+    log.step(Seen(place(7, 0), here=True))
+    assert [each for each in log.step(Listed()) if isinstance(each, Seek)]
+
+
 def test_a_copy_waits_until_its_original_is_found() -> None:
     """The daemon stopped while a file was empty. It has lines now. It is copied, and truncated before it is read."""
     log, copied = Log(PATH), place(9, 8, f"{PATH}.1")
