@@ -131,11 +131,13 @@ def test_offsets_and_transactional_ids_are_known_after_compaction_and_restarts(
         broker.start()
         assert Groups(broker).all() == expected
         assert transactional_ids(broker, early_id, open_id, busy_id) == before
+    broker.stop()  # else it compacts what is dumped
     for topic, decoder in ((OFFSETS, "--offsets-decoder"), (TRANSACTIONS, "--transaction-log-decoder")):
         segments = ",".join(str(path) for path in sorted(broker.data.glob(f"{topic}-0/*.log")))
         dumped = java_tool("DumpLogSegments", decoder, "--deep-iteration", "--files", segments)
         assert "isvalid: false" not in dumped
         assert (early_group if topic == OFFSETS else early_id) in dumped
+    broker.start()
 
     opened.commit_transaction(SECONDS)
     begin(early, "early again")
