@@ -35,6 +35,8 @@ class _Name:
     """Looked at after the last batch of events."""
     shown: FileId | None = None
     """The file that a look showed just before the rename. Most likely it is this one."""
+    copy: bool = False
+    """Made beside a log, perhaps as its copy. It may be anything: if it goes, nothing is said of it."""
 
     def vanished(self, path: str) -> Vanished:
         """It came and went at this path."""
@@ -104,7 +106,8 @@ class Names:
                 del self._names[path]
             self._fresh.discard(path)
         else:
-            self._names[path] = _Name(log, file)
+            copy = path in self._names and self._names[path].copy
+            self._names[path] = _Name(log, file, judged=copy, copy=copy)
             self._fresh.add(path)
         return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
 
@@ -112,7 +115,7 @@ class Names:
         """`judged`: no data is lost if the file at a path goes. It is False again once the file is written to."""
         name = self._names.get(path)
         if name is not None:
-            name.judged = judged
+            name.judged = judged or name.copy
 
     def examined(self, file: FileId) -> None:
         """The content of a file was looked at. The next events may tell of what happened to it before."""
@@ -194,7 +197,7 @@ class Names:
                 unread = written is None or written in self._examined or not self._known(written)
                 if path not in self._names and unread:
                     # Of what was copied nothing was read, perhaps: nobody will miss it when it is truncated.
-                    self._names[path] = _Name(log, judged=True)
+                    self._names[path] = _Name(log, judged=True, copy=True)
                     changes.looks[path] = log
 
     def _unlinked(self, path: str, name: _Name, changes: Changes) -> bool:
@@ -218,7 +221,7 @@ class Names:
             # What is at the path now need not be what was looked at there.
             changes.looks[new] = name.log
             if name.file is not None:
-                self._names[new] = _Name(name.log, judged=name.judged, shown=name.file)
+                self._names[new] = _Name(name.log, judged=name.judged, shown=name.file, copy=name.copy)
         else:
             changes.moved.append((name.file, new))
             if self._log_at(new) is not None:

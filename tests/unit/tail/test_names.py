@@ -58,6 +58,10 @@ def test_a_copy_beside_a_log_of_which_nothing_is_read_is_looked_at_wherever_it_i
     names.looked(PATH, PATH, FILE)
     assert names.heard([(first, CREATED, 0)]).looks == {first: PATH}
     assert names.heard([(first, DELETED, 0)]).vanished == []  # whether it was all of the log, nobody knows
+    assert names.heard([(first, CREATED, 0)]).looks == {first: PATH}
+    names.looked(first, PATH, FileId(1, 8, 0, "b", "1"))
+    names.heard([])
+    assert names.heard([(first, DELETED, 0)]).vanished == []
     known.add(FILE)
     names.examined(FILE)
     assert names.heard([(first, CREATED, 0)]).looks == {first: PATH}  # perhaps before that
