@@ -193,12 +193,14 @@ class Names:
             if there and (log := self._log_at(beside)) is not None:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
-                written = self._names[beside].file if beside in self._names else None
-                unread = written is None or written in self._examined or not self._known(written)
-                if path not in self._names and unread:
-                    # Of what was copied nothing was read, perhaps: nobody will miss it when it is truncated.
+                if path not in self._names and self._is_unread(beside):
                     self._names[path] = _Name(log, judged=True, copy=True)
                     changes.looks[path] = log
+
+    def _is_unread(self, path: str) -> bool:
+        """Whether nothing of a log was read yet, perhaps: then nobody would miss what is truncated there."""
+        file = self._names[path].file if path in self._names else None
+        return file is None or file in self._examined or not self._known(file)
 
     def _unlinked(self, path: str, name: _Name, changes: Changes) -> bool:
         """Whether what was deleted here may have another name that was made for it: it was rotated then."""

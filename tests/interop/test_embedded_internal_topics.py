@@ -101,7 +101,7 @@ def transactional_ids(broker: BrokerProcess, *ids: str) -> dict[str, tuple[str, 
 def test_offsets_and_transactional_ids_are_known_after_compaction_and_restarts(
     broker_process: Callable[..., BrokerProcess], java_tool: Callable[..., str]
 ) -> None:
-    """Each early one was written once, and is in the part that was compacted. The busy ones fill the logs behind it."""
+    """The early group and id are written once, at the start of logs that the busy ones then fill and have compacted."""
     broker = broker_process("--no-auto-create-topics", *COMPACTING)
     EmbeddedCluster(broker).create_topic("t", partitions=PARTITIONS)
     groups = Groups(broker)

@@ -31,7 +31,7 @@ _FRAME: Final = struct.Struct("=I32s")
 _NUMBER: Final = struct.Struct("=cQ")
 _LARGEST: Final = 1 << 30
 _LARGEST_FIRST: Final = 64 << 10
-"""Bytes of a worker's first message. Until then nobody knows who it is."""
+"""Bytes of the first message that the supervisor takes: until its proof fits, anybody may have sent it."""
 
 
 @dataclass(frozen=True, slots=True)
