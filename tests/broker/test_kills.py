@@ -160,7 +160,8 @@ class Commits(Load):
                 except KafkaException:
                     continue  # the broker is being killed, or the group rebalances
                 for one in told:
-                    if one.error is None:
+                    # Of a partition of which nothing was read yet, librdkafka commits nothing and says -1001.
+                    if one.error is None and one.offset >= 0:
                         self.committed[one.partition] = max(self.committed.get(one.partition, 0), one.offset)
                 self.done += 1
         finally:
