@@ -9,7 +9,7 @@ import asyncio
 import pickle
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
     import socket
@@ -48,8 +48,6 @@ __all__ = [
     "Wire",
     "Withdrawn",
 ]
-
-_LENGTH = struct.Struct("=I")
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["auto", "text", "json"]
@@ -291,9 +289,14 @@ class ControlChannel(asyncio.Protocol):
     is written together. So it wakes the other end once, which takes it in one turn too.
     """
 
+    _header: ClassVar[struct.Struct] = struct.Struct("=I")
+    """What goes before each message. Its first value is the length of the message, in bytes."""
+
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received = received
         self._lost = lost
+        self._largest = (1 << 32) - 1
+        """Bytes of a message. A longer one ends the connection."""
         self._buffer = bytearray()
         self._said = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -313,8 +316,15 @@ class ControlChannel(asyncio.Protocol):
         if not self._said:
             asyncio.get_running_loop().call_soon(self._write)
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        self._said += _LENGTH.pack(len(body))
+        self._said += self._header_of(body)
         self._said += body
+
+    def _header_of(self, body: bytes) -> bytes:
+        return self._header.pack(len(body))
+
+    def _is_theirs(self, _body: bytes) -> bool:
+        """Whether the other end wrote a message. Further values of its header are arguments too."""
+        return True
 
     def _write(self) -> None:
         said, self._said = self._said, bytearray()
@@ -327,6 +337,11 @@ class ControlChannel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once. What was not sent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
@@ -335,14 +350,21 @@ class ControlChannel(asyncio.Protocol):
         """Called by the event loop."""
         self._buffer += data
         start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, start)
-            end = start + _LENGTH.size + length
+        while len(self._buffer) - start >= self._header.size:
+            length, *proof = self._header.unpack_from(self._buffer, start)
+            begin = start + self._header.size
+            end = begin + length
+            if length > self._largest:
+                self.abort()
+                return
             if end > len(self._buffer):
                 break
-            message = pickle.loads(memoryview(self._buffer)[start + _LENGTH.size : end])  # noqa: S301 - own process
+            body = bytes(memoryview(self._buffer)[begin:end])
+            if not self._is_theirs(body, *proof):
+                self.abort()
+                return
             start = end
-            self._received(message)
+            self._received(pickle.loads(body))  # noqa: S301 - own process, or `_is_theirs` has checked it
         del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any end is the same end

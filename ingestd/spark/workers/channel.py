@@ -6,12 +6,10 @@ They are about partitions and files, positions and metadata. Record bytes and se
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import pickle
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ingestd.daemon.control import ControlChannel
 
@@ -27,7 +25,6 @@ LIFE: Final = 20.0
 """Seconds that a worker goes on after it sent a `Sign` that was answered. Less than the supervisor's `SILENCE`: who is
 called dead is."""
 
-_FRAME: Final = struct.Struct("=I32s")
 _NUMBER: Final = struct.Struct("=cQ")
 _LARGEST: Final = 1 << 30
 _LARGEST_FIRST: Final = 64 << 10
@@ -77,6 +74,8 @@ class KeyedChannel(ControlChannel):
     Invariant: nothing is unpickled before its proof was checked.
     """
 
+    _header: ClassVar[struct.Struct] = struct.Struct("=I32s")
+
     def __init__(
         self, key: bytes, *, supervisor: bool, received: Callable[[Any], None], lost: Callable[[], None]
     ) -> None:
@@ -84,45 +83,19 @@ class KeyedChannel(ControlChannel):
         self._key = key
         self._ours, self._theirs = (b"s", b"w") if supervisor else (b"w", b"s")
         self._sent = self._taken = 0
-        self._most = _LARGEST_FIRST if supervisor else _LARGEST
+        self._largest = _LARGEST_FIRST if supervisor else _LARGEST
 
-    def send(self, message: object) -> None:
-        """See `ControlChannel.send`."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        if not self._said:
-            asyncio.get_running_loop().call_soon(self._write)
-        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        self._said += _FRAME.pack(len(body), self._proof(self._ours, self._sent, body))
-        self._said += body
+    def _header_of(self, body: bytes) -> bytes:
+        proof = self._proof(self._ours, self._sent, body)
         self._sent += 1
+        return self._header.pack(len(body), proof)
 
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
-        self._buffer += data
-        start = 0
-        while len(self._buffer) - start >= _FRAME.size:
-            length, proof = _FRAME.unpack_from(self._buffer, start)
-            end = start + _FRAME.size + length
-            if length > self._most:
-                self.abort()
-                return
-            if end > len(self._buffer):
-                break
-            body = bytes(memoryview(self._buffer)[start + _FRAME.size : end])
-            if not hmac.compare_digest(proof, self._proof(self._theirs, self._taken, body)):
-                self.abort()
-                return
-            self._taken += 1
-            self._most = _LARGEST
-            start = end
-            self._received(pickle.loads(body))  # noqa: S301 - the supervisor or its worker wrote it
-        del self._buffer[:start]
-
-    def abort(self) -> None:
-        """Close at once. What was not sent is dropped."""
-        if self._transport is not None:
-            self._transport.abort()
+    def _is_theirs(self, body: bytes, proof: bytes = b"") -> bool:
+        if not hmac.compare_digest(proof, self._proof(self._theirs, self._taken, body)):
+            return False
+        self._taken += 1
+        self._largest = _LARGEST
+        return True
 
     def _proof(self, direction: bytes, number: int, body: bytes) -> bytes:
         return hmac.digest(self._key, _NUMBER.pack(direction, number) + body, "sha256")
