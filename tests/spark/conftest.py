@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores that knows the source."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
@@ -28,6 +28,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))  # else here: `listTables` makes it
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")  # what goes wrong here is meant to, and is in the exceptions
