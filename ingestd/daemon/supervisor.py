@@ -192,6 +192,7 @@ class Supervisor:
             received=self._received,
             started=self._worker_started,
             died=self._worker_died,
+            crashed=self._crashed,
             hire=hire,
         )
         self._shards = Shards(self._workers.count)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import Route
     from ingestd.daemon.worker_process import NewWorker
 
-__all__ = ["SILENCE", "Hire", "HiredProcess", "HiredWorker", "Workers"]
+__all__ = ["SILENCE", "EngineLost", "Hire", "HiredProcess", "HiredWorker", "Workers"]
 
 STATISTICS_INTERVAL: Final = 0.5
 POSITION_INTERVAL: Final = 0.1
@@ -33,6 +33,10 @@ DRAIN_GRACE: Final = 1.0
 
 STEADY: Final = 60.0
 """Seconds that a worker must live until the backoff of its slot starts over."""
+
+
+class EngineLost(IngestdError):
+    """What started workers elsewhere has ended. It starts no more of them, so the daemon can not go on."""
 
 
 class HiredProcess(Protocol):
@@ -93,7 +97,7 @@ class Hire(Protocol):
         """A worker that has its configuration. Waits until there is room for it.
 
         `received` gets its messages. `exited` is called once, with how it ended; then nothing of it runs any more.
-        Raises `IngestdError` if it can not start.
+        Raises `IngestdError` if it can not start, and `EngineLost` if none can any more.
         """
         ...
 
@@ -115,9 +119,13 @@ class Workers:
         received: Callable[[int, Any], None],
         started: Callable[[int], None],
         died: Callable[[int], None],
+        crashed: Callable[[BaseException], None],
         hire: Hire | None = None,
     ) -> None:
-        """`hire` starts workers elsewhere. Without it they are children of this process."""
+        """`crashed` is told of a defect, and of `EngineLost`: some slot then stays empty.
+
+        `hire` starts workers elsewhere. Without it they are children of this process.
+        """
         self._hire = hire
         self.count = settings.worker_count
         self.restarts = [0] * self.count
@@ -136,7 +144,7 @@ class Workers:
         self._born = [0.0] * self.count
         self._closing = False
         self._log = get_logger("ingestd.supervisor")
-        self._tasks = TaskOwner(lambda error: self._log.error("worker can not be started", exc_info=error))
+        self._tasks = TaskOwner(crashed)
 
     def __iter__(self) -> Iterator[HiredWorker]:
         return iter(list(self._living.values()))
@@ -294,6 +302,8 @@ class Workers:
             await asyncio.sleep(delay)
             try:
                 await self._start(slot)
+            except EngineLost:
+                raise
             except (OSError, IngestdError) as error:
                 delay = self._backoffs[slot].next_delay()
                 self._log.error("worker not started", worker=slot, error=str(error), restart_in=round(delay, 3))

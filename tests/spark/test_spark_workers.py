@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from harness.daemon import ConfiguredDaemon, Daemon
 from harness.mirrors import messages, produce
@@ -150,6 +151,19 @@ def test_a_worker_that_can_not_start_says_why(
     monkeypatch.setattr("ingestd.spark.workers.engine.SentWorker", lambda _: fail)
     with pytest.raises(Exception, match="a worker can not start on Spark: OSError: no way to the driver"):
         on_spark(spark, mirror(source=kafka, target=kafka, topics=[copied]))
+
+
+def test_a_daemon_whose_spark_ends_ends_too_and_says_so(
+    kafka: KafkaCluster, copied: str, mirror: Callable[..., ConfiguredDaemon]
+) -> None:
+    """It went on without workers, and tried for ever to have some of a JVM that was gone."""
+    daemon = mirror(source=kafka, target=kafka, topics=[copied], bandwidth=100_000, daemon={"workers": 1})
+    daemon.start("--engine", "spark", "--master", "local[1]")
+    daemon.until(lambda: daemon.acknowledged() > 0, "some of it is acknowledged", 90)
+    (jvm,) = [child for child in psutil.Process(daemon.pid).children() if child.name() == "java"]
+    jvm.kill()
+    assert daemon.wait(60) == 1
+    assert daemon.log.read_text().splitlines()[-1].startswith("ingestd: Spark has ended")
 
 
 @pytest.mark.long

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ingestd.errors import ConfigurationError
+from ingestd.spark.pipelines.failures import reason_of
 from ingestd.spark.source import register
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.pipelines import PipelineSettings
 
-__all__ = ["interpreter", "own_session", "start_session"]
+__all__ = ["interpreter", "own_session", "start_session", "stop_session"]
 
 _PARTITIONS: Final = "200"
 """Spark's default."""
@@ -42,7 +46,7 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
         try:
             yield _prepared(started)
         finally:
-            started.stop()
+            stop_session(started)
         return
     before = SparkSession.getActiveSession() or beside
     try:
@@ -70,7 +74,7 @@ def _prepared(spark: SparkSession) -> SparkSession:
 
 
 def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A Spark of this process. Whoever starts it stops it. Raises `ConfigurationError`.
+    """A Spark of this process. Whoever starts it stops it, by `stop_session`. Raises `ConfigurationError`.
 
     settings: more settings of Spark.
     """
@@ -79,7 +83,16 @@ def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkS
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise ConfigurationError(f"Spark does not start with the master {master}: {reason_of(error)}") from error
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a Spark that `start_session` started. Nothing happens if its JVM is gone: there is nothing to stop."""
+    with contextlib.suppress(OSError, Py4JNetworkError):
+        spark.stop()
 
 
 def interpreter(settings: Mapping[str, str]) -> str:

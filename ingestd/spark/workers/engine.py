@@ -19,15 +19,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import InheritableThread
 
 from ingestd.daemon.control import Drained, Leased
+from ingestd.daemon.workers import EngineLost
 from ingestd.errors import ConfigurationError, DeadlineExceeded, IngestdError
 from ingestd.logs import get_logger
 from ingestd.mirror.route import MirrorRoute
 from ingestd.retry import Deadline
 from ingestd.spark.pipelines.failures import reason_of
-from ingestd.spark.pipelines.session import start_session
+from ingestd.spark.pipelines.session import start_session, stop_session
 from ingestd.spark.workers.channel import ID_BYTES, Beat, Hello, KeyedChannel, Offer, Sign
 from ingestd.spark.workers.task import SentWorker, boot_id
 from ingestd.tail.route import TailRoute
@@ -49,6 +51,12 @@ _INTRODUCTION: Final = 10.0
 _SAID_AGAIN: Final = 30.0
 """Seconds after which a worker that waits for Spark is logged again."""
 _KILL_SECONDS: Final = 5.0
+_LOOPBACK: Final = "127.0.0.1"
+_PORT: Final = "spark.ingestd.port"
+_HIGHEST_PORT: Final = 65_535
+_NO_ANSWER: Final = (OSError, Py4JNetworkError)
+"""What a call of the JVM raises if that is gone."""
+_ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 
 _log = get_logger("ingestd.supervisor")
 
@@ -81,12 +89,11 @@ class SparkEngine:
         exited: Callable[[HiredWorker, str], None],
     ) -> HiredWorker:
         """See `Hire`."""
-        port = await self._listening()
-        self._tasks += 1
+        self._require_spark()
         configure = replace(configure, routes=tuple(_share(route, configure.workers) for route in configure.routes))
         offer = Offer(
-            self._context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1",
-            port,
+            self._context.getConf().get("spark.driver.host") or _LOOPBACK,
+            await self._listening(),
             secrets.token_bytes(ID_BYTES),
             secrets.token_bytes(32),
             self.arena_bytes,
@@ -94,18 +101,29 @@ class SparkEngine:
         )
         worker = SparkWorker(self._spark, offer, received, exited, self._task_ended)
         self._offers[offer.connection] = worker
+        self._tasks += 1
         try:
             await worker.start()
         finally:
             self._offers.pop(offer.connection, None)
         return worker
 
+    def _require_spark(self) -> None:
+        """Raise `EngineLost` if Spark has ended: its JVM is gone, or a cluster's master ended the application."""
+        try:
+            stopped = self._context._jsc.sc().isStopped()  # noqa: SLF001 - PySpark does not tell
+        except _NO_ANSWER as error:
+            raise EngineLost(_ENDED) from error
+        if stopped:
+            raise EngineLost(_ENDED)
+
     async def _listening(self) -> int:
+        """The port where workers are awaited. Raises `ConfigurationError`, and `OSError` if it is taken."""
         async with self._opening:
             if self._server is None:
                 conf = self._context.getConf()
-                host = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or "127.0.0.1"
-                port = int(conf.get("spark.ingestd.port", "0") or "0")
+                host = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or _LOOPBACK
+                port = _port(conf.get(_PORT) or "0")
                 loop = asyncio.get_running_loop()
                 self._server = await loop.create_server(lambda: _Introduction(self._offers), host, port)
             return int(self._server.sockets[0].getsockname()[1])
@@ -124,7 +142,13 @@ def started(master: str, settings: Mapping[str, str]) -> Iterator[SparkEngine]:
     try:
         yield SparkEngine(spark)
     finally:
-        spark.stop()
+        stop_session(spark)
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= _HIGHEST_PORT):
+        raise ConfigurationError(f"{_PORT} is {text!r}; expected a port up to {_HIGHEST_PORT}; 0: any free one")
+    return int(text)
 
 
 def _share(route: Route, workers: int) -> Route:
@@ -297,6 +321,8 @@ class SparkWorker:
         try:
             self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
             self._context.parallelize([0], 1).mapPartitions(SentWorker(self._offer)).collect()
+        except _NO_ANSWER:
+            how = _ENDED
         except Exception as error:  # noqa: BLE001 - whatever Spark raises is the end of the task
             how = reason_of(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the supervisor has ended
@@ -314,4 +340,10 @@ class SparkWorker:
 
     def _cancel(self) -> None:
         if not self._gone.done():
-            InheritableThread(target=self._context.cancelJobGroup, args=(self._group,), daemon=True).start()
+            InheritableThread(target=self._cancel_job, daemon=True).start()
+
+    def _cancel_job(self) -> None:
+        try:
+            self._context.cancelJobGroup(self._group)
+        except (*_NO_ANSWER, Py4JError) as error:
+            _log.warning("a task can not be cancelled", worker=self.slot, error=reason_of(error))

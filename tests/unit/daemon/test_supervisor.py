@@ -35,6 +35,7 @@ from ingestd.daemon.positions import PositionsDamaged, PositionStore
 from ingestd.daemon.source import End, Found, Loss, StoredPosition, Words
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.supervisor import TROUBLE_SAID_AGAIN, Supervisor
+from ingestd.daemon.workers import EngineLost
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ class FakeWorkers:
     stuck = False
     left = Drained(0)
 
-    def __init__(self, settings, routes, clusters, *, received, started, died, hire):
-        self.count, self.restarts, self.told, self.received = 1, [0], [], received
+    def __init__(self, settings, routes, clusters, *, received, started, died, crashed, hire):
+        self.count, self.restarts, self.told = 1, [0], []
+        self.received, self.crashed = received, crashed
         self.draining, self.abandoned = asyncio.Event(), asyncio.Event()
 
     async def start(self):
@@ -204,6 +206,16 @@ async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_pat
     running = asyncio.create_task(made.run())
     await until(lambda: not made._positions.read()["r"].positions)
     await stops(running)
+
+
+async def test_a_daemon_that_can_have_no_workers_any_more_ends_and_says_why(make):
+    made = make(FakeRoute())
+    running = asyncio.create_task(made.run())
+    await until(lambda: made._started)
+    made._workers.crashed(EngineLost("Spark has ended"))
+    with pytest.raises(EngineLost, match="Spark has ended"):
+        await ends(running)
+    assert FakeSession.ended
 
 
 async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkeypatch):

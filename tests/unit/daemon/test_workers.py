@@ -12,7 +12,7 @@ from ingestd.daemon import worker_process, workers
 from ingestd.daemon.configuration import DaemonSettings
 from ingestd.daemon.control import Drain, Drained, Unacknowledged
 from ingestd.daemon.worker_process import fork_worker, spawn_worker
-from ingestd.daemon.workers import Workers
+from ingestd.daemon.workers import EngineLost, Workers
 from ingestd.retry import Deadline
 
 
@@ -104,6 +104,7 @@ def slots():
         received=lambda *_: None,
         started=lambda slot: events.append(("started", slot)),
         died=lambda slot: events.append(("died", slot)),
+        crashed=lambda error: events.append(("crashed", error)),
     )
     made.events = events
     return made
@@ -128,6 +129,19 @@ async def test_a_worker_that_can_not_be_made_now_is_tried_again(fleet, slots):
     assert slots.events == [("started", 0), ("started", 1), ("died", 0), ("started", 0)]
     await slots.close(Deadline.after(1))
     assert not any(process.alive for process in fleet.made)
+
+
+@pytest.mark.parametrize("error", [EngineLost("Spark has ended"), ZeroDivisionError("a defect")])
+async def test_an_empty_slot_that_nothing_fills_is_told_once(fleet, slots, error):
+    # It was logged once, or again and again, and the daemon went on without the worker for ever.
+    await slots.start()
+    fleet.failures = [OSError("no memory"), error]
+    fleet.made[0].die()
+    await until(lambda: slots.events[-1] == ("crashed", error))
+    await asyncio.sleep(0.02)
+    assert len(fleet.made) == 2
+    assert slots.events[3:] == [("crashed", error)]
+    await slots.close(Deadline.after(1))
 
 
 async def test_a_worker_that_dies_before_it_can_be_told_things_has_one_successor(fleet, slots):
@@ -191,7 +205,8 @@ async def test_a_worker_that_is_being_started_when_all_drain_is_given_nothing_an
 async def test_workers_that_do_not_answer_lengthen_a_drain_no_more_than_one_does(fleet, monkeypatch):
     # Each was given a second of its own behind the deadline: with as many as there are cores, systemd lost patience.
     monkeypatch.setattr(workers, "DRAIN_GRACE", 0.2)
-    news = {"received": lambda *_: None, "started": lambda _: None, "died": lambda _: None}
+    raised = []
+    news = {"received": lambda *_: None, "started": lambda _: None, "died": lambda _: None, "crashed": raised.append}
     slots = Workers(DaemonSettings(workers=20), (), {}, **news)
     await slots.start()
     for process in fleet.made:
@@ -200,6 +215,7 @@ async def test_workers_that_do_not_answer_lengthen_a_drain_no_more_than_one_does
     assert await slots.drain(Deadline.after(0)) == Drained(20)
     assert time.monotonic() - began < 2
     await slots.close(Deadline.after(1))
+    assert raised == []
 
 
 async def test_what_workers_are_left_with_is_added_up(fleet, slots):

@@ -12,7 +12,7 @@ import pytest
 
 from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.control import Configure, Leased
-from ingestd.daemon.workers import SILENCE
+from ingestd.daemon.workers import SILENCE, EngineLost
 from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.mirror.route import MirrorRoute
 from ingestd.spark.workers import engine as engines
@@ -117,8 +117,10 @@ class Context:
         self.defaultParallelism = 3
         self.parallelize = lambda *_: SimpleNamespace(mapPartitions=lambda work: SimpleNamespace(collect=self.job))
         self.setJobGroup = lambda *_, **__: None
-        self.getConf = lambda: {"spark.driver.host": "127.0.0.1"}
-        self.started = None
+        self.settings = {"spark.driver.host": "127.0.0.1"}
+        self.getConf = lambda: self.settings
+        self.stopped = lambda: False
+        self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=self.stopped))
 
     def job(self):
         done = threading.Event()
@@ -232,6 +234,30 @@ async def test_a_task_that_ends_before_hello_is_told(hired):
     hired.context.ending[0].set()
     with pytest.raises(IngestdError, match="a worker can not start on Spark: its task ended"):
         await hiring
+
+
+def refused():
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("stopped", [lambda: True, refused], ids=["by its master", "with its JVM"])
+async def test_a_spark_that_has_ended_is_no_worker_to_try_again(hired, stopped):
+    hired.context.stopped = stopped
+    with pytest.raises(EngineLost, match="Spark has ended"):
+        await hired.engine(offer().configure, lambda *_: None, lambda *_: None)
+
+
+async def test_a_jvm_that_dies_is_the_end_of_its_workers(hired):
+    hired.context.parallelize = lambda *_: refused()
+    with pytest.raises(IngestdError, match="a worker can not start on Spark: Spark has ended"):
+        await hired.engine(offer().configure, lambda *_: None, lambda *_: None)
+
+
+@pytest.mark.parametrize("port", ["many", "-1", "65536", "1.5"])
+async def test_a_port_that_is_none_is_named(hired, port):
+    hired.context.settings["spark.ingestd.port"] = port
+    with pytest.raises(ConfigurationError, match=f"spark.ingestd.port is '{port}'; expected a port up to 65535"):
+        await hired.engine(offer().configure, lambda *_: None, lambda *_: None)
 
 
 def test_workers_share_the_bandwidth_that_they_can_not_tell_each_other_of():
