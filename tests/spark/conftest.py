@@ -28,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))  # else here: `listTables` makes it
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))  # else in this directory
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")  # what goes wrong here is meant to, and is in the exceptions
