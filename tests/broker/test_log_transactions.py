@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 from embedded.batches import batch_of, marker, numbered_batch
-from embedded.logs import Opened, append, committed_records
+from embedded.logs import Opened, SlowDisk, append, committed_records
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -60,7 +60,8 @@ class Transactions(RuleBasedStateMachine):
     @initialize(interval=st.sampled_from(["0", "200", "4096"]))
     def begin(self, interval: str) -> None:
         self.directory = Path(tempfile.mkdtemp())
-        self.opened = Opened(self.directory, **{"index.interval.bytes": interval})
+        self.disk = SlowDisk()
+        self.opened = Opened(self.directory, disk=self.disk, **{"index.interval.bytes": interval})
         self.certain: list[tuple[int, bytes]] = []
         self.producers: dict[int, Written] = {}
 
@@ -97,21 +98,25 @@ class Transactions(RuleBasedStateMachine):
         self.certain += enumerate(values, offset)
 
     @rule()
-    def kill(self) -> None:
-        self.opened.settle()
-        self.opened.again()
+    def catch_up(self) -> None:
+        """The disk thread writes the indexes of all segments but the last."""
+        self.disk.catch_up()
 
     @rule()
-    def kill_with_no_index_on_the_disk(self) -> None:
-        self.opened.settle()
+    def kill(self) -> None:
+        """What the disk thread had not done yet is never done."""
+        indexes = set((self.directory / "t-0").glob("*.index"))
+        self.disk.catch_up()  # it has descriptors to close
         for path in (self.directory / "t-0").glob("*.index"):
-            path.unlink()
+            if path not in indexes:
+                path.unlink()
         self.opened.again()
 
     @rule()
     def close(self) -> None:
-        for sealing in self.log.close():
-            sealing.result()
+        self.log.close()
+        self.disk.catch_up()
+        assert self.log.sealed
         self.opened.again()
 
     @rule()
@@ -137,10 +142,10 @@ class Transactions(RuleBasedStateMachine):
         known = {one.producer_id: one for one in self.log.producers}
         for producer_id, one in self.producers.items():
             assert self.log.in_transaction(producer_id, one.epoch) == (one.first is not None)
-            if producer_id in known:
-                assert known[producer_id].epoch == one.epoch
-                assert known[producer_id].timestamp_ms == one.timestamp_ms
-                assert known[producer_id].first_offset == (-1 if one.first is None else one.first)
+            assert known[producer_id].epoch == one.epoch
+            assert known[producer_id].last_sequence == one.sequence - 1
+            assert known[producer_id].timestamp_ms == one.timestamp_ms
+            assert known[producer_id].first_offset == (-1 if one.first is None else one.first)
 
     def teardown(self) -> None:
         if hasattr(self, "opened"):
@@ -150,6 +155,28 @@ class Transactions(RuleBasedStateMachine):
 
 def test_readers_of_committed_records_get_those_alone_under_any_history() -> None:
     run_state_machine_as_test(Transactions, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+
+
+def test_producers_go_on_when_all_that_told_of_them_was_deleted_between_two_kills(tmp_path: Path) -> None:
+    """The first kill comes before any index is on the disk. All that is left in the log is a marker of one producer.
+
+    A real Kafka answers the same. To a producer that it knows by its marker alone it says OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    opened = Opened(tmp_path, disk=SlowDisk())
+    for producer in (7, 8):
+        append(opened.log, numbered_batch([b"a"], producer, 0, 0, transactional=producer == 8))
+    while len(opened.log.segments) < 5:
+        append(opened.log, batch_of([b"plain"]))
+    append(opened.log, marker(8, 0))
+    log = opened.again()
+    log.delete_before(log.segments[-1].base_offset)
+    log = opened.again()
+    for producer in (7, 8):
+        with pytest.raises(KafkaError) as refused:
+            append(log, numbered_batch([b"c"], producer, 0, 2))
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        assert append(log, numbered_batch([b"b"], producer, 0, 1)) == log.end_offset - 1
+    opened.end()
 
 
 def test_a_batch_outside_of_its_producers_open_transaction_is_refused(opened: Opened) -> None:

@@ -288,7 +288,7 @@ def test_a_snapshot_from_before_the_first_segment_holds_no_producer_to_its_seque
         fill(log, 1)
     reopen.settle()
     log.enforce_retention(0.0)
-    older, newest = sorted(log.directory.glob("*.producers"))
+    *_, older, newest = sorted(log.directory.glob("*.producers"))
     assert int(older.stem) < log.start_offset == int(newest.stem)
     newest.write_bytes(b"")
     again = reopen(segment_bytes="1000")

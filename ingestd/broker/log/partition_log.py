@@ -319,13 +319,8 @@ class PartitionLog:
         successor.path.touch(mode=0o600)
         self._names_unsynced = True
         self._segments.append(successor)
-        self._write_producers()
+        self._producers.write(self._segments)
         self._sealer.begin_if_possible(full)
-
-    def _write_producers(self) -> None:
-        # A start that finds segments without an index needs the snapshot at the first of them. That is probably the
-        # last segment, or the one before it.
-        self._producers.write(self.end_offset, {segment.base_offset for segment in self._segments[-2:]})
 
     def take_unflushed(self) -> list[int]:
         """Descriptors, for the caller to close, of the files whose bytes may not be on the disk. Raises `OSError`."""
@@ -551,7 +546,7 @@ class PartitionLog:
             return []
         unsealed = [segment for segment in self._segments if segment.size and not segment.sealed]
         if unsealed:
-            self._write_producers()
+            self._producers.write(self._segments)
         sealing = [self._sealer.begin(segment) for segment in unsealed]
         if self._names_wanted:
             sealing.append(self._sealer.begin_names(self.directory))

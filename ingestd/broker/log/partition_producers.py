@@ -14,7 +14,7 @@ from ingestd.records.batch import NO_PRODUCER_ID
 from ingestd.records.decode import ControlKind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ingestd.broker.log.segment import Segment
@@ -107,7 +107,10 @@ class PartitionProducers:
 
     def _replay(self, segments: Sequence[Segment], replay_from: int) -> None:
         behind = sum(segment.size for segment in segments)
+        needed = _snapshots_needed(segments)
         for segment in segments:
+            if segment.base_offset > replay_from and segment.base_offset in needed:
+                self._write_snapshot(segment.base_offset)
             if segment.next_offset > replay_from:
                 for position, header in segment.headers(max(replay_from, segment.base_offset)):
                     if header.producer_id != NO_PRODUCER_ID and header.base_offset >= replay_from:
@@ -116,21 +119,36 @@ class PartitionProducers:
                         self.appended(segment, header, marker, place, segment.created)
             behind -= segment.size
 
-    def write(self, offset: int, keep: Container[int]) -> None:
-        """Write the state as it is at the log's end, and remove older snapshots but for those in `keep`.
+    def write(self, segments: Sequence[Segment]) -> None:
+        """Write the state as it is at the log's end, and remove the snapshots that no start needs.
 
         Also without producers: then the next start need not look for them in the whole log. If it can not be written,
         the next start replays from an older snapshot.
         """
         self.states.expire()
+        end = segments[-1].next_offset
+        if self._write_snapshot(end):
+            needed = _snapshots_needed(segments) | {end}
+            for path in self._directory.glob(f"*{_SUFFIX}"):
+                if int(path.stem) not in needed:
+                    path.unlink()
+
+    def _write_snapshot(self, offset: int) -> bool:
         try:
             self.states.write(self._directory / f"{offset:020d}{_SUFFIX}")
         except OSError as error:
             _log.warning("producer snapshot not written", partition=self._directory.name, error=str(error))
-            return
-        for path in self._directory.glob(f"*{_SUFFIX}"):
-            if int(path.stem) != offset and int(path.stem) not in keep:
-                path.unlink()
+            return False
+        return True
+
+
+def _snapshots_needed(segments: Sequence[Segment]) -> set[int]:
+    """The offsets where a start may begin its replay: those of segments that have no index, or may be without one.
+
+    What is before them may be deleted meanwhile. Then nothing else tells of its producers.
+    """
+    last_two = {segment.base_offset for segment in segments[-2:]}
+    return last_two.union(segment.base_offset for segment in segments if not segment.sealed)
 
 
 def _place_of(segments: Sequence[Segment], offset: int) -> LogEnd:

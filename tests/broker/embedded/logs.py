@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.partition_log import PartitionLog
@@ -13,24 +14,46 @@ from ingestd.records.batch import read_header, split_batches
 from ingestd.records.decode import ControlKind, decode_control, decode_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ingestd.records.decode import Record
 
-__all__ = ["Opened", "append", "committed_records"]
+__all__ = ["Opened", "SlowDisk", "append", "committed_records"]
 
 EXPIRY = 86_400.0
 CONFIG = {"segment.bytes": "700", "index.interval.bytes": "200", "retention.ms": "-1"}
 
 
+class SlowDisk(Executor):
+    """Does nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def catch_up(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future, work in waiting:
+            future.set_result(work())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What waits has descriptors to close."""
+        self.catch_up()
+
+
 class Opened:
     """A log on one directory; `again` opens it as the next process would."""
 
-    def __init__(self, directory: Path, flush: Flush = Flush.os, **config: str) -> None:
+    def __init__(self, directory: Path, flush: Flush = Flush.os, disk: Executor | None = None, **config: str) -> None:
         self._directory = directory
         self._flush = flush
         self._config = TopicConfig.of({**CONFIG, **config}, {})
-        self._disk = ThreadPoolExecutor(max_workers=1)
+        self._disk = disk or ThreadPoolExecutor(max_workers=1)
         self._files: list[OpenFiles] = []
         self.log = self.again()
 
