@@ -1,7 +1,7 @@
 """Executors: what is sent to Spark's Python workers finds out there whether ingestd is installed, and compiled.
 
 Of an interpreter that has no ingestd, Spark says neither which one it is nor what to do. So this module is sent by
-value: it runs where ingestd is not installed, and imports nothing of it before it has looked.
+value: it runs where ingestd is not installed, and there imports nothing of it before it has looked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import importlib
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource
+
+from ingestd import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +34,19 @@ if TYPE_CHECKING:
 
     Slow = Accumulator[frozenset[str]]
 
-__all__ = ["NotInstalled", "packed", "sent_source", "slow_executors"]
+__all__ = ["NotInstalled", "packed", "sent_source", "slow_executors", "slow_interpreter", "warn_of_slow"]
 
 _log = logging.getLogger(__name__)
+_EXPECTED: Final = (
+    "expected PYSPARK_PYTHON to name an interpreter that has ingestd {version}, on the driver and on every executor "
+    "(OPERATIONS.md, Spark on a cluster)"
+)
+_SENT: Final = __version__
+"""The driver's version, also on an executor: it comes along with this module."""
 
 
 class NotInstalled(Exception):
-    """An interpreter that Spark runs has no ingestd, or lacks what that needs."""
+    """An interpreter that Spark runs has no ingestd, or another version, or lacks what that needs."""
 
 
 def packed(slow: Slow | None, make: Callable[..., object], *arguments: object) -> tuple[Any, ...]:
@@ -73,6 +81,7 @@ def sent_source(slow: Slow | None) -> type[DataSource]:
             return self._own().streamWriter(schema, overwrite)  # type: ignore[return-value]
 
         def _own(self) -> DataSource:
+            _require_same_version()
             own: DataSource = _found("ingestd.spark.source").IngestdDataSource(self.options)
             own.slow = slow  # type: ignore[attr-defined]
             return own
@@ -89,6 +98,21 @@ def slow_executors(spark: SparkSession) -> Slow | None:
     return None if context is None else context.accumulator(frozenset(), _Logged())
 
 
+def slow_interpreter() -> str:
+    """This interpreter and where its ingestd is, if that is not compiled; empty if it is."""
+    loops = _found("ingestd.records.loops")
+    return "" if loops.COMPILED else f"{loops.__file__} of {_interpreter()}"
+
+
+def warn_of_slow(interpreter: str) -> None:
+    """Log on the driver what `slow_interpreter` said on an executor."""
+    _log.warning(
+        "an executor works in plain Python, several times slower: %s has no compiled loops; install ingestd there "
+        "with a C compiler at hand, and have no source checkout on its path",
+        interpreter,
+    )
+
+
 class _Union(AccumulatorParam[frozenset[str]]):
     def zero(self, value: frozenset[str]) -> frozenset[str]:  # noqa: ARG002 - as Spark calls it
         return frozenset()
@@ -102,11 +126,7 @@ class _Logged(_Union):
 
     def addInPlace(self, value1: frozenset[str], value2: frozenset[str]) -> frozenset[str]:  # noqa: N802
         for each in sorted(value2 - value1):
-            _log.warning(
-                "an executor works in plain Python, several times slower: %s has no compiled loops; install ingestd "
-                "there with a C compiler at hand, and have no source checkout on its path",
-                each,
-            )
+            warn_of_slow(each)
         return super().addInPlace(value1, value2)
 
     def __reduce__(self) -> tuple[type[_Union], tuple[()]]:
@@ -114,12 +134,19 @@ class _Logged(_Union):
 
 
 def _unpacked(content: bytes, slow: Slow | None) -> object:
-    loops = _found("ingestd.records.loops")
-    if slow is not None and not loops.COMPILED:
-        slow.add(frozenset([f"{loops.__file__} of {_interpreter()}"]))
+    _require_same_version()
+    if slow is not None and (interpreter := slow_interpreter()):
+        slow.add(frozenset([interpreter]))
     _found("ingestd.spark.source")
     make, arguments = cloudpickle.loads(content)
     return make(*arguments)
+
+
+def _require_same_version() -> None:
+    there = _found("ingestd").__version__
+    if there != _SENT:
+        expected = _EXPECTED.format(version=_SENT)
+        raise NotInstalled(f"{_interpreter()} has ingestd {there}, and the driver {_SENT}; {expected}")
 
 
 def _found(module: str) -> ModuleType:
@@ -127,10 +154,7 @@ def _found(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         lacking = str(error.name) if error.name == "ingestd" else f"{error.name}, which ingestd needs"
-        raise NotInstalled(
-            f"{_interpreter()} has no {lacking}; expected PYSPARK_PYTHON to name an interpreter that has ingestd, on "
-            "the driver and on every executor (OPERATIONS.md, Spark on a cluster)"
-        ) from error
+        raise NotInstalled(f"{_interpreter()} has no {lacking}; {_EXPECTED.format(version=_SENT)}") from error
 
 
 def _interpreter() -> str:

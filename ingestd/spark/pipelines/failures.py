@@ -24,7 +24,8 @@ _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<message>.+?)(?: SQLS
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of any Python traceback."""
-_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'")
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Cannot run program .*")
+"""What an interpreter of an executor lacks; or there is none of its name."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
 
@@ -48,16 +49,17 @@ def reason_of(error: Exception) -> str:
     """Our own error where Spark's holds one, else the end of a Python traceback, else the first line of Spark's."""
     text = str(error).strip()
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)
-    if not found and _TRACEBACK in text:
-        found = [_with_remedy(each) for each in _IN_PYTHON.findall(text)]
-    elif not found and isinstance(error, Py4JJavaError):
+    if found:
+        return str(found[-1]).strip()
+    if _TRACEBACK in text:
+        found = _IN_PYTHON.findall(text)
+    elif isinstance(error, Py4JJavaError):
         # The first line says which call it was, the second one has Java's exception.
         found = _JAVA.findall(text)
-    return found[-1].strip() if found else text.splitlines()[0] if text else type(error).__name__
+    return _with_remedy(found[-1] if found else text.splitlines()[0] if text else type(error).__name__)
 
 
-def _with_remedy(error: str) -> str:
-    missing = _MISSING.fullmatch(error)
-    if missing is None:
-        return error
-    return f"{error}, for {os.environ.get('PYSPARK_PYTHON')} where Spark runs it (OPERATIONS.md, Spark on a cluster)"
+def _with_remedy(reason: str) -> str:
+    if _MISSING.fullmatch(reason) is None:
+        return reason
+    return f"{reason}, for {os.environ.get('PYSPARK_PYTHON')} where Spark runs it (OPERATIONS.md, Spark on a cluster)"

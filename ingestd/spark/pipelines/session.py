@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,9 +99,9 @@ def stop_session(spark: SparkSession) -> None:
 def interpreter(settings: Mapping[str, str]) -> str:
     """The interpreter of the executors. Spark plans with it too, in this directory. Raises `ConfigurationError`."""
     python = settings.get(_INTERPRETER) or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    if "/" in python and not Path(python).exists():
+    if shutil.which(python) is None:
         raise ConfigurationError(
-            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is not in {Path.cwd()}; expected it where the "
-            "driver runs too: unpack the environment there (OPERATIONS.md, Spark on a cluster)"
+            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is no program here, in {Path.cwd()}; expected it "
+            "where the driver runs too: unpack the environment there (OPERATIONS.md, Spark on a cluster)"
         )
     return python

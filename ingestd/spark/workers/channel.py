@@ -46,12 +46,16 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a worker: its process, the host's name and boot, and the time on its monotonic clock."""
+    """The first message of a worker: its process, the host's name and boot, and the time on its monotonic clock.
+
+    `slow`: see `slow_interpreter`.
+    """
 
     pid: int
     host: str
     boot: str
     now: float
+    slow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ingestd.errors import ConfigurationError, DeadlineExceeded, IngestdError
 from ingestd.logs import get_logger
 from ingestd.mirror.route import MirrorRoute
 from ingestd.retry import Deadline
+from ingestd.spark.executors import warn_of_slow
 from ingestd.spark.pipelines.failures import reason_of
 from ingestd.spark.pipelines.session import start_session, stop_session
 from ingestd.spark.workers.channel import ID_BYTES, Beat, Hello, KeyedChannel, Offer, Sign
@@ -238,10 +239,13 @@ class SparkWorker:
         """Run the task, and wait until the worker says hello. Raises `IngestdError` if the task fails before."""
         InheritableThread(target=self._run, name=self._group, daemon=True).start()
         try:
-            self._check_host(await self._greeted())
+            hello = await self._greeted()
+            self._check_host(hello)
         except BaseException:
             self.kill()
             raise
+        if hello.slow:
+            warn_of_slow(hello.slow)
         self.alive = True
 
     async def _greeted(self) -> Hello:

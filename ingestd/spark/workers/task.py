@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.worker import Worker, take_descriptors
-from ingestd.spark.executors import packed
+from ingestd.errors import ConnectionLost
+from ingestd.spark.executors import packed, slow_interpreter
 from ingestd.spark.workers.channel import LIFE, Beat, Hello, KeyedChannel, Sign
 
 if TYPE_CHECKING:
@@ -41,16 +42,29 @@ class SentWorker:
 
 
 def run_worker(offer: Offer, _: Iterable[int]) -> Iterable[int]:
-    """Be the worker of an offer until the supervisor closes the connection, or does not answer. Raises `OSError`."""
+    """Be the worker of an offer until the supervisor closes the connection, or does not answer.
+
+    Raises `ConnectionLost` if there is no way to the supervisor, and `OSError`.
+    """
     import uvloop  # noqa: PLC0415 - only executors need it
 
     take_descriptors()
-    with socket.create_connection((offer.host, offer.port), _CONNECT_SECONDS) as connection:
+    with _connected(offer) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(offer.connection)
         connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
         uvloop.run(_serve(offer, connection))
     return ()
+
+
+def _connected(offer: Offer) -> socket.socket:
+    try:
+        return socket.create_connection((offer.host, offer.port), _CONNECT_SECONDS)
+    except OSError as error:
+        raise ConnectionLost(
+            f"{socket.gethostname()} can not connect to the daemon at {offer.host}:{offer.port}: {error}; expected "
+            "spark.driver.host and spark.ingestd.port to be an address that executors reach"
+        ) from error
 
 
 def boot_id() -> str:
@@ -78,7 +92,7 @@ async def _open(
         lambda: KeyedChannel(offer.key, supervisor=False, received=life.received, lost=life.lost), sock=connection
     )
     received(offer.configure)
-    channel.send(Hello(os.getpid(), socket.gethostname(), boot_id(), time.monotonic()))
+    channel.send(Hello(os.getpid(), socket.gethostname(), boot_id(), time.monotonic(), slow_interpreter()))
     life.begin(channel)
     return channel
 

@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 from pyspark.sql.types import StructType
 
+from ingestd import __version__
 from ingestd.records import loops
 from ingestd.spark import executors
 from ingestd.spark.read_options import batch_options, stream_options
@@ -41,10 +42,10 @@ SENT = [
 ]
 
 
-def elsewhere(sent: object, then: str = "", *, without: str = "ingestd") -> str:
+def elsewhere(sent: object, then: str = "", *, before: str = "", without: str = "ingestd") -> str:
     """What an interpreter without a module says of its end that is sent this object, and does something with it."""
     ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(without) + then],
+        [sys.executable, "-c", f"{before}\n{WITHOUT.format(without)}{then}"],
         input=cloudpickle.dumps(sent),
         capture_output=True,
         timeout=60,
@@ -65,7 +66,14 @@ def slow() -> Iterator[executors.Slow]:
 def test_an_interpreter_without_ingestd_is_named(sent: object) -> None:
     said = elsewhere(sent)
     assert f"ingestd.spark.executors.NotInstalled: {sys.executable} on " in said
-    assert "has no ingestd; expected PYSPARK_PYTHON to name an interpreter that has ingestd" in said
+    assert f"has no ingestd; expected PYSPARK_PYTHON to name an interpreter that has ingestd {__version__}, on" in said
+
+
+@pytest.mark.parametrize("sent", [*SENT, executors.sent_source(None)], ids=lambda each: type(each).__name__)
+def test_another_version_is_named(sent: object) -> None:
+    said = elsewhere(sent, "sent(options={}).schema()", before="import ingestd\ningestd.__version__ = '0.0.7'")
+    assert f"NotInstalled: {sys.executable} on " in said
+    assert f"has ingestd 0.0.7, and the driver {__version__}; expected PYSPARK_PYTHON" in said
 
 
 def test_a_module_that_ingestd_needs_is_named() -> None:

@@ -27,7 +27,10 @@ def test_the_setting_comes_before_the_environment_and_that_before_this_interpret
     assert interpreter({PYTHON: "python3.11"}) == "python3.11"
 
 
-def test_one_that_is_not_where_the_driver_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("python", ["./environment/bin/python", "python0.9"])
+def test_one_that_is_not_where_the_driver_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match=f"is ./environment/bin/python, which is not in {tmp_path}; expected"):
-        interpreter({PYTHON: "./environment/bin/python"})
+    with pytest.raises(ConfigurationError, match=f"is {python}, which is no program here, in {tmp_path}; expected"):
+        interpreter({PYTHON: python})

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import pickle
+import re
+import socket
 import struct
 import threading
 import time
@@ -13,7 +15,7 @@ import pytest
 from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.control import Configure, Leased
 from ingestd.daemon.workers import SILENCE, EngineLost
-from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.errors import ConfigurationError, ConnectionLost, IngestdError
 from ingestd.mirror.route import MirrorRoute
 from ingestd.spark.workers import engine as engines
 from ingestd.spark.workers import task
@@ -142,7 +144,7 @@ async def hired(monkeypatch):
     engine = SparkEngine(SimpleNamespace(sparkContext=context))
     events = []
 
-    async def hire(*routes, clusters=None, boot=None, clock=None):
+    async def hire(*routes, clusters=None, boot=None, clock=None, slow=""):
         configure = offer(*routes, clusters=clusters).configure
         hiring = asyncio.create_task(
             engine(configure, lambda _, message: events.append(message), lambda _, how: events.append(how))
@@ -154,7 +156,7 @@ async def hired(monkeypatch):
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: made, given.host, given.port)
         made._transport.write(given.connection)
-        made.send(Hello(7, "there", boot or task.boot_id(), time.monotonic() if clock is None else clock))
+        made.send(Hello(7, "there", boot or task.boot_id(), time.monotonic() if clock is None else clock, slow))
         return await hiring, made, heard
 
     yield SimpleNamespace(hire=hire, events=events, context=context, engine=engine)
@@ -234,6 +236,19 @@ async def test_a_task_that_ends_before_hello_is_told(hired):
     hired.context.ending[0].set()
     with pytest.raises(IngestdError, match="a worker can not start on Spark: its task ended"):
         await hiring
+
+
+async def test_a_worker_in_plain_python_is_said(hired, caplog):
+    await hired.hire(slow="loops.py of python3 on there")
+    assert "plain Python, several times slower: loops.py of python3 on there has no compiled loops" in caplog.text
+
+
+def test_an_executor_without_a_way_to_the_daemon_says_which_settings_are_for_that():
+    said = (
+        rf"^{re.escape(socket.gethostname())} can not connect to the daemon at 127.0.0.1:1: .*; expected spark.driver"
+    )
+    with pytest.raises(ConnectionLost, match=said):
+        task._connected(offer())
 
 
 def refused():
