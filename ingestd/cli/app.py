@@ -53,19 +53,21 @@ of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 @click.option(
     "--engine", type=click.Choice(["local", "spark"]), default="local", help="Workers here, or on Spark's executors."
 )
-@click.option("--master", metavar="URL", default="local[*]", help="Of Spark, for --engine spark.")
+@click.option("--master", metavar="URL", help="Spark's master, for --engine spark.  [default: local[*]]")
 @click.option("--conf", metavar="spark.NAME=VALUE", multiple=True, help="A setting of Spark, for --engine spark.")
-def run(config: Path, once: bool, engine: str, master: str, conf: tuple[str, ...]) -> None:
+def run(config: Path, once: bool, engine: str, master: str | None, conf: tuple[str, ...]) -> None:
     """Run the daemon in the foreground. SIGTERM and SIGINT drain it.
 
     CONFIG is the configuration file (TOML).
     """
     from ingestd.cli.configured import load_configuration
-    from ingestd.cli.run import print_summary, ran_well, run_configuration, run_on_spark
+    from ingestd.cli.run import print_summary, ran_well, run_configuration, run_on_spark, spark_settings
 
     if engine == "spark":
-        settings = dict(each.partition("=")[::2] for each in conf)
-        summary = run_on_spark(load_configuration(config), once=once, master=master, spark=settings)
+        settings = spark_settings(conf)
+        summary = run_on_spark(load_configuration(config), once=once, master=master or "local[*]", spark=settings)
+    elif master or conf:
+        raise click.UsageError("--master and --conf are for --engine spark.")
     else:
         summary = run_configuration(load_configuration(config), once=once)
     print_summary(summary)

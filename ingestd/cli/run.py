@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
     from ingestd.daemon.summary import Summary
 
-__all__ = ["print_summary", "ran_well", "run_configuration", "run_on_spark", "summary_lines"]
+__all__ = ["print_summary", "ran_well", "run_configuration", "run_on_spark", "spark_settings", "summary_lines"]
+
+
+def spark_settings(given: Sequence[str]) -> dict[str, str]:
+    """Settings of Spark from texts `spark.NAME=VALUE`. Raises `ConfigurationError` for another text."""
+    settings = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (equals and name.startswith("spark.")):
+            raise ConfigurationError(f"--conf {each}: expected spark.NAME=VALUE")
+        settings[name] = value
+    return settings
 
 
 def run_on_spark(configuration: Configuration, *, once: bool, master: str, spark: Mapping[str, str]) -> Summary:

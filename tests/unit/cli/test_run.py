@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.live_table import LiveTable
-from ingestd.cli.run import ran_well, summary_lines
+from ingestd.cli.main import main
+from ingestd.cli.run import ran_well, spark_settings, summary_lines
 from ingestd.daemon.source import Words
 from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
 from ingestd.daemon.summary import RouteSummary, Summary
+from ingestd.errors import ConfigurationError
 
 
 def status(records: int, *, unread: int = 0, error: str | None = None) -> DaemonStatus:
@@ -96,3 +99,17 @@ def test_figures_have_three_digits_or_four() -> None:
     assert in_rate(3e6, 2) == "1.5 MB/s"
     assert in_count(2540000) == "2,540,000"
     assert [in_count(number, "file") for number in (0, 1, 2000)] == ["0 files", "1 file", "2,000 files"]
+
+
+def test_settings_of_spark_are_names_and_values() -> None:
+    given = ["spark.a=1", "spark.b=x=y", "spark.c="]
+    assert spark_settings(given) == {"spark.a": "1", "spark.b": "x=y", "spark.c": ""}
+    for wrong in ("spark.a", "executor.memory=1g", "=1", ""):
+        with pytest.raises(ConfigurationError, match=f"--conf {wrong}: expected spark.NAME=VALUE"):
+            spark_settings([wrong])
+
+
+@pytest.mark.parametrize("option", [["--master", "local[2]"], ["--conf", "spark.a=1"]])
+def test_what_is_for_spark_is_refused_without_it(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *option, __file__]) == 2
+    assert "--master and --conf are for --engine spark" in capsys.readouterr().err
