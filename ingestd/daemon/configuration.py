@@ -116,7 +116,7 @@ class ClusterSettings:
     """Whether `listen` may be an address that other machines reach. The broker has neither TLS nor accounts: whoever
     reaches it can read, write and delete everything in it. `ingestd broker` runs one that has both."""
     data: Path | None = None
-    """The embedded broker's data directory; None: `broker/NAME` in the daemon's state directory."""
+    """The embedded broker's data directory; by default `broker/NAME` in the daemon's state directory."""
     partitions: Annotated[int, Expected("1 to 10000", range(1, 10_001).__contains__)] = 1
     """Partitions of a topic that the embedded broker creates on demand."""
     flush: Literal["always", "os"] = "always"

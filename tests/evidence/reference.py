@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ less well, a string. `ingestd example NAME` writes an example, one for each use.
 
 This page is made from the settings classes (`make reference`); a test holds it to them.
 """
+WIDTH = 120
+_KEPT = "\0"
+"""A blank at which no line ends."""
 TYPES = {"boolean": "true or false", "integer": "integer", "number": "seconds", "object": "table", "string": "string"}
 
 
@@ -79,15 +84,25 @@ def render() -> str:
         summary = schema["description"].partition("\n\n")[0]
         purpose = summary.partition("`: ")[2] or summary
         lines += [f"## `{title}`", "", purpose[0].upper() + purpose[1:], ""]
-        lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
         for key, value in schema["properties"].items():
-            if key == "name":
-                continue
-            given = "must be given" if key in schema.get("required", []) else f"`{_default(value.get('default', {}))}`"
-            cells = (f"`{key}`", _takes(value), given.replace("`null`", ""), value.get("description", ""))
-            lines.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |")
+            if key != "name":
+                lines += _key(key, value, required=key in schema.get("required", []))
         lines.append("")
     return "\n".join(lines)
+
+
+def _key(key: str, value: dict[str, Any], *, required: bool) -> list[str]:
+    """A list's item: what the key takes and its default, and below that what it means."""
+    default = value.get("default")
+    given = "must be given" if required else "" if default is None else f"by default `{_default(default)}`"
+    takes = f"- **`{key}`**: " + "; ".join(filter(None, (_takes(value).replace("<", r"\<"), given))) + "."
+    return [*_wrapped(takes, "  "), *_wrapped("  " + value.get("description", ""), "  ")]
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", _KEPT), text)
+    lines = textwrap.wrap(whole, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_KEPT, " ") for line in lines]
 
 
 if __name__ == "__main__":
