@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import gc
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -45,9 +47,19 @@ class Kept(Generic[T]):
             raise
         self.close()
         self._held = key, one
+        _settle()
 
     def close(self) -> None:
         """Close what is kept."""
         held, self._held = self._held, None
         if held is not None:
             held[1].close()
+
+
+@cache
+def _settle() -> None:
+    """Have what was loaded by now looked through no more. Spark's worker collects all garbage after every task.
+
+    Once only: what is frozen and is part of a cycle is never freed.
+    """
+    gc.freeze()
