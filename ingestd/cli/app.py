@@ -49,7 +49,11 @@ of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 
 @ingestd.command()
 @configuration_file
-@click.option("--once", is_flag=True, help="Take every file to its present end, then exit.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Take every file to its present end, then exit. A last line without newline counts as whole.",
+)
 @click.option(
     "--engine", type=click.Choice(["local", "spark"]), default="local", help="Workers here, or on Spark's executors."
 )
