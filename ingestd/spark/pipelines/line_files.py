@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.errors import IngestdError
@@ -61,23 +62,23 @@ def _send_file(options: WriteOptions, file: TextFile) -> int:
     path = file.local_path
     assert path is not None, "only local files are sent so"
     assert options.topic is not None, "the sink names the topic"
-    try:
+    with _reading(path):
         text = open_text(path, codec_of(path))
-    except OSError as error:
-        raise _unread(path, error) from error
     with text, lent_outflow(options) as outflow:
         sender = _Sender(options, options.topic, outflow)
-        try:
-            for lines in _whole_lines(text, path, options.producer.batch_bytes):
-                sender.send(lines)
-        except OSError as error:
-            raise _unread(path, error) from error
+        for lines in _whole_lines(text, path, options.producer.batch_bytes):
+            sender.send(lines)
         outflow.finish()
         return sender.lines
 
 
-def _unread(path: str, error: OSError) -> IngestdError:
-    return IngestdError(f"source.files: {path}: {error.strerror}")
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Name the file in an error. Nothing else is done within: errors of a cluster may be of `OSError`, too."""
+    try:
+        yield
+    except OSError as error:
+        raise IngestdError(f"source.files: {path}: {error.strerror}") from error
 
 
 class _Sender:
@@ -110,22 +111,37 @@ class _Sender:
 
 
 def _whole_lines(text: Text, path: str, longest: int) -> Iterator[memoryview]:
-    """All of a text, in pieces of whole lines; a last line without a newline is one too. Raises `OSError`."""
+    """All of a text, in pieces of whole lines; a last line without a newline is one too. Raises `IngestdError`."""
     buffer = bytearray(_READ_BYTES)
     held = position = 0
-    while read := text.read_into(memoryview(buffer)[held:], position):
+    while True:
+        with _reading(path):
+            read = text.read_into(memoryview(buffer)[held:], position)
+        if not read:
+            break
         position += read
         held += read
+        too_long = _too_long(buffer, held, longest)
+        if too_long is not None:
+            at = position - held + too_long
+            raise IngestdError(f"source.files: {path}: the line at byte {at} of its text has more than {longest} bytes")
         whole = line_end(memoryview(buffer), 0, held)
         if whole:
             yield memoryview(buffer)[:whole]
             buffer[: held - whole] = buffer[whole:held]
             held -= whole
-        elif held > longest:
-            raise IngestdError(
-                f"source.files: {path}: the line at byte {position - held} of its text has more than {longest} bytes"
-            )
         elif held == len(buffer):
             buffer = bytearray(buffer) + bytearray(len(buffer))
     if held:
         yield memoryview(buffer)[:held]
+
+
+def _too_long(buffer: bytearray, end: int, longest: int) -> int | None:
+    """Where a line before `end` begins that has more than `longest` bytes; None if there is none."""
+    start = 0
+    while end - start > longest:
+        newline = buffer.rfind(b"\n", start, start + longest + 1)
+        if newline < 0:
+            return start
+        start = newline + 1
+    return None
