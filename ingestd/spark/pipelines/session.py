@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.spark.pipelines.failures import reason_of
 from ingestd.spark.source import register
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.pipelines import PipelineSettings
 
-__all__ = ["interpreter", "own_session", "start_session", "stop_session"]
+__all__ = ["ENDED", "NO_ANSWER", "has_ended", "interpreter", "own_session", "start_session", "stop_session"]
 
+NO_ANSWER: Final = (OSError, Py4JNetworkError)
+"""What a call of the JVM raises if that is gone."""
+ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 _PARTITIONS: Final = "200"
 """Spark's default."""
 _INTERPRETER: Final = "spark.pyspark.python"
@@ -46,6 +49,10 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
         started = start_session(f"ingestd pipeline {pipeline.name}", pipeline.master, pipeline.spark)
         try:
             yield _prepared(started)
+        except NO_ANSWER as error:
+            if has_ended(started):
+                raise IngestdError(ENDED) from error
+            raise
         finally:
             stop_session(started)
         return
@@ -92,8 +99,16 @@ def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkS
 
 def stop_session(spark: SparkSession) -> None:
     """Stop a Spark that `start_session` started. Nothing happens if its JVM is gone: there is nothing to stop."""
-    with contextlib.suppress(OSError, Py4JNetworkError):
+    with contextlib.suppress(*NO_ANSWER):
         spark.stop()
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether Spark has ended by itself: its JVM is gone, or a cluster's master has ended the application."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - PySpark does not tell
+    except NO_ANSWER:
+        return True
 
 
 def interpreter(settings: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import InheritableThread
 
 from ingestd.daemon.control import Drained, Leased
@@ -30,7 +30,7 @@ from ingestd.mirror.route import MirrorRoute
 from ingestd.retry import Deadline
 from ingestd.spark.executors import warn_of_slow
 from ingestd.spark.pipelines.failures import reason_of
-from ingestd.spark.pipelines.session import start_session, stop_session
+from ingestd.spark.pipelines.session import ENDED, NO_ANSWER, has_ended, start_session, stop_session
 from ingestd.spark.workers.channel import ID_BYTES, Beat, Hello, KeyedChannel, Offer, Sign
 from ingestd.spark.workers.task import SentWorker, boot_id
 from ingestd.tail.route import TailRoute
@@ -55,9 +55,6 @@ _KILL_SECONDS: Final = 5.0
 _LOOPBACK: Final = "127.0.0.1"
 _PORT: Final = "spark.ingestd.port"
 _HIGHEST_PORT: Final = 65_535
-_NO_ANSWER: Final = (OSError, Py4JNetworkError)
-"""What a call of the JVM raises if that is gone."""
-_ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 
 _log = get_logger("ingestd.supervisor")
 
@@ -90,7 +87,8 @@ class SparkEngine:
         exited: Callable[[HiredWorker, str], None],
     ) -> HiredWorker:
         """See `Hire`."""
-        self._require_spark()
+        if has_ended(self._spark):
+            raise EngineLost(ENDED)
         configure = replace(configure, routes=tuple(_share(route, configure.workers) for route in configure.routes))
         offer = Offer(
             self._context.getConf().get("spark.driver.host") or _LOOPBACK,
@@ -108,15 +106,6 @@ class SparkEngine:
         finally:
             self._offers.pop(offer.connection, None)
         return worker
-
-    def _require_spark(self) -> None:
-        """Raise `EngineLost` if Spark has ended: its JVM is gone, or a cluster's master ended the application."""
-        try:
-            stopped = self._context._jsc.sc().isStopped()  # noqa: SLF001 - PySpark does not tell
-        except _NO_ANSWER as error:
-            raise EngineLost(_ENDED) from error
-        if stopped:
-            raise EngineLost(_ENDED)
 
     async def _listening(self) -> int:
         """The port where workers are awaited. Raises `ConfigurationError`, and `OSError` if it is taken."""
@@ -325,8 +314,8 @@ class SparkWorker:
         try:
             self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
             self._context.parallelize([0], 1).mapPartitions(SentWorker(self._offer)).collect()
-        except _NO_ANSWER:
-            how = _ENDED
+        except NO_ANSWER:
+            how = ENDED
         except Exception as error:  # noqa: BLE001 - whatever Spark raises is the end of the task
             how = reason_of(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the supervisor has ended
@@ -349,5 +338,5 @@ class SparkWorker:
     def _cancel_job(self) -> None:
         try:
             self._context.cancelJobGroup(self._group)
-        except (*_NO_ANSWER, Py4JError) as error:
+        except (*NO_ANSWER, Py4JError) as error:
             _log.warning("a task can not be cancelled", worker=self.slot, error=reason_of(error))

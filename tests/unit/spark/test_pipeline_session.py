@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd.errors import ConfigurationError
+from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
+from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.spark.pipelines import session
 from ingestd.spark.pipelines.session import interpreter
 
 if TYPE_CHECKING:
@@ -34,3 +37,23 @@ def test_one_that_is_not_where_the_driver_runs_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=f"is {python}, which is no program here, in {tmp_path}; expected"):
         interpreter({PYTHON: python})
+
+
+@pytest.mark.parametrize(("ended", "raised"), [(True, IngestdError), (False, ConnectionRefusedError)])
+def test_a_spark_that_dies_amid_a_pipeline_is_what_went_wrong(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, raised: type[Exception]
+) -> None:
+    """It was said to be `[Errno 111] Connection refused`. Who else refuses a connection is not taken for Spark."""
+    stopped = []
+
+    def refuse() -> bool:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=refuse if ended else lambda: False))
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context), stop=lambda: stopped.append(refuse))
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
+    monkeypatch.setattr(session, "_prepared", lambda started: started)
+    pipeline = PipelineSettings("p", PipelineSource(files=("/a",)), PipelineSink("console"))
+    with pytest.raises(raised, match="Spark has ended" if ended else "refused"), session.own_session(pipeline):
+        refuse()
+    assert stopped
