@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -141,7 +142,8 @@ class Workers:
         self._backoffs = [
             Backoff(settings.restart_backoff, settings.restart_backoff_maximum) for _ in range(self.count)
         ]
-        self._born = [0.0] * self.count
+        self._born = [math.inf] * self.count
+        """When the present process of a slot began its work; infinity until it does."""
         self._closing = False
         self._log = get_logger("ingestd.supervisor")
         self._tasks = TaskOwner(crashed)
@@ -238,7 +240,7 @@ class Workers:
 
     async def _start(self, slot: int) -> None:
         self._incarnations[slot] += 1
-        self._born[slot] = time.monotonic()
+        self._born[slot] = math.inf
         configure = Configure(
             slot=slot,
             incarnation=self._incarnations[slot],
@@ -261,6 +263,7 @@ class Workers:
             worker.process.kill()
             return  # as above
         self._living[slot] = worker
+        self._born[slot] = time.monotonic()
         self._log.info("worker started", worker=slot, pid=worker.process.pid, incarnation=worker.incarnation)
         self._started(slot)
 

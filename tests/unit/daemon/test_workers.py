@@ -144,6 +144,23 @@ async def test_an_empty_slot_that_nothing_fills_is_told_once(fleet, slots, error
     await slots.close(Deadline.after(1))
 
 
+async def test_the_wait_for_a_worker_is_no_time_that_it_lived(fleet, slots, monkeypatch):
+    # On Spark one may wait for a core for minutes. Then it died at once, and its slot's backoff began again.
+    monkeypatch.setattr(workers, "STEADY", 0.1)
+    await slots.start()
+    slots._backoffs[0].next_delay()
+    fleet.connecting.clear()
+    fleet.made[0].die()
+    await until(lambda: len(fleet.made) == 3)
+    before = slots._backoffs[0].attempts
+    await asyncio.sleep(0.2)
+    fleet.connecting.set()
+    await until(lambda: slots.get(0) is fleet.made[2])
+    fleet.made[2].die()
+    assert slots._backoffs[0].attempts == before + 1
+    await slots.close(Deadline.after(1))
+
+
 async def test_a_worker_that_dies_before_it_can_be_told_things_has_one_successor(fleet, slots):
     await slots.start()
     fleet.connecting.clear()
