@@ -444,16 +444,18 @@ class TailFinder:
         if not events:
             return
         names: list[tuple[str, int, int]] = []
+        missed = False
         for key, mask, cookie, name in events:
             if mask & OVERFLOW or (isinstance(key, str) and not name):
-                self._relist = self._missed = True  # events are lost, or the directory itself changed
+                missed = True  # events are lost, or the directory itself changed
                 if isinstance(key, str):
                     self._watch_anew(key)
             elif isinstance(key, str):
                 names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
                 self._names.judge(self._look_at_awaited(key), judged=False)
-        if self._missed:
+        if missed:  # and once more at the next pass, which watches again whatever is not watched now
+            self._relist = self._missed = True
             self._miss()
         self._take(self._names.heard(names))
         for path, mask, _ in names:

@@ -509,10 +509,11 @@ class Log:
         reading = generation.phase is Phase.READING  # nothing else has the rest of it then, but may begin alike
         new = (*found.between, found.rest) if reading and found.rest is not None else found.between
         met = [place for place in new if self.of(place.file) is None]
+        unheard_of = any(place.file not in self._waiting for place in met)
         for place in met:
             self._waiting[place.file] = place  # it may have been seen before, elsewhere
         yield from self._release()
-        if met and self.generations and self._searches < _SEARCHES_MOST:
+        if unheard_of and self.generations and self._searches < _SEARCHES_MOST:
             # Names shift while they are looked at, and one may have slipped through.
             self._searches += 1
             self._look_back(since)
