@@ -131,6 +131,8 @@ class Kin:
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
+        if generation.links > 1:  # its other name may be that of another log
+            paths += [path for path, other in self._logs.items() if other.stands(generation.known.file)]
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
         ]

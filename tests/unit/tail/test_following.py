@@ -684,6 +684,37 @@ async def test_a_file_with_two_names_ends_when_the_second_goes(follow: Any, log:
     assert all(stored.detail["done"] for stored in follower.stored.values())
 
 
+async def test_a_file_is_found_by_its_other_name(follow: Any, tmp_path: Path) -> None:
+    # It waited for what is older, and was to be read by a second name that it got meanwhile, in another directory. That
+    # name was deleted while its reader had it closed: it was said to be lost, and what was read of it came again.
+    first, second = tmp_path / "x" / "a.log", tmp_path / "y" / "b.log"
+    for path in (first, second, tmp_path / "z" / "a.log"):
+        path.parent.mkdir()
+
+    class Linking(Looks):
+        def search(self, searches: Sequence[Search]) -> list[Sought]:
+            found = super().search(searches)
+            if follower.has_run and not second.exists():
+                os.link(first, second)
+            return found
+
+    follower = follow("x/*.log", "y/*.log", looks=Linking())
+    append(first, "1")
+    await follower.reads("1")
+    follower.stop()
+    first.rename(tmp_path / "z" / "a.log")
+    append(first, "2")
+    follower.unopened = []
+    follower.start()
+    await follower.until(lambda: follower.unopened)
+    second.unlink()
+    follower.open_all()
+    await follower.reads("1", "2")
+    append(first, "3")
+    await follower.reads("1", "2", "3")
+    assert not follower.losses
+
+
 # An inode that is used again
 
 
