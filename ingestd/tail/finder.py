@@ -66,7 +66,7 @@ from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
@@ -188,6 +188,8 @@ class TailFinder:
         self._relist = True
         self._missed = False
         """Whether events are missing since the last pass."""
+        self._changed_itself: set[str] = set()
+        """Directories of which events are missing since then: they were moved, deleted or mounted over."""
         self._heard_at = self._all_known = 0
         """When (ns) events were last taken; and when last all of which events told was known. 0: not in this run."""
         self._news = asyncio.Event()
@@ -350,6 +352,7 @@ class TailFinder:
 
     async def _pass(self) -> None:
         missed, self._relist, self._missed = self._missed, False, False
+        changed, self._changed_itself = self._changed_itself, set()
         watched = self._watches.round()
         ways = {path for root in self._globs.roots for path in _up_from(root)}
         anew: set[str] = set()
@@ -388,6 +391,9 @@ class TailFinder:
             self._trouble(thing, reason)
         if missed:
             self._miss()
+        else:
+            self._miss_below(changed)
+        if missed or changed:
             self._watch_ways_anew()
         await self._in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
@@ -407,6 +413,14 @@ class TailFinder:
     def _miss(self) -> None:
         for log in self._logs.values():
             self.apply(log, Missed(self._all_known))
+
+    def _miss_below(self, directories: Collection[str]) -> None:
+        """Of what is, or was, below these directories, events are missing."""
+        below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
+        for log in self._logs.values() if below else ():
+            ways = self._ways.through.get(log.path, ())
+            if any(path.startswith(below) for path in (log.path, *ways, *(each.known.path for each in log.generations))):
+                self.apply(log, Missed(self._all_known))
 
     def _certain(self, path: str, inode: int) -> bool:
         return self._names.holds(path, inode) and self._watches.sees(path)
@@ -444,19 +458,25 @@ class TailFinder:
         if not events:
             return
         names: list[tuple[str, int, int]] = []
-        missed = False
+        missed, changed = False, set()
         for key, mask, cookie, name in events:
-            if mask & OVERFLOW or (isinstance(key, str) and not name):
-                missed = True  # events are lost, or the directory itself changed
-                if isinstance(key, str):
-                    self._watch_anew(key)
+            if mask & OVERFLOW:
+                missed = True
+            elif isinstance(key, str) and not name:
+                changed.add(key)
+                self._watch_anew(key)
             elif isinstance(key, str):
                 names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
                 self._names.judge(self._look_at_awaited(key), judged=False)
-        if missed:  # and once more at the next pass, which watches again whatever is not watched now
-            self._relist = self._missed = True
+        if missed:
             self._miss()
+        else:
+            self._miss_below(changed)
+        # Once more at the next pass, which watches again whatever is not watched now.
+        self._relist = self._relist or missed or bool(changed)
+        self._missed = self._missed or missed
+        self._changed_itself |= changed
         self._take(self._names.heard(names))
         for path, mask, _ in names:
             self._changed(path, mask)
