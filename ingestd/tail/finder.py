@@ -191,7 +191,7 @@ class TailFinder:
         self._changed_itself: set[str] = set()
         """Directories of which events are missing since then: they were moved, deleted or mounted over."""
         self._heard_at = self._all_known = 0
-        """When (ns) events were last taken; and when last all of which events told was known. 0: not in this run."""
+        """When (ns) events were last taken; and until when all files are known, as of the last run at first."""
         self._news = asyncio.Event()
         self._watches = Watches(route, self._news.set)
         self._awaited = Awaited(self._watches, self._files)
@@ -242,6 +242,7 @@ class TailFinder:
             self._watches.open()
         known = set(self._logs)
         until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
+        self._all_known = until or time.time_ns() - _GRAIN
         await self._pass()
         await self._in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -377,7 +378,8 @@ class TailFinder:
 
         found = await self._ask(walk)
         self._ancestors = ways
-        self._miss_before_watches(self._watches.new(watched) | anew)
+        if not self._first_pass:
+            self._miss_before_watches(self._watches.new(watched) | anew)
         self._names.listed = found.present
         self._register(watched)
         self._directories = found.directories
@@ -406,9 +408,9 @@ class TailFinder:
 
     def _miss_before_watches(self, new: set[str]) -> None:
         """Files may have come and gone in a directory that was made anew before it was watched."""
-        for log in self._logs.values() if new and not self._first_pass else ():
+        for log in self._logs.values() if new else ():
             if os.path.dirname(log.path) in new:
-                self.apply(log, Missed())
+                self.apply(log, Missed(self._all_known))
 
     def _miss(self) -> None:
         for log in self._logs.values():
@@ -497,6 +499,7 @@ class TailFinder:
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""
         self._watches.drop(directory)
+        self._names.replaced(directory)
         self._watch_where_links_lead(directory)
 
     def renamed(self, generation: Generation, path: str) -> None:
@@ -610,7 +613,7 @@ class TailFinder:
             self._search_again()
         for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
             self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if not self._due and not self._vanished:
+        if not self._due and not self._vanished and not self._relist:
             self._all_known = self._heard_at
 
     def _search_again(self) -> None:
@@ -652,6 +655,7 @@ class TailFinder:
             return away
 
         self._ways.note_away(await self._ask(watch))
+        self._miss_before_watches(self._watches.new(watched))
         self._register(watched)
 
     async def _look_at(self, due: _Due) -> None:

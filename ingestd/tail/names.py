@@ -134,6 +134,12 @@ class Names:
             del self._names[path]
             self._fresh.discard(path)
 
+    def replaced(self, directory: str) -> None:
+        """Another directory may be here now: what stood at paths in it says nothing of the files there."""
+        for path in [path for path in self._names if os.path.dirname(path) == directory]:
+            del self._names[path]
+            self._fresh.discard(path)
+
     def heard(self, events: Iterable[tuple[str, int, int]]) -> Changes:
         """Take a batch of events (path, mask, cookie). It has all events from before it was read."""
         changes = Changes()

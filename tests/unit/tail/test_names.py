@@ -74,3 +74,12 @@ def test_a_copy_beside_a_log_that_was_listed_just_now_is_looked_at() -> None:
     assert names.heard([(f"{PATH}.1", CREATED, 0)]).looks == {f"{PATH}.1": PATH}
     names.listed = set()
     assert names.heard([(f"{PATH}.2", CREATED, 0)]).looks == {}
+
+
+def test_what_stood_in_a_directory_that_was_replaced_is_not_what_is_renamed_there() -> None:
+    names = Names(lambda path: path if path == PATH else None, {FILE}.__contains__)
+    names.looked(PATH, PATH, FILE)
+    names.heard([])
+    names.replaced("/d")
+    changes = names.heard([(PATH, MOVED_FROM, 5), (f"{PATH}.1", MOVED_TO, 5)])
+    assert (changes.moved, changes.looks) == ([], {f"{PATH}.1": PATH})
