@@ -420,8 +420,8 @@ class TailFinder:
         """Of what is, or was, below these directories, events are missing."""
         below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
         for log in self._logs.values() if below else ():
-            ways = self._ways.through.get(log.path, ())
-            if any(path.startswith(below) for path in (log.path, *ways, *(each.known.path for each in log.generations))):
+            paths = (log.path, *self._ways.through.get(log.path, ()), *(each.known.path for each in log.generations))
+            if any(path.startswith(below) for path in paths):
                 self.apply(log, Missed(self._all_known))
 
     def _certain(self, path: str, inode: int) -> bool:
