@@ -232,9 +232,9 @@ def test_kafkas_tools_read_groups_and_their_log(
     described = tool("--describe", "--group", "group")
     assert re.search(r"group +t +0 +2 +2 +0 +\S+ +/127.0.0.1 +reader", described)
     state = tool("--describe", "--group", "group", "--state", "--verbose")
-    assert re.search(r"group +127.0.0.1:\d+ +\(1\) +uniform +Stable +1 +1 +1", state)
+    assert re.search(r"group +127.0.0.1:\d+ +\(1\) +uniform +Stable +2 +2 +1", state)
     of_members = tool("--describe", "--group", "group", "--members", "--verbose")
-    assert re.search(r"group +\S+ +one +/127.0.0.1 +reader +2 +1 +t:0,1 +1 +t:0,1", of_members)
+    assert re.search(r"group +\S+ +one +/127.0.0.1 +reader +2 +2 +t:0,1 +2 +t:0,1", of_members)
     assert "is not empty" in tool("--delete", "--group", "group")
     members.close()
     (log,) = (path for path in broker.data.glob("__consumer_offsets-*/*.log") if path.stat().st_size)
@@ -244,16 +244,16 @@ def test_kafkas_tools_read_groups_and_their_log(
         for key, value in re.findall(r"key: (\{.*\}) payload: (\{.*\})", dumped)
     ]
     newest = dict(records)
-    assert newest["3"]["epoch"] == 1
+    assert newest["3"]["epoch"] == 2
     assert newest["5"]["instanceId"] == "one"
     assert newest["5"]["subscribedTopicNames"] == ["t"]
-    assert newest["6"]["assignmentEpoch"] == 1
+    assert newest["6"]["assignmentEpoch"] == 2
     (target,) = newest["7"]["topicPartitions"]
     assert target["partitions"] == [0, 1]
     held = [data for kind, data in records if kind == "8"]
-    assert [(one["memberEpoch"], one["state"]) for one in held] == [(1, 0), (-2, 0)]
+    assert [(one["memberEpoch"], one["state"]) for one in held] == [(2, 0), (-2, 0)]
     (assigned,) = held[0]["assignedPartitions"]
-    assert (assigned["partitions"], assigned["assignmentEpochs"]) == ([0, 1], [1, 1])
+    assert (assigned["partitions"], assigned["assignmentEpochs"]) == ([0, 1], [2, 2])
 
 
 def test_librdkafka_administers_groups(embedded_cluster: EmbeddedCluster) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ingestd.broker.groups.consumer_state import Member, preferred
+from ingestd.broker.groups.consumer_state import FIRST_EPOCH, Member, preferred
 from ingestd.broker.groups.consumer_values import (
     JOINING,
     LEAVING,
@@ -293,7 +293,7 @@ class ConsumerGroup:
         subscribed = profile.topics != before.topics or (profile.pattern or "") != (before.pattern or "")
         moved = version != self._topics_version and kept.hash_of_topics() != kept.topics_hash
         self._topics_version = version
-        if subscribed or matched or moved or kept.epoch == 0:
+        if subscribed or matched or moved or kept.epoch == FIRST_EPOCH:
             kept.put_epoch(kept.epoch + 1)
         return subscribed
 

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from ingestd.broker.groups.consumer_values import MatchedTopics, TopicIdPartition
     from ingestd.broker.topics import Topic
 
-__all__ = ["ConsumerState", "Member", "Topics"]
+__all__ = ["FIRST_EPOCH", "ConsumerState", "Member", "Topics"]
 
+FIRST_EPOCH: Final = 1
+"""That of a new group. Its first member raises it, as in Kafka."""
 _HASHED: Final = Struct(">16sI")
 _SIGNED: Final = Struct(">q")
 
@@ -100,7 +102,7 @@ class ConsumerState:
 
     id: str
     topics: Topics
-    epoch: int = 0
+    epoch: int = FIRST_EPOCH
     topics_hash: int = 0
     target_epoch: int = 0
     target_made: int = 0

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from ingestd.broker.groups.consumer_group import ConsumerRules
+from ingestd.broker.groups.consumer_state import FIRST_EPOCH
 from ingestd.broker.groups.consumer_values import ConsumerGroupState, MemberState
 from ingestd.errors import ErrorCode, KafkaError
 
@@ -38,10 +39,10 @@ def numbers(client: Client) -> list[int]:
 def test_the_first_heartbeat_brings_everything_and_the_next_ones_what_is_different(driven: Driven) -> None:
     only = driven.member("orders")
     joined = driven.beat(only)
-    assert (joined.error, joined.epoch, joined.interval) == (ErrorCode.none, 1, 5.0)
+    assert (joined.error, joined.epoch, joined.interval) == (ErrorCode.none, 2, 5.0)
     assert joined.assigned == driven.topics.all_of("orders")
     quiet = driven.beat(only, rebalance_timeout=None, topics=None, owned=None)
-    assert (quiet.epoch, quiet.assigned) == (1, None)
+    assert (quiet.epoch, quiet.assigned) == (2, None)
     assert driven.beat(only).assigned == only.has, "whoever says everything is told everything"
 
 
@@ -49,14 +50,14 @@ def test_a_partition_goes_to_the_next_member_when_the_first_has_given_it_up(driv
     first, second = driven.member("orders"), driven.member("orders")
     driven.beat(first)
     joined = driven.beat(second)
-    assert (joined.epoch, joined.assigned) == (2, frozenset())
+    assert (joined.epoch, joined.assigned) == (3, frozenset())
     asked = driven.beat(first, revokes=False)
-    assert asked.epoch == 1, "it stays in its epoch until it gave up"
+    assert asked.epoch == 2, "it stays in its epoch until it gave up"
     assert asked.assigned is not None
     assert len(asked.assigned) == 3
     assert driven.beat(second).assigned == frozenset(), "they are still the first one's"
     first.has = first.told
-    assert driven.beat(first).epoch == 2
+    assert driven.beat(first).epoch == 3
     assert driven.beat(second).assigned == driven.topics.all_of("orders") - first.has
     assert driven.group.kept.state is ConsumerGroupState.stable
 
@@ -180,7 +181,7 @@ def test_a_topic_of_nobody_changes_nothing(driven: Driven) -> None:
     only = driven.member("orders")
     driven.settle(only)
     driven.topics.put("other", 9)
-    assert driven.beat(only).epoch == 1
+    assert driven.beat(only).epoch == 2
 
 
 def test_a_member_that_subscribes_to_something_else_gives_up_what_it_does_not_read(driven: Driven) -> None:
@@ -231,7 +232,7 @@ def test_a_pattern_that_is_none_is_refused_and_changes_nothing(driven: Driven) -
     refused = driven.beat(driven.member(pattern="t(?=x)"))
     assert refused.error is ErrorCode.invalid_regular_expression
     assert "(?=x)" in (refused.message or "")
-    assert (driven.group.kept.epoch, driven.group.kept.members, driven.log) == (0, {}, [])
+    assert (driven.group.kept.epoch, driven.group.kept.members, driven.log) == (FIRST_EPOCH, {}, [])
 
 
 def test_a_pattern_takes_linear_time(driven: Driven) -> None:
@@ -259,7 +260,7 @@ def test_what_the_assignor_makes_is_kept_for_the_assignment_interval() -> None:
     driven = Driven(SomeTopics(orders=6), ConsumerRules(assignment_interval=1.0))
     first, second = driven.member("orders"), driven.member("orders")
     driven.settle(first)
-    assert driven.beat(second).epoch == 1
+    assert driven.beat(second).epoch == 2
     assert driven.group.kept.state is ConsumerGroupState.assigning
     driven.move(1.0)
     driven.settle(first, second)
@@ -294,7 +295,7 @@ def test_who_may_commit_and_for_which_partitions(driven: Driven) -> None:
     assert refused(driven, nobody, -1, kept, None) is ErrorCode.none
     driven.group.check_fetch(None, -1)
     driven.group.check_fetch(first.id, first.epoch)
-    with pytest.raises(KafkaError, match="expected 2"):
+    with pytest.raises(KafkaError, match="expected 3"):
         driven.group.check_fetch(first.id, old)
     with pytest.raises(KafkaError, match="nobody"):
         driven.group.check_fetch("nobody", 1)
@@ -477,7 +478,7 @@ class Interleavings(RuleBasedStateMachine):
             return
         again = self.driven.again()
         if again is None:
-            assert self.driven.group.kept.epoch == 0
+            assert self.driven.group.kept.epoch == FIRST_EPOCH
         else:
             assert described(again) == described(self.driven.group)
 
