@@ -66,6 +66,8 @@ class MarkerWriter:
         self._clock = clock
         self._flush = flush
         self._retries: set[asyncio.TimerHandle] = set()
+        self._refusing: set[TopicPartition] = set()
+        """Partitions that take no marker now. It is logged once of each."""
         self._closed = False
 
     def close(self) -> None:
@@ -134,15 +136,23 @@ class MarkerWriter:
             found = self._append(marker, partition)
         except KafkaError as error:
             if error.code in _GONE:
+                self._refusing.discard(partition)
                 written()
             else:
-                _log.error("marker not written; it is tried again", partition=partition, error=str(error))
+                self._say_refused(partition, error)
                 self._try_again(marker, partition, written)
             return
+        self._refusing.discard(partition)
         if self._flush is Flush.os:
             self._tell(marker, partition, written)
             return
         found.commit.flushed().add_done_callback(partial(self._flushed, marker, partition, written))
+
+    def _say_refused(self, partition: TopicPartition, error: KafkaError) -> None:
+        if partition not in self._refusing:
+            self._refusing.add(partition)
+            name = f"{partition[0]}-{partition[1]}"
+            _log.error("marker not written; it is tried again", partition=name, error=str(error), every=_RETRY)
 
     def _flushed(
         self,

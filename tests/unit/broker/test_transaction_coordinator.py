@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from embedded.batches import numbered_batch
 from moved_clock import MovedClock
 
@@ -302,11 +303,13 @@ async def test_a_full_disk_delays_the_markers_and_nothing_else_is_said(
             raise KafkaError(ErrorCode.kafka_storage_error, "no room")
         return append(log, *batch)
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, structlog.testing.capture_logs() as logged:
         patched.setattr(PartitionLog, "append", full)
         ending = shop.end("shop", End(ids, True, 2))
-        await clock.move(3)
+        for _ in range(3):
+            await clock.move(1)
         assert not ending.done()
+        assert [one["partition"] for one in logged if "marker not written" in one["event"]] == ["orders-1"], "once"
         assert (committed(broker), committed(broker, PLACES[1])) == ([b"x"], [])
         preparing = shop.get("shop")
         assert preparing is not None
