@@ -11,7 +11,7 @@ from ingestd.errors import IngestdError
 from ingestd.records.batch import HEADER_BYTES
 from ingestd.records.codecs import Compression
 from ingestd.records.lines import LineEncoder
-from ingestd.spark.executors import packed
+from ingestd.spark.executors import packed, slow_executors
 from ingestd.spark.writing import lent_outflow
 from ingestd.tail.lines import line_end
 from ingestd.tail.rotation import codec_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ingestd.spark.executors import Slow
     from ingestd.spark.outflow import Outflow
     from ingestd.spark.pipelines.text_files import TextFile
     from ingestd.spark.write_options import WriteOptions
@@ -42,17 +43,19 @@ def send_files(spark: SparkSession, files: Sequence[TextFile], options: WriteOpt
     """
     largest_first = sorted(files, key=lambda file: -file.size)
     tasks = spark.sparkContext.parallelize(largest_first, len(largest_first))
-    return sum(tasks.map(_FileSender(options)).collect())
+    return sum(tasks.map(_FileSender(options, slow_executors(spark))).collect())
 
 
 class _FileSender:
     """Sends the lines of a file. Runs on executors."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, slow: Slow | None = None) -> None:
+        """`slow`: on the driver, see `packed`."""
         self._options = options
+        self._slow = slow
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed(None, _FileSender, self._options)
+        return packed(self._slow, _FileSender, self._options)
 
     def __call__(self, file: TextFile) -> int:
         return _send_file(self._options, file)
