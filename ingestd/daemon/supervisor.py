@@ -39,6 +39,7 @@ from ingestd.daemon.control import (
     Unacknowledged,
     Withdrawn,
 )
+from ingestd.daemon.delivery_watch import DELIVERY_PATIENCE, DeliveryWatch
 from ingestd.daemon.finding import Finding
 from ingestd.daemon.handover import Handover
 from ingestd.daemon.notify import Notifier
@@ -57,7 +58,7 @@ from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
@@ -76,12 +77,6 @@ TROUBLES_BEFORE_THE_END: Final = 5
 
 TROUBLE_SAID_AGAIN: Final = 60.0
 """Seconds after which a trouble of a source that lasts is logged again."""
-
-DELIVERY_PATIENCE: Final = 10.0
-"""Seconds without any acknowledgement, while batches wait for one, after which a route is reported as not delivered."""
-
-BROKERS_NAMED: Final = 5
-"""How many brokers a log line names."""
 
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end when they have nothing left to do."""
@@ -168,8 +163,6 @@ class Supervisor:
         self._route_failures: dict[str, str] = {}
         self._leases: dict[str, Leased] = {}
         """By route, until when its workers may send, as they were told last."""
-        self._undelivered: set[str] = set()
-        """Routes for which "nothing acknowledged" was logged."""
         self._troubles: dict[tuple[str, str], _Trouble] = {}
         """By route and source."""
         self._drain_deadline: Deadline | None = None
@@ -206,6 +199,9 @@ class Supervisor:
             once=once,
             client=lambda cluster: self._clusters[cluster].opened,
             host=_host_id(state),
+        )
+        self._delivery = DeliveryWatch(
+            self._routes, self._clusters, self.totals, self._finding, self._route_failures.keys()
         )
 
     def _supervised(self) -> dict[str, SupervisedCluster]:
@@ -425,33 +421,8 @@ class Supervisor:
     async def _watch_delivery(self) -> None:
         while True:
             self._checkpoint.look()
-            self._note_blocked()
-            self._tell_of_delivery(self.totals.waiting())
+            self._delivery.look()
             await asyncio.sleep(1.0)
-
-    def _note_blocked(self) -> None:
-        for name, route in self._routes.items():
-            cluster = self._clusters[route.cluster]
-            missing = not all(cluster.has(topic) for topic in route.fixed_topics)
-            self.totals.note_blocked(name, blocked=missing or self._finding.problem(name) is not None)
-
-    def _tell_of_delivery(self, waiting: Mapping[str, float]) -> None:
-        """Log once per route that nothing is acknowledged although its cluster answers, and when that is over."""
-        for name, seconds in waiting.items():
-            if name in self.totals.blocked:
-                continue  # `SupervisedCluster` logs what is missing, `Intake` why nothing can be looked for
-            cluster = self._routes[name].cluster
-            late = seconds > DELIVERY_PATIENCE
-            if late and name not in self._undelivered and not self._clusters[cluster].silent_seconds:
-                self._undelivered.add(name)
-                brokers = cluster_status(cluster, self._clusters[cluster]).brokers[:BROKERS_NAMED]
-                last = self.totals.retried.get(name, "none yet")
-                self._log.warning(
-                    "nothing acknowledged", route=name, seconds=round(seconds, 1), brokers=brokers, last_retry=last
-                )
-            elif not late and name in self._undelivered - self._route_failures.keys():
-                self._undelivered.discard(name)
-                self._log.info("acknowledged again", route=name)
 
     # What finders say.
 
@@ -596,13 +567,7 @@ class Supervisor:
         if self._stop.is_set():
             return "stopping"
         reasons = [f"route {name} stopped: {reason}" for name, reason in self._route_failures.items()]
-        for name, seconds in self.totals.waiting().items():
-            problem = self._finding.problem(name)
-            if problem is not None and (seconds > DELIVERY_PATIENCE or name in self._finding.unfinished):
-                reasons.append(f"route {name}: its sources can not be looked for: {problem}")
-            elif seconds > DELIVERY_PATIENCE and name not in self.totals.blocked:
-                why = f" (last retry: {self.totals.retried[name]})" if name in self.totals.retried else ""
-                reasons.append(f"route {name}: nothing was acknowledged for {seconds:.0f} s{why}")
+        reasons += self._delivery.reasons()
         if self._checkpoint.failing is not None:
             reasons.append(self._checkpoint.failing)
         if unfinished := self._finding.unfinished:

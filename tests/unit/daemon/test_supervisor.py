@@ -628,10 +628,10 @@ async def test_a_route_of_which_nothing_is_acknowledged_is_said_once_and_so_is_i
     session.metadata = ClusterMetadata(nodes={number: Node(number, f"kafka-{number}", 9092) for number in range(9)})
     with structlog.testing.capture_logs() as said:
         session.silent_seconds = 60.0
-        made._tell_of_delivery({"r": 55.0})  # that is said of the cluster
+        made._delivery.tell({"r": 55.0})  # that is said of the cluster
         session.silent_seconds = 0.0
         for seconds in (9.0, 10.5, 11.5, 60.0, 0.0, 0.0):
-            made._tell_of_delivery({"r": seconds})
+            made._delivery.tell({"r": seconds})
     assert said == [
         {
             "event": "nothing acknowledged",
@@ -664,16 +664,16 @@ async def test_a_route_whose_topic_is_missing_waits_and_is_said_once(make):
     made, running = await started(make, FakeRoute())
     session = made._clusters["c"]
     session.ready, session.trouble = False, "cluster c: tail r: topic t is missing"
-    made._note_blocked()
+    made._delivery.note_blocked()
     made.totals._blocked["r"] -= 60
-    made._note_blocked()
+    made._delivery.note_blocked()
     assert made.totals.waiting()["r"] >= 60
     assert made.not_ready() == "waiting for clusters: cluster c: tail r: topic t is missing"
     with structlog.testing.capture_logs() as said:
-        made._tell_of_delivery(made.totals.waiting())
+        made._delivery.tell(made.totals.waiting())
         session.ready = True
-        made._note_blocked()
-        made._tell_of_delivery(made.totals.waiting())
+        made._delivery.note_blocked()
+        made._delivery.tell(made.totals.waiting())
     assert not said
     assert made.totals.waiting() == {"r": 0.0}
     assert made.not_ready() is None
