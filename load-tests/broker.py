@@ -111,6 +111,14 @@ class Kafka:
     def servers(self) -> str:
         return self._cluster.servers
 
+    def again(self) -> float:
+        """Seconds from a clean end to the first answer of the next one."""
+        self._cluster.stop(1)
+        started = time.perf_counter()
+        self._cluster.start(1, wait=False)
+        first_answer(self.servers)
+        return time.perf_counter() - started
+
     @property
     def pid(self) -> int:
         return self._cluster.nodes[1].pid
@@ -347,7 +355,7 @@ def large_group(servers: str) -> float:
 
 def many_partitions(directory: Path, core: str) -> dict[str, float]:
     """A broker of 10,000 partitions with a record each: its start after a clean end."""
-    with Embedded(directory, core) as broker:
+    with Embedded(directory, core, "--flush", "os") as broker:
         create(broker.servers, "many", PARTITIONS)
         batch = batch_of(None, b"x" * 200)
         with Crowd(broker.servers, CONNECTIONS) as crowd:
@@ -372,6 +380,7 @@ def measure(target: Embedded | Kafka, log: Path, lines: int, seconds: float) -> 
             lambda: single_records(target, seconds),
             lambda: {"500 members settle, s": large_group(target.servers)},
             lambda: heartbeats(target, seconds, clean=lambda: make_dirty(target.servers, min(lines, DIRTY_RECORDS))),
+            lambda: {"start after all of it, s": target.again()},
         ):
             found = step()
             print(f"  {found}", flush=True)

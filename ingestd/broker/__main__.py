@@ -87,7 +87,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--listen", default="127.0.0.1:9092", help="HOST:PORT; port 0 takes a free one")
     parser.add_argument("--default-partitions", type=int, default=1, help="partitions of a topic made on demand")
     parser.add_argument("--no-auto-create-topics", action="store_true", help="make no topics on demand")
-    parser.add_argument("--flush", choices=[flush.value for flush in Flush], default=Flush.os.value)
+    parser.add_argument("--flush", choices=[flush.value for flush in Flush], default=Flush.always.value)
     parser.add_argument(
         "--topic-default",
         action="append",

@@ -49,7 +49,8 @@ class Flush(Enum):
     """When appended batches are forced to the disk.
 
     `os`, Kafka's default: the kernel writes them in its own time. A killed process loses nothing; a machine that loses
-    power may. `always`: before a produce request is acknowledged; requests that wait share one fsync.
+    power may. `always`: before a produce request is acknowledged; requests that wait share one fsync. It is the default
+    because there is no other replica that has what this machine loses.
     """
 
     os = "os"
@@ -87,7 +88,7 @@ class BrokerSettings:
     control: tuple[str, int] | None = None
     auto_create_topics: bool = True
     default_partitions: int = 1
-    flush: Flush = Flush.os
+    flush: Flush = Flush.always
     topic_defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     request_log: Path | None = None
     retention_check_interval: float = 300.0

@@ -28,10 +28,11 @@ _SHOWN: Final = 2_000
 class LocalKafka:
     """An embedded broker in a process of its own, on a free port of 127.0.0.1. Context manager.
 
-    Its topics are in `directory`, and so is its log, in the file `log`. It ends when this process ends, however that
-    does. `partitions` is what a topic gets that is created on demand, which is every topic that a client asks for
-    unless `create_topics` is False. With `nodes` it poses as so many brokers, for tests of clients that follow leaders
-    and coordinators; `port` is the first one's. `configs` has configurations for all topics (`{"retention.ms": "-1"}`).
+    Its topics are in `directory`, and so is its log, in the file `log`. It waits for no disk (`--flush os`). It ends
+    when this process ends, however that does. `partitions` is what a topic gets that is created on demand, which is
+    every topic that a client asks for unless `create_topics` is False. With `nodes` it poses as so many brokers, for
+    tests of clients that follow leaders and coordinators; `port` is the first one's. `configs` has configurations for
+    all topics (`{"retention.ms": "-1"}`).
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LocalKafka:
         """Open as long as it should run."""
         self._process = -1
         self._options = ["--data", str(directory / "data"), "--default-partitions", str(partitions)]
+        self._options += ["--flush", "os"]
         self._options += [] if create_topics else ["--no-auto-create-topics"]
         self._options += ["--nodes", str(nodes), "--control", "127.0.0.1:0"]
         for name, value in (configs or {}).items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from ingestd.broker.__main__ import _arguments
 from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.cli.broker_verbs import broker as broker_verb
 from ingestd.errors import ConfigurationError
@@ -251,6 +252,8 @@ def test_the_broker_alone_has_records_on_the_disk_before_it_acknowledges_them_un
     result = CliRunner().invoke(broker_verb, ["--data", str(tmp_path), *options])
     assert (result.exit_code, result.output) == (0, "")
     assert [settings.flush for settings in ran] == [flush]
+    assert BrokerSettings(tmp_path).flush is Flush.always
+    assert Flush(_arguments(["--data", str(tmp_path), *options]).flush) is flush, "the daemon's child process"
 
 
 @pytest.mark.parametrize(

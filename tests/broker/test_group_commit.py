@@ -38,7 +38,9 @@ def disk() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def log(tmp_path: Path, disk: ThreadPoolExecutor) -> Iterator[PartitionLog]:
     files = OpenFiles(8)
-    opened = PartitionLog(tmp_path / "t-0", TopicConfig.of({}, {}), files, disk, leader_epoch=0, producer_expiry=1.0)
+    opened = PartitionLog(
+        tmp_path / "t-0", TopicConfig.of({}, {}), files, disk, leader_epoch=0, producer_expiry=1.0, flush=Flush.os
+    )
     opened.open()
     yield opened
     files.close_all()
@@ -204,7 +206,8 @@ def rolling(tmp_path: Path, disk: ThreadPoolExecutor) -> Iterator[tuple[Partitio
     files = OpenFiles(8)
     held = Held(disk)
     config = TopicConfig.of({"segment.bytes": "1000"}, {})
-    opened = PartitionLog(tmp_path / "t-0", config, files, held, leader_epoch=0, producer_expiry=1.0)  # type: ignore[arg-type]
+    settings = {"leader_epoch": 0, "producer_expiry": 1.0, "flush": Flush.os}
+    opened = PartitionLog(tmp_path / "t-0", config, files, held, **settings)  # type: ignore[arg-type]
     opened.open()
     yield opened, held
     files.close_all()

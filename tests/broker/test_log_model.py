@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.partition_log import PartitionLog
+from ingestd.broker.settings import Flush
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header, split_batches
@@ -100,7 +101,13 @@ class LogModel(RuleBasedStateMachine):
     def open(self) -> None:
         self.opened.append(OpenFiles(self.descriptors))
         self.log = PartitionLog(
-            self.directory / "t-0", self.config, self.opened[-1], Inline(), leader_epoch=0, producer_expiry=EXPIRY
+            self.directory / "t-0",
+            self.config,
+            self.opened[-1],
+            Inline(),
+            leader_epoch=0,
+            producer_expiry=EXPIRY,
+            flush=Flush.os,
         )
         self.log.open()
 

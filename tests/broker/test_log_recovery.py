@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ingestd.broker.log.files import OpenFiles
 from ingestd.broker.log.partition_log import Appended, PartitionLog
 from ingestd.broker.log.swaps import expect_gaps
+from ingestd.broker.settings import Flush
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.records.batch import read_header, split_batches
 
@@ -33,7 +34,7 @@ def disk() -> Iterator[ThreadPoolExecutor]:
 
 def open_log(directory: Path, disk: ThreadPoolExecutor, files: OpenFiles, policy: str = "delete") -> PartitionLog:
     config = TopicConfig.of({"segment.bytes": "1800", "index.interval.bytes": "400", "cleanup.policy": policy}, {})
-    log = PartitionLog(directory, config, files, disk, leader_epoch=0, producer_expiry=1e9)
+    log = PartitionLog(directory, config, files, disk, leader_epoch=0, producer_expiry=1e9, flush=Flush.os)
     log.open()
     return log
 

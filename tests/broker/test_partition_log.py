@@ -17,6 +17,7 @@ from ingestd.broker.log.index import SegmentIndex
 from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.log.recent import RecentlyUsed
 from ingestd.broker.log.times import batches_from_timestamp
+from ingestd.broker.settings import Flush
 from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header, split_batches
@@ -47,6 +48,7 @@ class Reopener:
             self.disk,
             leader_epoch=leader_epoch,
             producer_expiry=EXPIRY,
+            flush=Flush.os,
         )
         log.open()
         return log

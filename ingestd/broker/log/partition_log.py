@@ -108,7 +108,7 @@ class PartitionLog:
         *,
         leader_epoch: int,
         producer_expiry: float,
-        flush: Flush = Flush.os,
+        flush: Flush,
     ) -> None:
         self.directory = directory
         self.config = config
