@@ -55,19 +55,17 @@ def _fetch(pom: Path, directory: Path) -> None:
     project.mkdir(parents=True)
     shutil.copy(pom, project / "pom.xml")
     command = [program("mvn"), "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={partial}/libs"]
-    fetched = subprocess.run(
-        command,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=MAVEN_SECONDS,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    if fetched.returncode != 0:
-        raise RuntimeError(f"Maven did not bring Apache Kafka:\n{fetched.stdout}{fetched.stderr}")
+    _run(command, project, MAVEN_SECONDS, "Maven did not bring Apache Kafka")
     (partial / "libs").rename(directory)
     shutil.rmtree(partial)
+
+
+def _run(command: list[str], place: Path, seconds: float, failure: str) -> None:
+    done = subprocess.run(
+        command, cwd=place, capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{failure}:\n{done.stdout}{done.stderr}")
 
 
 def connector_pyspark() -> tuple[str, dict[str, str]]:
@@ -82,16 +80,8 @@ def connector_pyspark() -> tuple[str, dict[str, str]]:
             partial = directory.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(partial)]
-            fetched = subprocess.run(
-                [*pip, f"pyspark=={CONNECTOR_PYSPARK}"],
-                capture_output=True,
-                text=True,
-                timeout=PIP_SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            if fetched.returncode != 0:
-                raise RuntimeError(f"pip did not bring PySpark {CONNECTOR_PYSPARK}:\n{fetched.stdout}{fetched.stderr}")
+            command = [*pip, f"pyspark=={CONNECTOR_PYSPARK}"]
+            _run(command, cache_directory(), PIP_SECONDS, f"pip did not bring PySpark {CONNECTOR_PYSPARK}")
             partial.rename(directory)
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     there = {"PYTHONPATH": str(directory), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
