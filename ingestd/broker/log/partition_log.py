@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.broker.log.epochs import LeaderEpochs
-from ingestd.broker.log.files import make_directory, no_room, sync_directory, write_atomically
+from ingestd.broker.log.files import make_directory, sync_directory
+from ingestd.broker.log.log_start import LogStart
 from ingestd.broker.log.markers import marker_of
 from ingestd.broker.log.partition_producers import PartitionProducers
-from ingestd.broker.log.recovery import START_OFFSET_FILE, load_segments
+from ingestd.broker.log.recovery import load_segments
 from ingestd.broker.log.sealing import Sealer
 from ingestd.broker.log.segment import Segment
 from ingestd.broker.log.swaps import link_swap, read_cleaned_offset
@@ -113,13 +114,12 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
-        self.start_offset = 0
-        self._written_start_offset = 0
         self.cleaned_offset = 0
         """The offset up to which the log was compacted."""
         self.high_watermark = 0
         """The end of what readers get. The first offset behind it is that of a batch, or the log's end."""
         self._flush = flush
+        self._start = LogStart(directory, flush)
         self._appended_bytes = 0
         self._readable_bytes = 0
         self._stable = LogEnd(0, 0)
@@ -151,7 +151,7 @@ class PartitionLog:
         self._names_unsynced = not clean or not self._active.size
         # What was cleaned and then cut off is written anew.
         self.cleaned_offset = 0 if cleaned > self.end_offset else cleaned
-        self.start_offset = recovered.start_offset
+        self._start = LogStart(self.directory, self._flush, recovered.start_offset)
         self.epochs.load(self.end_offset)
         self._producers.load(self._segments, recovered.names)
         for segment in self._segments[:-1]:
@@ -193,6 +193,11 @@ class PartitionLog:
     @property
     def _active(self) -> Segment:
         return self._segments[-1]
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that readers get."""
+        return self._start.offset
 
     @property
     def end_offset(self) -> int:
@@ -462,31 +467,7 @@ class PartitionLog:
 
         On a full disk, segments may be removed although it raises: it is called to make room.
         """
-        try:
-            self._write_start(offset)
-        except OSError:
-            whole = [segment.next_offset for segment in self._segments[:-1] if segment.next_offset <= offset]
-            if not whole:
-                raise
-            # The remaining segments say where the log starts.
-            self.start_offset = max(self.start_offset, whole[-1])
-            self._remove_segments()
-            self._write_start(offset)
-        self._remove_segments()
-
-    def _write_start(self, offset: int) -> None:
-        if offset > self.start_offset:
-            write_atomically(self.directory / START_OFFSET_FILE, str(offset).encode("ascii"))
-            self._written_start_offset = self.start_offset = offset
-
-    def _remove_segments(self) -> None:
-        while len(self._segments) > 1 and self._segments[0].next_offset <= self.start_offset:
-            removed = self._segments[0]
-            removed.delete()
-            del self._segments[0]
-            if self._flush is Flush.always and removed.next_offset > self._written_start_offset:
-                # Gone before the next one goes. Else a loss of power may leave a gap, which counts as damage.
-                sync_directory(self.directory)
+        self._start.delete_before(offset, self._segments)
 
     def enforce_retention(self, now: float) -> None:
         """Remove segments beyond the topic's retention. `now`: seconds since the epoch. Raises `OSError`.
@@ -512,17 +493,8 @@ class PartitionLog:
             keep_from = max(keep_from, segment.next_offset)
         if keep_from > self.start_offset:
             _log.info("segments beyond retention removed", partition=self.directory.name, log_start_offset=keep_from)
-            self._retain_from(keep_from)
-        self._remove_segments()
-
-    def _retain_from(self, offset: int) -> None:
-        if self._flush is Flush.always:
-            try:
-                self._write_start(offset)
-            except OSError as error:
-                if not no_room(error):
-                    raise
-        self.start_offset = offset
+            self._start.retain_from(keep_from)
+        self._start.remove(self._segments)
 
     def _roll_if_possible(self) -> None:
         try:

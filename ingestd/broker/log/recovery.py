@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ingestd.broker.log.log_start import START_OFFSET_FILE
 from ingestd.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
 from ingestd.broker.log.swaps import finish_swaps
 from ingestd.logs import get_logger
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from ingestd.broker.log.files import OpenFiles
     from ingestd.broker.topic_config import TopicConfig
 
-__all__ = ["START_OFFSET_FILE", "Recovered", "load_segments"]
+__all__ = ["Recovered", "load_segments"]
 
-START_OFFSET_FILE: Final = "log-start-offset"
 _log = get_logger(__name__)
 
 
