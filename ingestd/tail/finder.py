@@ -98,6 +98,9 @@ _TURN: Final = 0.01
 _REST_FOR_WORK: Final = 20
 """Where names come and go all the time, passes take at most one part in so many of a core."""
 
+_SPARE_MOST: Final = 5.0
+"""CPU seconds that passes may take sooner than that, after a time in which they took less."""
+
 _GRAIN: Final = 10_000_000
 """Nanoseconds: a modification time may be so much earlier than the clock at the modification."""
 
@@ -274,6 +277,7 @@ class TailFinder:
         """See `ingestd.daemon.source.Finder.run`."""
         self._sources = sources
         rested = rescan = 0.0
+        spare, looked = _SPARE_MOST, time.monotonic()
         try:
             while True:
                 now = time.monotonic()
@@ -282,7 +286,9 @@ class TailFinder:
                     began = time.process_time()
                     await self._look_again()
                     now = time.monotonic()
-                    rested = now + max(SETTLE, (time.process_time() - began) * _REST_FOR_WORK)
+                    spare = min(_SPARE_MOST, spare + (now - looked) / _REST_FOR_WORK) - (time.process_time() - began)
+                    looked = now
+                    rested = now + max(SETTLE, -spare * _REST_FOR_WORK)
                     rescan = max(rested, now + self.route.rescan_interval)
                 else:
                     left = SETTLE_IN_STREAMS if self._due or self._watches.waiting else sys.maxsize

@@ -715,6 +715,23 @@ async def test_a_file_is_found_by_its_other_name(follow: Any, tmp_path: Path) ->
     assert not follower.losses
 
 
+async def test_where_passes_are_costly_new_directories_are_found_soon(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With 24,000 files a pass takes a second or two, and the next had to wait for twenty times that.
+    passes = itertools.count()
+    monkeypatch.setattr(finder_module.time, "process_time", lambda: 1.5 * next(passes))
+    log = tmp_path / "d" / "a.log"
+    follower = follow("d/*.log")
+    expected = []
+    for number in range(2):
+        log.parent.mkdir()
+        append(log, str(number))
+        expected.append(str(number))
+        await follower.reads(*expected)
+        log.parent.rename(tmp_path / f"moved-{number}")
+
+
 # An inode that is used again
 
 
