@@ -1,8 +1,8 @@
 """The embedded broker beside Apache Kafka, each on the same one core, the clients on another.
 
-Produce and fetch of lz4 batches, single records over many connections, heartbeats of many groups (also while the
-cleaner runs), a large group, many partitions, the start, and the memory. The embedded broker runs twice: with Kafka's
-fsync behaviour (none), and with `--flush always`.
+Produce and fetch of lz4 batches, single records over many connections, heartbeats of many groups (also as long as the
+cleaner compacts a log of 400 MB), a large group, many partitions, the start, and the memory. The embedded broker runs
+twice: with Kafka's fsync behaviour (none), and with `--flush always`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 READY_SECONDS = 60
+CLEANING_SECONDS = 600
 CONNECTIONS = 100
 GROUPS = 1_000
 HEARTBEATS_PER_SECOND = 333
 """1,000 groups, each every 3 seconds, as clients do."""
 MEMBERS = 500
 PARTITIONS = 10_000
-DIRTY_RECORDS = 500_000
+DIRTY_RECORDS = 2_000_000
+DIRTY_KEYS = 100_000
+HOUR_MS = 3_600_000
 OFTEN = ("--cleaner-interval", "1")
 
 
@@ -47,6 +50,7 @@ class Embedded:
 
     def __init__(self, directory: Path, core: str, *options: str) -> None:
         self.log = directory / "broker.log"
+        self.data = directory / "data"
         self.servers = "127.0.0.1:0"
         self.ready = 0.0
         directory.mkdir()
@@ -83,6 +87,11 @@ class Embedded:
         self._start()
         return self.ready
 
+    def cleaned(self, partition: str) -> bool:
+        """Whether the log of TOPIC-NUMBER was compacted."""
+        said = self.log.read_text().splitlines()
+        return any("log compacted" in line and f'"{partition}"' in line for line in said)
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -93,8 +102,12 @@ class Kafka:
 
     def __init__(self, directory: Path, core: str) -> None:
         self._cluster = KafkaCluster(
-            directory, java_options=JAVA_FOR_MEASURING, cores=core, settings={"num.partitions": "4"}
+            directory,
+            java_options=JAVA_FOR_MEASURING,
+            cores=core,
+            settings={"num.partitions": "4", "log.cleaner.backoff.ms": "1000"},
         )
+        self.data = self._cluster.nodes[1].data
         self.ready = 0.0
 
     def __enter__(self) -> Self:
@@ -118,6 +131,11 @@ class Kafka:
         self._cluster.start(1, wait=False)
         first_answer(self.servers)
         return time.perf_counter() - started
+
+    def cleaned(self, partition: str) -> bool:
+        """Whether the log of TOPIC-NUMBER was compacted."""
+        checkpoint = self.data / "cleaner-offset-checkpoint"
+        return checkpoint.exists() and partition.replace("-", " ") in checkpoint.read_text()
 
     @property
     def pid(self) -> int:
@@ -292,8 +310,9 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def heartbeats(target: Embedded | Kafka, seconds: float, *, clean: Callable[[], None]) -> dict[str, float]:
-    """1,000 groups of one member and a connection each. `clean` makes work for the cleaner."""
+def heartbeats(target: Embedded | Kafka, seconds: float, dirty_records: int) -> dict[str, float]:
+    """1,000 groups of one member and a connection each: in peace, and as long as a log is being compacted."""
+    make_dirty(target.servers, dirty_records)
     with Crowd(target.servers, GROUPS) as crowd:
         names = [f"group-{number}" for number in range(GROUPS)]
         joins = [join_request(name, "") for name in names]
@@ -304,25 +323,83 @@ def heartbeats(target: Embedded | Kafka, seconds: float, *, clean: Callable[[], 
         crowd.ask([frame_of(sync_request(name, one)) for name, one in zip(names, joined, strict=True)])
         beats = [frame_of(beat_request(name, one)) for name, one in zip(names, joined, strict=True)]
         crowd.ask(beats)
-        quiet = crowd.paced(beats, HEARTBEATS_PER_SECOND, seconds)
-        clean()
-        busy = crowd.paced(beats, HEARTBEATS_PER_SECOND, seconds)
+        ends = time.monotonic() + seconds
+        quiet = crowd.paced(beats, HEARTBEATS_PER_SECOND, lambda: time.monotonic() < ends)
+        size = sum(path.stat().st_size for path in (target.data / "dirty-0").glob("*.log"))
+        let_clean(target.servers)
+        begun = Until(lambda: any((target.data / "dirty-0").glob("*.cleaned")) or target.cleaned("dirty-0"))
+        crowd.paced(beats, HEARTBEATS_PER_SECOND, begun)
+        started, cpu = time.monotonic(), cpu_seconds(target.pid)
+        busy = crowd.paced(beats, HEARTBEATS_PER_SECOND, Until(lambda: target.cleaned("dirty-0")))
+    if not busy:
+        raise RuntimeError(f"{size} bytes were compacted before a heartbeat came")
     return {
         "heartbeat p50, ms": 1000 * statistics.median(quiet),
         "heartbeat p99, ms": 1000 * percentile(quiet, 0.99),
-        "heartbeat p99 while cleaning, ms": 1000 * percentile(busy, 0.99),
+        "while cleaning, heartbeat p50, ms": 1000 * statistics.median(busy),
+        "while cleaning, heartbeat p99, ms": 1000 * percentile(busy, 0.99),
+        "while cleaning, longest heartbeat, ms": 1000 * max(busy),
+        "while cleaning, heartbeats": len(busy),
+        "cleaning, s": time.monotonic() - started,
+        "cleaning, CPU-s of the broker": cpu_seconds(target.pid) - cpu,
+        "log to clean, MB": size / 1e6,
     }
 
 
+class Until:
+    """Goes on until something holds. It is looked at every 50 ms, so that the looking costs little."""
+
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+        self._look = 0.0
+        self._deadline = time.monotonic() + CLEANING_SECONDS
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now < self._look:
+            return True
+        self._look = now + 0.05
+        if now > self._deadline:
+            raise TimeoutError(f"no cleaning has ended within {CLEANING_SECONDS} s")
+        return not self._holds()
+
+
 def make_dirty(servers: str, records: int) -> None:
-    """A log that is to be compacted, of records of 200 bytes."""
+    """A log of records of 200 bytes that is to be compacted, but not within the hour."""
     from confluent_kafka import Producer  # noqa: PLC0415
 
-    create(servers, "dirty", 1, cleanup_policy="compact", segment_bytes=str(16 << 20), min_cleanable_dirty_ratio="0.01")
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    create(
+        servers, "dirty", 1, cleanup_policy="compact", segment_bytes=str(max(1 << 20, 10 * records)),
+        min_cleanable_dirty_ratio="0.01",
+        min_compaction_lag_ms=str(HOUR_MS), max_compaction_lag_ms=str(HOUR_MS),
+    )  # fmt: skip
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20})
     for number in range(records):
-        producer.produce("dirty", b"v" * 180, key=b"%d" % (number % 100_000), partition=0)
-    producer.flush(600)
+        while True:
+            try:
+                producer.produce("dirty", b"v" * 180, key=b"%d" % (number % DIRTY_KEYS), partition=0)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if left := producer.flush(600):
+        raise RuntimeError(f"{left} records were not delivered")
+
+
+def let_clean(servers: str) -> None:
+    """Have what `make_dirty` wrote compacted now."""
+    from confluent_kafka.admin import (  # noqa: PLC0415
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "dirty", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": servers})  # its calls end with it
+    (altered,) = admin.incremental_alter_configs([resource]).values()
+    altered.result(READY_SECONDS)
 
 
 def large_group(servers: str) -> float:
@@ -379,7 +456,7 @@ def measure(target: Embedded | Kafka, log: Path, lines: int, seconds: float) -> 
             lambda: throughput(target, log, lines),
             lambda: single_records(target, seconds),
             lambda: {"500 members settle, s": large_group(target.servers)},
-            lambda: heartbeats(target, seconds, clean=lambda: make_dirty(target.servers, min(lines, DIRTY_RECORDS))),
+            lambda: heartbeats(target, seconds, min(max(lines, DIRTY_KEYS * 2), DIRTY_RECORDS)),
             lambda: {"start after all of it, s": target.again()},
         ):
             found = step()

@@ -17,7 +17,7 @@ from ingestd.wire.codec import decode_response, encode_entity, frame_request, sk
 from ingestd.wire.produce import produce_request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Crowd", "frame_of", "part", "produce_frame", "read_answer"]
 
@@ -112,13 +112,14 @@ class Crowd:
                     left -= 1
         return answered, time.perf_counter() - started
 
-    def paced(self, frames: Sequence[bytes], rate: float, seconds: float) -> list[float]:
-        """The frames in turn, so many a second; how long each answer took."""
+    def paced(self, frames: Sequence[bytes], rate: float, goes_on: Callable[[], bool]) -> list[float]:
+        """The frames in turn, so many a second, as long as it goes on; how long each answer took."""
         taken: list[float] = []
         started = time.perf_counter()
         asked = waiting = 0
-        while (now := time.perf_counter() - started) < seconds or waiting:
-            while asked < now * rate and now < seconds:
+        while (asking := goes_on()) or waiting:
+            now = time.perf_counter() - started
+            while asking and asked < now * rate:
                 self.send(asked % len(frames), frames[asked % len(frames)])
                 asked += 1
                 waiting += 1

@@ -60,6 +60,9 @@ def test_the_embedded_broker_takes_and_gives_every_record_and_is_metered(tmp_pat
     assert figures["single records, 1/s"] > 0
     assert figures["private memory, MB"] > 1
     assert 0 < figures["heartbeat p50, ms"] <= figures["heartbeat p99, ms"]
+    assert figures["while cleaning, heartbeats"] > 0
+    assert figures["log to clean, MB"] > 30
+    assert figures["start after all of it, s"] > 0
 
 
 def test_one_worker_and_two_reach_the_sink_with_every_line(tmp_path: Path) -> None:
