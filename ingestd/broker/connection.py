@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from ingestd.broker.request import Answer, Request, read_request
+from ingestd.broker.request import Answer, Request, read_bare_message, read_request
 from ingestd.broker.security.tls import principal_of
 from ingestd.broker.session import Context, Session
 from ingestd.errors import ErrorCode, IngestdError, ProtocolError
@@ -40,6 +40,7 @@ __all__ = ["Connection"]
 
 _SCRATCH_BYTES: Final = 16 * 1024
 _SIZE_BYTES: Final = 4
+_SMALLEST_REQUEST: Final = 8
 _LARGEST_PIPELINE: Final = 32
 """Most requests of one connection that are being answered. With more, nothing is read from that connection."""
 _LARGEST_BEFORE_AUTHENTICATION: Final = 512 * 1024
@@ -207,9 +208,9 @@ class Connection(asyncio.BufferedProtocol):
             if self._ending or self._muted or len(self._slots) >= _LARGEST_PIPELINE:
                 break
             size = int.from_bytes(scratch[at : at + _SIZE_BYTES], "big", signed=True)
-            largest = self._largest_request()
-            if not 8 <= size <= largest:
-                self._end(f"a request of {size} bytes: expected 8 to {largest}")
+            smallest, largest = 0 if self._session.bare else _SMALLEST_REQUEST, self._largest_request()
+            if not smallest <= size <= largest:
+                self._end(f"a request of {size} bytes: expected {smallest} to {largest}")
                 return
             start, end = at + _SIZE_BYTES, at + _SIZE_BYTES + size
             if end <= self._filled:
@@ -258,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frame: memoryview, held: int) -> None:
         try:
-            request = read_request(frame)
+            request = read_bare_message(frame) if self._session.bare else read_request(frame)
             handler = self._handlers.get(request.api)
             if handler is None or not handler.takes(request.version):
                 raise ProtocolError(f"API {request.api} version {request.version} is not served here")

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from ingestd.wire.codec import Buffer
 
-__all__ = ["Answer", "Handled", "Request", "read_request", "when_done"]
+__all__ = ["Answer", "Handled", "Request", "read_bare_message", "read_request", "when_done"]
 
 T = TypeVar("T")
 
 _START: Final = Struct(">hhi")
+_SIZE: Final = Struct(">i")
 _SIZE_AND_CORRELATION: Final = Struct(">ii")
 
 
@@ -46,13 +47,14 @@ class Answer:
 
     `parts` None: nothing is sent (acks=0). If there was an error the connection is closed, which is the only way to
     tell. `old_header`: an ApiVersions response has the header without tagged fields in every version (KIP-511).
-    `closes`: the connection ends behind it.
+    `closes`: the connection ends behind it. `bare`: nothing but the size goes before the parts.
     """
 
     parts: list[Buffer] | None
     error: ErrorCode = ErrorCode.none
     old_header: bool = False
     closes: bool = False
+    bare: bool = False
 
     @property
     def size(self) -> int:
@@ -62,6 +64,8 @@ class Answer:
     def frame(self, request: Request) -> list[Buffer]:
         """The parts with size and header in front of them."""
         assert self.parts is not None
+        if self.bare:
+            return [_SIZE.pack(self.size), *self.parts]
         tags = b"\x00" if not self.old_header and is_flexible(request.api, request.version) else b""
         return [_SIZE_AND_CORRELATION.pack(4 + len(tags) + self.size, request.correlation_id) + tags, *self.parts]
 
@@ -90,3 +94,8 @@ def read_request(frame: memoryview) -> Request:
         reader.flexible = True
         reader.skip_tagged_fields()
     return Request(api, version, correlation_id, client_id, reader.rest())
+
+
+def read_bare_message(frame: memoryview) -> Request:
+    """A message of an authentication that has no header (SaslHandshake version 0), as the request that has it now."""
+    return Request(Api.sasl_authenticate, 0, 0, None, frame)

@@ -56,8 +56,8 @@ class Session:
     """
 
     __slots__ = (
-        "authenticated", "client_id", "exchange", "expires", "failure", "listener", "local", "mechanism", "peer_host",
-        "peer_port", "principal", "step",
+        "authenticated", "bare", "client_id", "exchange", "expires", "failure", "listener", "local", "mechanism",
+        "peer_host", "peer_port", "principal", "step",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, local: tuple[str, int] = ("", 0), peer_port: int = 0) -> None:
@@ -73,6 +73,8 @@ class Session:
         """The one that the client named last."""
         self.exchange: Exchange | None = None
         """The messages of authentication, while they are exchanged."""
+        self.bare = False
+        """Whether these messages come and go without the protocol's header (SaslHandshake version 0)."""
         self.failure = ErrorCode.none
         """The error that the request in hand shall be answered with, because a test wants it."""
         self.authenticated = -math.inf
@@ -86,17 +88,19 @@ class Session:
             return api in _ALLOWED[self.step]
         return now <= self.expires or api == Api.sasl_handshake
 
-    def begin(self, mechanism: str, exchange: Exchange) -> None:
+    def begin(self, mechanism: str, exchange: Exchange, *, bare: bool = False) -> None:
         """Both sides have agreed on a mechanism. Now come its messages, and nothing else."""
         self.step = AuthenticationStep.exchange
         self.mechanism = mechanism
         self.exchange = exchange
+        self.bare = bare
 
     def complete(self, principal: str, now: float, lifetime: float) -> None:
         """The client has proven who it is. `lifetime` is in seconds; 0: for ever."""
         self.step = AuthenticationStep.complete
         self.principal = principal
         self.exchange = None
+        self.bare = False
         self.authenticated = now
         self.expires = now + lifetime if lifetime else math.inf
 

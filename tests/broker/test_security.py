@@ -62,8 +62,8 @@ def open_to_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
         yield broker
 
 
-def handshake(mechanism: str = "PLAIN") -> Any:
-    return entity(Api.sasl_handshake, 1, "SaslHandshakeRequest", mechanism=mechanism)
+def handshake(mechanism: str = "PLAIN", version: int = 1) -> Any:
+    return entity(Api.sasl_handshake, version, "SaslHandshakeRequest", mechanism=mechanism)
 
 
 def proof(user: str = USER, password: str = PASSWORD) -> Any:
@@ -226,12 +226,38 @@ def test_a_large_request_is_not_taken_from_a_stranger(open_to_users: BrokerProce
     assert [closed(size) for size in (-1, 7, 512 * 1024, 512 * 1024 + 1, 1 << 30)] == [True, True, False, True, True]
 
 
+def bare(client: RawClient, message: bytes) -> bytes | None:
+    """The answer to a message that has no header: None when the broker has closed the connection."""
+    client.socket.sendall(len(message).to_bytes(4, "big") + message)
+    answer = client.receive()
+    return None if answer is None else bytes(answer)
+
+
+def test_after_a_handshake_of_version_0_messages_have_no_header(open_to_users: BrokerProcess) -> None:
+    """So do clients from before Kafka 1.0. librdkafka 2.0 wants the version to be there, and uses the next one."""
+    right = b"\0" + USER.encode() + b"\0" + PASSWORD.encode()
+    with RawClient(open_to_users.port) as client:
+        assert client.ask(handshake(version=0)).error_code is ErrorCode.none
+        assert bare(client, right) == b""
+        assert client.metadata().brokers
+    for wrong in (right + b"x", b"", b"x" * 100_000):
+        with RawClient(open_to_users.port) as client:
+            client.ask(handshake(version=0))
+            assert bare(client, wrong) is None
+    with RawClient(open_to_users.port) as client:
+        client.ask(handshake("SCRAM-SHA-256", version=0))
+        first = bare(client, b"n,,n=" + USER.encode() + b",r=abc")
+        assert first is not None
+        assert first.startswith(b"r=abc")
+    assert "Traceback" not in open_to_users.stderr.read_text()
+
+
 def test_garbage_in_the_handshake_ends_only_its_own_connection(open_to_users: BrokerProcess) -> None:
     """Frames of a real authentication, with bytes changed, cut and repeated: three hundred, the same in each run."""
     choice = random.Random(7)
     frames = [
         b"".join(frame_request(one.__api_key__, one.__version__, 1, "raw", [encode_entity(one)])[0])
-        for one in (handshake(), proof(), handshake("SCRAM-SHA-256"))
+        for one in (handshake(), proof(), handshake("SCRAM-SHA-256"), handshake(version=0))
     ]
     memory = open_to_users.memory_bytes()
     for _ in range(300):

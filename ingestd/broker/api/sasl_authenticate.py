@@ -27,7 +27,7 @@ _log = get_logger(__name__)
 def handle(context: Context, request: Request) -> Handled:
     """Take the client's next message. A wrong one is answered late, against guessing, and ends the connection."""
     schema = messages(API, request.version)
-    message = schema.decode(request.body).auth_bytes
+    message = bytes(request.body) if context.session.bare else schema.decode(request.body).auth_bytes
     if context.session.step is not AuthenticationStep.exchange:
         code = ErrorCode.illegal_sasl_state
         return Answer(
@@ -38,17 +38,20 @@ def handle(context: Context, request: Request) -> Handled:
 
 async def _answer(context: Context, schema: Messages, message: bytes) -> Answer:
     broker, session = context.broker, context.session
+    bare = session.bare
     try:
         said = await _said(context, message)
     except AuthenticationFailed as refusal:
         _log.warning("authentication failed", mechanism=session.mechanism, host=session.peer_host, reason=str(refusal))
         await broker.clock.sleep(broker.settings.security.refusal_delay)
         code = ErrorCode.sasl_authentication_failed
-        return Answer([_encoded(schema, code, str(refusal))], code, closes=True)
+        return Answer(None if bare else [_encoded(schema, code, str(refusal))], code, closes=True)
     lifetime = broker.settings.security.session_lifetime
     if said.user is not None:
         session.complete(_principal(said.user), broker.clock.monotonic(), lifetime)
         _log.debug("client authenticated", mechanism=session.mechanism, host=session.peer_host, user=said.user)
+    if bare:
+        return Answer([said.message], bare=True)
     body = schema.encode(
         error_code=ErrorCode.none,
         error_message="",

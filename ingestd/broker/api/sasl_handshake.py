@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ingestd.broker.session import Context
 
 API: Final = Api.sasl_handshake
-VERSIONS: Final = range(1, 2)
-"""Version 0 announces messages without the protocol's header, which no client has needed since Kafka 1.0."""
+VERSIONS: Final = range(2)
+"""After version 0, the messages of the exchange are bare: they have no header. Clients from before Kafka 1.0 use it.
+librdkafka 2.0 uses version 1, but does not authenticate at a broker that does not serve version 0 too.
+"""
 
 _SHORTEST_SESSION: Final = 1.0
 """Seconds between two authentications of a connection, as in Kafka."""
@@ -36,7 +38,7 @@ def handle(context: Context, request: Request) -> Handled:
     if mechanism not in enabled or session.mechanism not in {"", mechanism}:
         # The second: an authenticated client authenticates again as it did before.
         return _refuse(context, schema.encode(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled))
-    session.begin(mechanism, begin_exchange(mechanism, broker.users))
+    session.begin(mechanism, begin_exchange(mechanism, broker.users), bare=request.version == 0)
     return Answer([schema.encode(error_code=ErrorCode.none, mechanisms=enabled)])
 
 
