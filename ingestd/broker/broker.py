@@ -125,6 +125,7 @@ class Broker:
             if name in new or is_internal(name) or self.storage.topics.named(name) is not None:
                 continue
             try:
+                self.storage.topics.check_no_collision(name)
                 new[name] = NewTopic(
                     name,
                     self.settings.default_partitions,

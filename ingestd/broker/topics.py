@@ -83,6 +83,7 @@ class TopicStore:
         self._path = directory / _FILE
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._with_underscores: dict[str, str] = {}
         self.cluster_id = ""
         self.version = 0
         """Rises with each change."""
@@ -117,6 +118,15 @@ class TopicStore:
     def named(self, name: str) -> Topic | None:
         """The topic of that name."""
         return self._by_name.get(name)
+
+    def check_no_collision(self, name: str) -> None:
+        """Raise `KafkaError` (INVALID_TOPIC_EXCEPTION) if a topic's name differs from a new one only in '.' and '_'.
+
+        Kafka allows only one of them, because its metrics have '_' for '.'.
+        """
+        other = self._with_underscores.get(_underscored(name))
+        if other is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"{name!r} collides with existing topic {other!r}")
 
     def identified(self, topic_id: uuid.UUID | None) -> Topic | None:
         """The topic with that id."""
@@ -153,6 +163,7 @@ class TopicStore:
         self.version += 1
         self._by_name = {topic.name: topic for topic in topics}
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+        self._with_underscores = {_underscored(name): name for name in self._by_name}
 
     def _write(self, topics: Iterable[Topic]) -> None:
         content = {
@@ -161,6 +172,10 @@ class TopicStore:
             "topics": {topic.name: _as_stored(topic) for topic in topics},
         }
         write_atomically(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _underscored(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _as_stored(topic: Topic) -> dict[str, Any]:

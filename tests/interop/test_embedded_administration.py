@@ -7,14 +7,14 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from embedded.raw import RawClient
 
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from embedded.process import BrokerProcess
     from harness.cluster import KafkaCluster
@@ -211,3 +211,74 @@ def test_records_are_deleted_where_the_policy_allows_it(
         outcomes.append([deleted(admin, topic.topic) for topic in topics])
     assert outcomes[0] == outcomes[1]
     assert "POLICY_VIOLATION" in outcomes[0]
+
+
+def created(admin: AdminClient, *names: str) -> list[str]:
+    """For each topic, in the order of the names: "created", or the error."""
+    outcomes = admin.create_topics([NewTopic(name, 1, 1) for name in names])
+    return [_outcome(outcomes[name].result) for name in names]
+
+
+def _outcome(call: Callable[[float], object]) -> str:
+    try:
+        call(SECONDS)
+    except KafkaException as refused:
+        return str(refused.args[0].name())
+    return "created"
+
+
+def test_topics_whose_names_differ_only_in_dots_and_underscores_collide(
+    kafka: KafkaCluster, embedded: BrokerProcess, new_topic: str
+) -> None:
+    """Two in one request are not compared, by Kafka neither."""
+    outcomes = []
+    for servers in (kafka.servers, embedded.servers):
+        admin = AdminClient({"bootstrap.servers": servers})
+        outcome = created(admin, f"{new_topic}.a.b")
+        outcome += created(admin, f"{new_topic}_a.b", f"{new_topic}.a-b")
+        outcome += created(admin, f"{new_topic}.a.b")
+        admin.delete_topics([f"{new_topic}.a.b"])[f"{new_topic}.a.b"].result(SECONDS)
+        outcome += created(admin, f"{new_topic}_a_b")
+        outcome += created(admin, f"{new_topic}.c", f"{new_topic}_c")
+        outcomes.append(outcome)
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][:4] == ["created", "TOPIC_EXCEPTION", "created", "TOPIC_ALREADY_EXISTS"]
+    assert outcomes[0][4:] == ["created"] * 3
+
+
+def test_a_topic_whose_name_collides_is_not_created_on_demand(embedded: BrokerProcess, new_topic: str) -> None:
+    """Kafka says UNKNOWN_TOPIC_OR_PARTITION there, as long as the client asks. Here it is told why, and at once."""
+    admin = AdminClient({"bootstrap.servers": embedded.servers})
+    created(admin, f"{new_topic}.a")
+    producer = Producer({"bootstrap.servers": embedded.servers, "log_level": 0})
+    told: list[str] = []
+    producer.produce(f"{new_topic}_a", b"one", on_delivery=lambda error, _message: told.append(error and error.name()))
+    producer.flush(SECONDS)
+    assert told == ["TOPIC_EXCEPTION"]
+
+
+def test_the_length_of_metadata_counts_as_in_java(kafka: KafkaCluster, embedded: BrokerProcess, new_topic: str) -> None:
+    """librdkafka sends one character more: the end of a string in C. In UTF-8 an ü has 2 bytes, a 😀 4."""
+    lengths = [(letter, length) for letter in "mü" for length in (4095, 4096)] + [("😀", 2047), ("😀", 2048)]
+    outcomes = []
+    for servers in (kafka.servers, embedded.servers):
+        created(AdminClient({"bootstrap.servers": servers}), new_topic)
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": new_topic, "log_level": 0})
+        outcomes.append([committed(consumer, new_topic, letter * length) for letter, length in lengths])
+        consumer.close()
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0] == ["committed", "OFFSET_METADATA_TOO_LARGE"] * 3
+
+
+def committed(consumer: Consumer, topic: str, metadata: str) -> str:
+    """What becomes of a commit: "committed", or the error. A new group may have no coordinator at first."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 1, metadata=metadata)], asynchronous=False)
+        except KafkaException as refused:
+            error = refused.args[0]
+            if not error.retriable() or time.monotonic() > end:
+                return str(error.name())
+        else:
+            return "committed"

@@ -61,6 +61,7 @@ def _check(broker: Broker, topic: Any, twice: set[str]) -> NewTopic:
     if broker.storage.topics.named(topic.name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"topic {topic.name!r} exists")
     check_not_internal(topic.name, "created")
+    broker.storage.topics.check_no_collision(topic.name)
     partitions = topic.num_partitions
     if topic.assignments:
         partitions = _partitions_assigned(broker, topic)

@@ -34,10 +34,15 @@ def offsets_to_commit(
             metadata = one.committed_metadata or ""
             if one.partition_index >= known.partitions or one.partition_index < 0:
                 refused[named, one.partition_index] = ErrorCode.unknown_topic_or_partition
-            elif len(metadata.encode()) > broker.settings.offset_metadata_bytes:
+            elif _java_length(metadata) > broker.settings.offset_metadata_bytes:
                 refused[named, one.partition_index] = ErrorCode.offset_metadata_too_large
             else:
                 offsets[known.name, one.partition_index] = Committed(
                     one.committed_offset, getattr(one, "committed_leader_epoch", -1), metadata, now_ms
                 )
     return offsets, refused
+
+
+def _java_length(text: str) -> int:
+    """The length of a string in Java: the limit is not in bytes, whatever it is called."""
+    return len(text.encode("utf-16-le")) // 2
