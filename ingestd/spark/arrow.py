@@ -1,4 +1,4 @@
-"""Arrow: fetched record batches to pyarrow record batches of about 10,000 rows, on the columns' own buffers.
+"""Arrow: fetched record batches to pyarrow record batches of 10,000 to 20,000 rows, on the columns' own buffers.
 
 No Python object is made per record. The types are exactly those that Spark expects of a Python data source: no non-null
 fields, no large binary, timestamps in microseconds UTC.
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["BYTES", "MILLISECONDS", "POSITION", "ROWS", "arrow_schema", "in_microseconds", "record_batches"]
 
 ROWS: Final = 10_000
-"""Rows of one batch. Spark did best with this many."""
+"""So many rows make a batch, with what came beyond them. Spark did best with this many, or more."""
+_MOST_ROWS: Final = 2 * ROWS
 
 BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers that may wait for company: rows of a megabyte do not come by the 10,000."""
@@ -69,8 +70,8 @@ def record_batches(
     for batch in batches:
         rows.append(columns_of(batch, check_crc=True), int(batch.header.log_append_time))
         if rows.count >= ROWS or rows.size >= BYTES:
-            yield from rows.take_full()
-    yield from rows.take_all()
+            yield from rows.take()
+    yield from rows.take()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class _Rows:
         self._schema = arrow_schema(include_headers=include_headers, include_position=include_position)
         self._pieces: list[_Piece] = []
         # Built once; batches take slices of them.
-        self._topic = pa.repeat(pa.scalar(topic, pa.string()), ROWS)
-        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), ROWS)
-        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS) for kind in (0, 1)]
+        self._topic = pa.repeat(pa.scalar(topic, pa.string()), _MOST_ROWS)
+        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), _MOST_ROWS)
+        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), _MOST_ROWS) for kind in (0, 1)]
 
     def append(self, columns: Columns, timestamp_type: int) -> None:
         if not columns.count:
@@ -120,29 +121,15 @@ class _Rows:
         headers = (columns.headers.keys, columns.headers.values) if self._include_headers else ()
         self.size += sum(memoryview(column.data).nbytes for column in (columns.keys, columns.values, *headers))
 
-    def take_full(self) -> Iterator[pa.RecordBatch]:
-        """Batches of `ROWS` rows; a last, smaller part stays unless it is the bytes that are too many."""
-        keep = self.size < BYTES or self.count > ROWS
-        return self._take(keep_rest=keep)
-
-    def take_all(self) -> Iterator[pa.RecordBatch]:
-        """Everything that is left."""
-        return self._take(keep_rest=False)
-
-    def _take(self, *, keep_rest: bool) -> Iterator[pa.RecordBatch]:
-        runs = _runs(self._pieces)
-        self._pieces = []
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of `_MOST_ROWS` at most. They are copied once, and only if they are of several pieces."""
+        pieces, self._pieces = self._pieces, []
         self.count = self.size = 0
-        for number, run in enumerate(runs):
-            last = number == len(runs) - 1
+        for run in _runs(pieces):
             whole = _concatenated(run)
-            for start in range(0, whole.count, ROWS):
-                part = whole.part(start, ROWS)
-                if last and keep_rest and part.count < ROWS:
-                    self._pieces = [part]
-                    self.count = part.count
-                    return
-                yield self._batch(part)
+            length = -(-whole.count // -(-whole.count // _MOST_ROWS))
+            for start in range(0, whole.count, length):
+                yield self._batch(whole.part(start, length))
 
     def _batch(self, rows: _Piece) -> pa.RecordBatch:
         count = rows.count
