@@ -122,7 +122,7 @@ class _Rows:
         self.size += sum(memoryview(column.data).nbytes for column in (columns.keys, columns.values, *headers))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of `_MOST_ROWS` at most. They are copied once, and only if they are of several pieces."""
+        """All rows, in batches of `_MOST_ROWS` at most. Those of several pieces are copied, once."""
         pieces, self._pieces = self._pieces, []
         self.count = self.size = 0
         for run in _runs(pieces):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ class Kept(Generic[T]):
 
     def __init__(self) -> None:
         self._held: tuple[Hashable, T] | None = None
+        self._settled = False
         atexit.register(self.close)
 
     @contextmanager
@@ -47,19 +47,14 @@ class Kept(Generic[T]):
             raise
         self.close()
         self._held = key, one
-        _settle()
+        if not self._settled:
+            # Spark's worker collects all garbage after every task. What is loaded by now is looked through no more.
+            # Only once: what is frozen in a cycle is never freed.
+            self._settled = True
+            gc.freeze()
 
     def close(self) -> None:
         """Close what is kept."""
         held, self._held = self._held, None
         if held is not None:
             held[1].close()
-
-
-@cache
-def _settle() -> None:
-    """Have what was loaded by now looked through no more. Spark's worker collects all garbage after every task.
-
-    Once only: what is frozen and is part of a cycle is never freed.
-    """
-    gc.freeze()

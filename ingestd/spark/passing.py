@@ -8,7 +8,7 @@ from ingestd.consumer.fetched import FetchedBatch
 from ingestd.errors import CorruptBatch, IngestdError, UnsupportedCodec
 from ingestd.mirror.passing import passage, units
 from ingestd.records.batch import read_header
-from ingestd.spark.rows import by_topic
+from ingestd.spark.rows import by_topic, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class BatchPasser:
             self._partitions[rows.topic] = self._outflow.partitions(rows.topic)
         count = self._partitions[rows.topic]
         found: dict[int, list[FetchedBatch]] = {}
-        for partition, batch in zip(partitions.to_pylist(), batches, strict=True):
+        for partition, batch in zip(partitions.to_pylist(), values_of(batches), strict=True):
             if partition is None or not 0 <= partition < count:
                 raise IngestdError(
                     f"ingestd sink: topic {rows.topic}: a row has partition {partition}; expected 0 to {count - 1}"
@@ -74,8 +74,7 @@ class BatchPasser:
                 raise _wrong(f"{topic}-{partition}", error) from error
 
 
-def _whole(batch: pa.BinaryScalar, where: str) -> FetchedBatch:
-    data = memoryview(batch.as_buffer() or b"")
+def _whole(data: memoryview, where: str) -> FetchedBatch:
     try:
         header = read_header(data)
     except CorruptBatch as error:

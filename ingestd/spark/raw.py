@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from ingestd.mirror.passing import passage, units
 from ingestd.records.batch import patch_offset, patch_producer, read_header
-from ingestd.spark.arrow import BYTES, MILLISECONDS, POSITION, ROWS, in_microseconds
+from ingestd.spark.arrow import MILLISECONDS, POSITION, ROWS, in_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from ingestd.consumer.fetched import FetchedBatch
 
 __all__ = ["raw_rows", "raw_schema"]
+
+BYTES: Final = 4 * 1024 * 1024
+"""Bytes of batches that are handed to Spark together. It copies them several times, and memory of this size is fast."""
 
 _NOBODY: Final = -1
 """Producer id, epoch and sequence of a batch that was made anew."""
@@ -40,7 +45,7 @@ def raw_schema(*, include_position: bool = False) -> pa.Schema:
 def raw_rows(
     batches: Iterable[FetchedBatch], topic: str, partition: int, *, include_position: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one partition, in order, at most 16 MiB together, or one batch that is larger.
+    """The batches of one partition, in order, at most 4 MiB together, or one batch that is larger.
 
     A batch that is wanted in part is made anew of the records that are wanted. The position of a row is its last
     offset. Raises `CorruptBatch`, `UnsupportedCodec`.
@@ -88,7 +93,13 @@ def _record_batch(rows: Sequence[_Row], topic: str, partition: int, schema: pa.S
     partitions = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
     first, end = pa.array(base, pa.int64()), pa.array(last, pa.int64())
     stamps = in_microseconds(pa.array(timestamps, MILLISECONDS), first)
-    columns = [topics, partitions, first, end, pa.array(records, pa.int32()), stamps, pa.array(data, pa.binary())]
+    columns = [topics, partitions, first, end, pa.array(records, pa.int32()), stamps, _binary(data)]
     if "position" in schema.names:
         columns.append(pa.StructArray.from_arrays([topics, partitions, end], fields=list(POSITION)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _binary(values: Sequence[memoryview]) -> pa.Array:
+    """`pa.array` moves what it has to a larger place again and again."""
+    ends = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])

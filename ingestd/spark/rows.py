@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,17 @@ from ingestd.spark.read_options import Rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HEADERS", "POSITION", "TopicRows", "by_source", "by_topic", "check_rows", "columns_of_rows", "from_start"]
+__all__ = [
+    "HEADERS",
+    "POSITION",
+    "TopicRows",
+    "by_source",
+    "by_topic",
+    "check_rows",
+    "columns_of_rows",
+    "from_start",
+    "values_of",
+]
 
 POSITION: Final = StructType(
     [StructField("topic", StringType()), StructField("partition", IntegerType()), StructField("offset", LongType())]
@@ -134,6 +145,16 @@ def _chosen(rows: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
 def from_start(values: pa.Array) -> pa.Array:
     """The same values, from the start of their buffers on. A slice of others is copied."""
     return pa.concat_arrays([values]) if values.offset else values
+
+
+def values_of(column: pa.Array) -> Iterator[memoryview]:
+    """The bytes of each row, on Arrow's own buffer. Null is no bytes. Iterating the column itself copies each value."""
+    values = pc.fill_null(column, b"") if column.null_count else column
+    _, offsets, data = values.buffers()
+    wide = pa.types.is_large_binary(values.type)
+    edges = memoryview(offsets or b"").cast("q" if wide else "i")[values.offset : values.offset + len(values) + 1]
+    whole = memoryview(data or b"")
+    return (whole[start:end] for start, end in pairwise(edges))
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:

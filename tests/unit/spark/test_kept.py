@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingestd.spark import kept
 from ingestd.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ class Thing:
 @pytest.fixture(autouse=True)
 def unsettled() -> Iterator[None]:
     gc.unfreeze()
-    kept._settle.cache_clear()
     yield
     gc.unfreeze()
 

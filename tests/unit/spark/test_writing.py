@@ -10,7 +10,7 @@ from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.records.batch import seal
 from ingestd.records.decode import decode_records
 from ingestd.spark.read_options import Rows
-from ingestd.spark.rows import POSITION, by_source, check_rows
+from ingestd.spark.rows import POSITION, by_source, check_rows, values_of
 from ingestd.spark.write_options import Guarantee, write_options
 from ingestd.spark.writing import RowWriter
 
@@ -163,3 +163,18 @@ def test_rows_that_are_batches_need_the_bytes_and_a_partition():
         check_rows(
             StructType().add("batch", "string").add("partition", "integer"), Rows.batches, topic="t", position=False
         )
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_values_are_read_where_they_are(kind):
+    whole = pa.array([b"no", b"a", b"", b"bc", b"no"], kind)
+    values = list(values_of(whole[1:4]))
+    assert values == [b"a", b"", b"bc"]
+    assert values[2].obj is values[0].obj, "no copies"
+    assert list(values_of(whole[2:2])) == []
+
+
+def test_a_null_is_no_bytes_whatever_is_in_its_place():
+    data, ends = pa.py_buffer(b"ab"), pa.py_buffer(memoryview(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])))
+    column = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\2"), ends, data])
+    assert list(values_of(column)) == [b"", b"b"]
