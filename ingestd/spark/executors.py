@@ -6,6 +6,7 @@ value: it runs where ingestd is not installed, and there imports nothing of it b
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import socket
@@ -137,7 +138,8 @@ def _unpacked(content: bytes, slow: Slow | None) -> object:
     _require_same_version()
     if slow is not None and (interpreter := slow_interpreter()):
         slow.add(frozenset([interpreter]))
-    _found("ingestd.spark.source")
+    for module in ("ingestd.records.codecs", "ingestd.spark.source"):  # all that needs what has to be installed
+        _found(module)
     make, arguments = cloudpickle.loads(content)
     return make(*arguments)
 
@@ -150,6 +152,10 @@ def _require_same_version() -> None:
 
 
 def _found(module: str) -> ModuleType:
+    if module not in sys.modules:
+        # Importing it makes many objects, and so Python looks for garbage: from now on not through all of Spark's. That
+        # was a third of the time.
+        gc.freeze()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

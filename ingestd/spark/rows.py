@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
-    LongType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
@@ -24,13 +21,12 @@ from pyspark.sql.types import (
 from ingestd.errors import ConfigurationError
 from ingestd.records.columns import BinaryColumn, Columns, HeaderColumn
 from ingestd.spark.read_options import Rows
+from ingestd.spark.schemas import HEADERS, POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "HEADERS",
-    "POSITION",
     "TopicRows",
     "by_source",
     "by_topic",
@@ -39,14 +35,6 @@ __all__ = [
     "from_start",
     "values_of",
 ]
-
-POSITION: Final = StructType(
-    [StructField("topic", StringType()), StructField("partition", IntegerType()), StructField("offset", LongType())]
-)
-"""Where a row comes from: what the column `position` holds that the read option `includePosition` adds."""
-
-HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-"""The headers of a record, in order."""
 
 _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),

@@ -27,15 +27,6 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.spark.executors import packed, sent_source, slow_executors
@@ -49,20 +40,21 @@ from ingestd.spark.read_options import (
     read_options,
     stream_options,
 )
-from ingestd.spark.rows import HEADERS, POSITION, check_rows
+from ingestd.spark.schemas import spark_batch_schema, spark_schema
 from ingestd.spark.stream import NOWHERE, StreamEnd
-from ingestd.spark.write_options import Guarantee, WriteOptions, write_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from ingestd.spark.commits import Commits
     from ingestd.spark.executors import Slow
     from ingestd.spark.planner import Planner
     from ingestd.spark.stream import StreamPlan
+    from ingestd.spark.write_options import WriteOptions
     from ingestd.spark.writing import Written
 
 __all__ = [
@@ -88,40 +80,6 @@ _IDLE: Final = 0.05
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ingestd")` known to a session."""
     spark.dataSource.register(sent_source(slow_executors(spark)))
-
-
-def spark_schema(*, include_headers: bool, include_position: bool = False) -> StructType:
-    """The columns of Spark's Kafka connector, and `position` where it is wanted."""
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        fields.append(StructField("headers", HEADERS))
-    if include_position:
-        fields.append(StructField("position", POSITION))
-    return StructType(fields)
-
-
-def spark_batch_schema(*, include_position: bool = False) -> StructType:
-    """The columns of rows that are record batches. `batch` has the bytes."""
-    fields = [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("baseOffset", LongType()),
-        StructField("lastOffset", LongType()),
-        StructField("recordCount", IntegerType()),
-        StructField("maxTimestamp", TimestampType()),
-        StructField("batch", BinaryType()),
-    ]
-    if include_position:
-        fields.append(StructField("position", POSITION))
-    return StructType(fields)
 
 
 def _own_schema(options: ReadOptions) -> StructType:
@@ -159,6 +117,9 @@ class IngestdDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's argument
         """The writer of a batch query. Raises `ConfigurationError`, also for columns that can not be written."""
+        from ingestd.spark.rows import check_rows
+        from ingestd.spark.write_options import Guarantee, write_options
+
         if overwrite:
             raise ConfigurationError(
                 'ingestd sink: mode overwrite: a topic is not overwritten; expected mode("append")'
@@ -171,6 +132,9 @@ class IngestdDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001, ARG002
         """The writer of one micro-batch. Raises what `writer` raises."""
+        from ingestd.spark.rows import check_rows
+        from ingestd.spark.write_options import Guarantee, write_options
+
         options = write_options(self.options)
         exactly_once = options.guarantee is Guarantee.exactly_once
         check_rows(schema, options.rows, topic=options.topic, position=exactly_once)
@@ -284,8 +248,10 @@ class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTrigger
         return self._plan
 
 
-class BatchWriter(_Sent[WriteOptions], DataSourceArrowWriter):
+class BatchWriter(_Sent[Any], DataSourceArrowWriter):
     """Writes rows at least once. Pickles."""
+
+    _options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""
@@ -294,12 +260,15 @@ class BatchWriter(_Sent[WriteOptions], DataSourceArrowWriter):
         return write_rows(self._options, iterator)
 
 
-class StreamWriter(_Sent[WriteOptions], DataSourceStreamArrowWriter):
+class StreamWriter(_Sent[Any], DataSourceStreamArrowWriter):
     """Writes the rows of one micro-batch. Pickles."""
+
+    _options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task. They are acknowledged when this returns."""
         from ingestd.spark.transactions import write_once
+        from ingestd.spark.write_options import Guarantee
         from ingestd.spark.writing import write_rows
 
         if self._options.guarantee is Guarantee.exactly_once:

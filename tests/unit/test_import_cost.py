@@ -73,8 +73,17 @@ def test_only_who_reads_a_configuration_file_imports_pydantic(program: str) -> N
 
 def test_a_process_that_tells_spark_the_columns_imports_neither_consumer_nor_producer_nor_administration() -> None:
     """Spark starts one for each `load`. Importing all took half a second each time."""
-    spared = {"ingestd.consumer.consumer", "ingestd.producer.producer", "ingestd.client.admin"}
+    spared = {"ingestd.consumer.consumer", "ingestd.producer.settings", "ingestd.client.admin", "pyarrow.compute"}
     asked = "IngestdDataSource({'kafka.bootstrap.servers': 'a:1', 'subscribe': 't'}).schema()"
     program = f"import sys; from ingestd.spark.source import *; {asked}; print(sorted({spared} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_process_that_plans_for_spark_imports_neither_producer_nor_administration() -> None:
+    """Spark starts one for each query."""
+    spared = {"ingestd.producer.settings", "ingestd.client.admin", "pyarrow.compute"}
+    planned = "import ingestd.spark.source, ingestd.spark.planner, ingestd.spark.planning, ingestd.spark.stream"
+    program = f"import sys; {planned}; print(sorted({spared} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 
 from ingestd.spark.executors import packed
-from ingestd.spark.rows import HEADERS
+from ingestd.spark.schemas import HEADERS
 from ingestd.spark.write_options import WriteOptions, write_options
 from ingestd.spark.writing import write_rows
 

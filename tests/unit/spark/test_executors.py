@@ -124,3 +124,14 @@ def test_executors_log_nothing_of_it(slow: executors.Slow, caplog: pytest.LogCap
     sent = pickle.loads(cloudpickle.dumps(executors._Logged()))
     assert sent.addInPlace(frozenset("a"), frozenset("b")) == frozenset("ab")
     assert caplog.messages == []
+
+
+def test_what_spark_has_loaded_is_not_looked_through_while_ingestd_is_imported() -> None:
+    """Looking through it for garbage, again and again, took longer than importing half of ingestd."""
+    program = (
+        "import gc, sys; from pyspark import cloudpickle; before = gc.get_freeze_count(); "
+        "cloudpickle.loads(sys.stdin.buffer.read()); print(before, gc.get_freeze_count() > 10_000)"
+    )
+    sent = cloudpickle.dumps(BatchReader(batch_options(OPTIONS)))
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
+    assert done.stdout.split() == [b"0", b"True"]

@@ -10,7 +10,8 @@ from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.records.batch import seal
 from ingestd.records.decode import decode_records
 from ingestd.spark.read_options import Rows
-from ingestd.spark.rows import POSITION, by_source, check_rows, values_of
+from ingestd.spark.rows import by_source, check_rows, values_of
+from ingestd.spark.schemas import POSITION
 from ingestd.spark.write_options import Guarantee, write_options
 from ingestd.spark.writing import RowWriter
 
