@@ -66,12 +66,15 @@ class SecuritySettings:
             return
         lacks = [
             what
-            for what, there in (("TLS", self.encrypts), ("authentication of clients", self.authenticates))
+            for what, there in (
+                ("TLS (--tls-certificate)", self.encrypts),
+                ("authentication of clients (--sasl)", self.authenticates),
+            )
             if not there
         ]
         raise ConfigurationError(
             f"listen: other machines reach {host or 'every address of this one'}, and the broker has no "
-            f"{' and no '.join(lacks)}; add it, listen at 127.0.0.1, or allow it explicitly (insecure)"
+            f"{' and no '.join(lacks)}; add it, listen at 127.0.0.1, or let them all in (--insecure)"
         )
 
 

@@ -26,6 +26,8 @@ _IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): 
 """The last line of any Python traceback."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Cannot run program .*")
 """What an interpreter of an executor lacks; or there is none of its name."""
+_NO_ANSWER: Final = "Python worker failed to connect back"
+"""A new Python process was not there within the ten seconds that Spark gives it."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
 
@@ -60,6 +62,8 @@ def reason_of(error: Exception) -> str:
 
 
 def _with_remedy(reason: str) -> str:
+    if _NO_ANSWER in reason:
+        return f"{reason} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     if _MISSING.fullmatch(reason) is None:
         return reason
     return f"{reason}, for {os.environ.get('PYSPARK_PYTHON')} where Spark runs it (OPERATIONS.md, Spark on a cluster)"

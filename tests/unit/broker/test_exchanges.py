@@ -129,9 +129,9 @@ def test_a_listener_that_others_reach_has_tls_and_authentication(tmp_path: Path,
     for settings in enough:
         settings.check_reach(host)
     too_little = [
-        (SecuritySettings(), "no TLS and no authentication of clients"),
-        (SecuritySettings(tmp_path), "no authentication of clients"),
-        (SecuritySettings(mechanisms=("SCRAM-SHA-512",)), "no TLS;"),
+        (SecuritySettings(), r"no TLS \(--tls-certificate\) and no authentication of clients \(--sasl\);"),
+        (SecuritySettings(tmp_path), r"no authentication of clients \(--sasl\);"),
+        (SecuritySettings(mechanisms=("SCRAM-SHA-512",)), r"no TLS \(--tls-certificate\);"),
     ]
     for settings, lacks in too_little:
         with pytest.raises(ConfigurationError, match=lacks):

@@ -9,6 +9,7 @@ from ingestd.spark.pipelines.failures import PipelineFailed, failing
 
 MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
 NO_PROGRAM = 'Job aborted: java.io.IOException: Cannot run program "its": error=2, No such file or directory'
+NO_ANSWER = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
 IN_A_BATCH = """[STREAM_FAILED] Query terminated. Message: Traceback (most recent call last):
   File "parquet.py", line 50, in __call__
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
@@ -28,6 +29,10 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
         (IN_A_BATCH.format(error="ValueError: seven"), "ValueError: seven"),
         (IN_A_BATCH.format(error="ingestd.spark.executors.NotInstalled: none there"), "none there"),
         (IN_A_BATCH.format(error=f"{MISSING} 'a'"), f"{MISSING} 'a', for ./its/python where Spark runs it {PAGE}"),
+        (
+            f"{NO_ANSWER}\n\tat java.lang",
+            f"{NO_ANSWER} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again",
+        ),
         (f"{NO_PROGRAM}\n\tat java.lang", f"{NO_PROGRAM}, for ./its/python where Spark runs it {PAGE}"),
     ],
 )
