@@ -55,7 +55,10 @@ def test_a_configuration_of_mirrors_imports_nothing_of_tails_nor_what_packages_s
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("module", ["ingestd.daemon.worker", "ingestd.producer.producer", "ingestd.consumer.consumer"])
+@pytest.mark.parametrize(
+    "module",
+    ["ingestd.daemon.worker", "ingestd.producer.producer", "ingestd.consumer.consumer", "ingestd.broker.server"],
+)
 def test_no_process_reads_the_versions_of_packages_when_it_starts(module: str) -> None:
     program = f"import sys, {module}; print(sorted({{'importlib.metadata', 'email', 'argparse'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from ingestd.errors import CorruptBatch
 from ingestd.records.batch import HEADER_BYTES, BatchHeader, read_header
+from ingestd.records.checksum import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,10 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from ingestd.broker.log.files import write_replaceable
 from ingestd.broker.log.transactions import AbortedTransaction
 from ingestd.logs import get_logger
+from ingestd.records.checksum import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

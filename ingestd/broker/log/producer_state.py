@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import orjson
-from crc32c import crc32c
 
 from ingestd.broker.log.files import write_replaceable
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.records.checksum import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
