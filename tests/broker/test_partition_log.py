@@ -422,11 +422,12 @@ def test_each_leader_epoch_ends_where_the_next_begins(reopen: Reopener) -> None:
     log = reopen(leader_epoch=3)
     fill(log, 1)
     log = reopen(leader_epoch=4)
-    assert log.epochs.end_of(0, log.end_offset) == (0, 10)
-    assert log.epochs.end_of(2, log.end_offset) == (0, 10)
-    assert log.epochs.end_of(3, log.end_offset) == (3, 15)
-    assert log.epochs.end_of(9, log.end_offset) == (3, 15)
-    assert [log.epochs.at(offset) for offset in (0, 9, 10, 14)] == [0, 0, 3, 3]
+    assert log.end_of_epoch(0) == (0, 10)
+    assert log.end_of_epoch(2) == (0, 10)
+    assert log.end_of_epoch(3) == (3, 15)
+    assert log.end_of_epoch(4) == (4, 15)
+    assert log.end_of_epoch(5) == (-1, -1)
+    assert [log.epoch_at(offset) for offset in (0, 9, 10, 14, 15)] == [0, 0, 3, 3, 4]
     piece = log.slice(10, 1)
     assert piece is not None
     assert read_header(piece.read()).leader_epoch == 3

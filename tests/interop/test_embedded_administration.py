@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import itertools
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -282,3 +284,49 @@ def committed(consumer: Consumer, topic: str, metadata: str) -> str:
                 return str(error.name())
         else:
             return "committed"
+
+
+def epochs_and_offsets(port: int, topic: str) -> Iterator[tuple[object, ...]]:
+    """What is answered about leader epochs, and about each number that stands in place of a timestamp."""
+    with RawClient(port) as client:
+        for epoch in (-1, 0, 1, 100):
+            asked = part(Api.offset_for_leader_epoch, 4, "OffsetForLeaderPartition",
+                         partition=0, current_leader_epoch=-1, leader_epoch=epoch)  # fmt: skip
+            topics = (part(Api.offset_for_leader_epoch, 4, "OffsetForLeaderTopic", topic=topic, partitions=(asked,)),)
+            request = part(Api.offset_for_leader_epoch, 4, "OffsetForLeaderEpochRequest", replica_id=-1, topics=topics)
+            told = client.ask(request).topics[0].partitions[0]
+            yield "epoch", epoch, told.error_code, told.leader_epoch, told.end_offset
+        for version, timestamp in itertools.product((6, 7, 8, 9, 11), range(-8, 0)):
+            asked = part(Api.list_offsets, version, "ListOffsetsPartition",
+                         partition_index=0, current_leader_epoch=-1, timestamp=timestamp)  # fmt: skip
+            topics = (part(Api.list_offsets, version, "ListOffsetsTopic", name=topic, partitions=(asked,)),)
+            more = {"timeout": dt.timedelta(seconds=SECONDS)} if version > 9 else {}
+            request = part(
+                Api.list_offsets, version, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics, **more
+            )
+            told = client.ask(request).topics[0].partitions[0]
+            yield version, timestamp, told.error_code, told.offset, told.leader_epoch
+
+
+def part(api: Api, version: int, kind: str, /, **fields: Any) -> Any:
+    return getattr(import_module(f"kio.schema.{api.name}.v{version}.request"), kind)(**fields)
+
+
+def test_leader_epochs_and_offsets_are_told_as_by_kafka(
+    kafka: KafkaCluster, embedded: BrokerProcess, new_topic: str
+) -> None:
+    """Of an empty log, and of one with a record."""
+    told: list[list[tuple[object, ...]]] = [[], []]
+    for servers, answered in zip((kafka.servers, embedded.servers), told, strict=True):
+        port = int(servers.rpartition(":")[2])
+        admin = AdminClient({"bootstrap.servers": servers})
+        created(admin, new_topic)
+        # A new topic has no leader at first.
+        deleted(admin, new_topic)
+        answered.extend(epochs_and_offsets(port, new_topic))
+        producer = Producer({"bootstrap.servers": servers})
+        producer.produce(new_topic, b"one")
+        assert producer.flush(SECONDS) == 0
+        answered.extend(epochs_and_offsets(port, new_topic))
+    assert [pair for pair in zip(*told, strict=True) if pair[0] != pair[1]] == []
+    assert len(told[0]) == 2 * (4 + 5 * 8)

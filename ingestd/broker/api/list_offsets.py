@@ -28,7 +28,16 @@ _LARGEST_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_NOT_TIERED: Final = -6
-"""There is no tiered storage (KIP-405): everything is local."""
+"""There is no tiered storage (KIP-405): everything is local, and nothing is or will be elsewhere."""
+_SINCE: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _LARGEST_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_NOT_TIERED: 11,
+}
+"""What stands in place of a timestamp, and the first version of the request that has it."""
 
 _log = get_logger(__name__)
 
@@ -49,7 +58,7 @@ def handle(context: Context, request: Request) -> Answer:
             "ListOffsetsTopicResponse",
             name=topic.name,
             partitions=tuple(
-                _partition(context, schema, topic.name, partition, committed=committed)
+                _partition(context, schema, request.version, topic.name, partition, committed=committed)
                 for partition in topic.partitions
             ),
         )
@@ -59,14 +68,16 @@ def handle(context: Context, request: Request) -> Answer:
     return Answer([schema.encode(throttle_time=NO_THROTTLE, topics=topics)], first)
 
 
-def _partition(context: Context, schema: Messages, topic: str, asked: Any, *, committed: bool) -> Any:
+def _partition(context: Context, schema: Messages, version: int, topic: str, asked: Any, *, committed: bool) -> Any:
     found, epoch, error = _Found(), -1, ErrorCode.none
     try:
+        _check(asked.timestamp, version)
         log = context.led(topic, asked.partition_index).log
         log.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
         found = _find(log, asked.timestamp, log.last_stable_offset if committed else log.high_watermark)
         if found.offset >= 0:
-            epoch = log.epochs.at(found.offset)
+            # Kafka's answer for the end, also where the last batches are of an older epoch.
+            epoch = log.leader_epoch if asked.timestamp == _LATEST else log.epoch_at(found.offset)
     except KafkaError as refused:
         error = refused.code
     except (OSError, CorruptBatch) as failure:
@@ -82,6 +93,11 @@ def _partition(context: Context, schema: Messages, topic: str, asked: Any, *, co
     )
 
 
+def _check(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < _SINCE.get(timestamp, version + 1):
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} in version {version}")
+
+
 def _find(log: PartitionLog, timestamp: int, until: int) -> _Found:
     """`until` is the end of what the client may read. As in Kafka, nothing behind it is found."""
     ends = {
@@ -89,12 +105,10 @@ def _find(log: PartitionLog, timestamp: int, until: int) -> _Found:
         _EARLIEST: log.start_offset,
         _EARLIEST_LOCAL: log.start_offset,
         _LATEST_TIERED: -1,
-        _EARLIEST_NOT_TIERED: log.start_offset,
+        _EARLIEST_NOT_TIERED: -1,
     }
     if timestamp in ends:
         return _Found(ends[timestamp])
-    if timestamp < 0 and timestamp != _LARGEST_TIMESTAMP:
-        raise KafkaError(ErrorCode.invalid_request, f"timestamp {timestamp}")
     found = _largest(log) if timestamp == _LARGEST_TIMESTAMP else _first_from(log, timestamp)
     return found if found.offset < until else _Found()
 

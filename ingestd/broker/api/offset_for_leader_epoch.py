@@ -38,7 +38,7 @@ def _end_of_epoch(context: Context, schema: Messages, topic: str, asked: Any) ->
     try:
         log = context.led(topic, asked.partition).log
         log.check_leader_epoch(asked.current_leader_epoch)
-        epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
+        epoch, end_offset = log.end_of_epoch(asked.leader_epoch)
     except KafkaError as refused:
         error = refused.code
     return schema.make(

@@ -233,6 +233,21 @@ class PartitionLog:
             f"{self.directory.name}: leader epoch {known}, expected {self.leader_epoch}",
         )
 
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the batch at `offset`, or of the next one at the log's end; -1 if it is not known."""
+        return self.leader_epoch if offset >= self.end_offset else self.epochs.at(offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch`, and the offset at which it ended; (-1, -1) if none is known.
+
+        As in Kafka, a leader's epoch is known before its first batch, and of later ones nothing is.
+        """
+        if epoch > self.leader_epoch:
+            return -1, -1
+        if epoch == self.leader_epoch:
+            return epoch, self.end_offset
+        return self.epochs.end_of(epoch, self.end_offset)
+
     def append(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Append a valid batch. Its base offset and leader epoch are written into `batch` itself.
 
