@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FileId", "identify", "is_remote", "may_hold"]
+__all__ = ["FileId", "identify", "is_remote", "lists_other_inodes", "may_hold"]
 
 # From linux/magic.h and, for ZFS, from OpenZFS.
 _OVERLAYFS: Final = 0x794C7630
@@ -150,6 +150,15 @@ def may_hold(directory: str, file: FileId) -> bool:
 def is_remote(descriptor: int) -> bool:
     """Whether a file is on a network or FUSE mount, where any call may hang: so may this one."""
     return _file_system(descriptor)[0] in _REMOTE
+
+
+def lists_other_inodes(directory: str) -> bool:
+    """Whether it may list files under other inode numbers than they have: on an overlay. Raises `OSError`."""
+    descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return _file_system(descriptor)[0] == _OVERLAYFS
+    finally:
+        os.close(descriptor)
 
 
 def _file_system(descriptor: int) -> tuple[int, str]:

@@ -11,14 +11,15 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ingestd.tail.file_id import lists_other_inodes
 from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ingestd.tail.globs import Globs
 
-__all__ = ["Listing", "Moved", "Stamp", "files_in", "is_unchanged", "settled_stamp", "stamp_of"]
+__all__ = ["Listing", "Moved", "Stamp", "files_in", "inodes_in", "is_unchanged", "settled_stamp", "stamp_of"]
 
 _TICK_NS: Final = 20_000_000
 """The clock of a file system's times may stand still for this long."""
@@ -35,17 +36,21 @@ class Moved:
         self._names: dict[str, list[tuple[str, int]]] = {}
         self._entries: list[os.DirEntry[str]] = []
         self._stamps: dict[str, Stamp | None] = {}
+        inodes: dict[str, Callable[[os.DirEntry[str]], int]] = {}
 
         def entered(directory: str) -> None:
             self._stamps[directory] = settled_stamp(directory)
+            with suppress(OSError):  # it is gone, or closed to us: nothing of it is listed
+                inodes[directory] = inodes_in(directory)
 
         for entry in globs.walk(entered, lambda _, __: None):
             if entry.is_symlink() or entry.name.endswith(".tmp"):
                 continue  # what it leads to was not moved here; what is in the making was not either
             self._entries.append(entry)
-            self._inodes.setdefault(entry.inode(), []).append(entry.path)
+            inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)
+            self._inodes.setdefault(inode, []).append(entry.path)
             for name in names_of(entry.path):
-                self._names.setdefault(name, []).append((entry.path, entry.inode()))
+                self._names.setdefault(name, []).append((entry.path, inode))
 
     def stands(self) -> bool:
         """Whether all directories are as they were listed, for sure."""
@@ -74,7 +79,8 @@ class Moved:
         found = []
         for entry in self._entries:
             with suppress(FileNotFoundError):
-                found.append((entry.stat(follow_symlinks=False).st_mtime_ns // 10**9, entry.path, entry.inode()))
+                status = entry.stat(follow_symlinks=False)
+                found.append((status.st_mtime_ns // 10**9, entry.path, status.st_ino))
         return sorted(found)
 
 
@@ -135,8 +141,26 @@ def files_in(directory: str) -> dict[str, int]:
     Raises `OSError` for every other reason: what can not be looked at now may be there.
     """
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(directory) as entries:
-        return {entry.name: entry.inode() for entry in entries if entry.is_file(follow_symlinks=False)}
+        inode = inodes_in(directory)
+        return {entry.name: inode(entry) for entry in entries if entry.is_file(follow_symlinks=False)}
     return {}
+
+
+def inodes_in(directory: str) -> Callable[[os.DirEntry[str]], int]:
+    """What says the inode numbers of the files that are listed in a directory. Raises `OSError`."""
+    return _asked if lists_other_inodes(directory) else _listed
+
+
+def _listed(entry: os.DirEntry[str]) -> int:
+    return entry.inode()
+
+
+def _asked(entry: os.DirEntry[str]) -> int:
+    """An overlay whose layers are on several file systems lists a file that was written to under its layer's number."""
+    try:
+        return entry.stat(follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return entry.inode()  # it has another name by now
 
 
 def stamp_of(directory: str) -> Stamp:

@@ -21,7 +21,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Witness, witness_before
-from ingestd.tail.listings import is_unchanged, stamp_of
+from ingestd.tail.listings import inodes_in, is_unchanged, stamp_of
 from ingestd.tail.searching import Searches
 from ingestd.tail.text import open_text
 
@@ -232,9 +232,10 @@ def _paths_of(places: Iterable[Place]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for directory, sought in inodes.items():
         with suppress(OSError), os.scandir(directory) as entries:
+            inode_of = inodes_in(directory)
             for entry in entries:
-                if entry.inode() in sought:
-                    found.setdefault(entry.inode(), []).append(entry.path)
+                if (inode := inode_of(entry)) in sought:
+                    found.setdefault(inode, []).append(entry.path)
     return found
 
 

@@ -1359,6 +1359,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "_log", SimpleNamespace(warning=lambda *_, **__: None)),
         *((module, "identify", identify) for module in (looks_module, searching_module)),
         (searching_module, "may_hold", lambda directory, file: True),
+        (listings_module, "lists_other_inodes", lambda directory: False),
         (listings_module, "time", clock),
         (looks_module, "text_start", lambda descriptor, head: 0),
         (globs_module, "os", system),

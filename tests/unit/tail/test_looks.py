@@ -7,12 +7,14 @@ import os
 import random
 import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ingestd.tail import listings
 from ingestd.tail.facts import (
     Copy,
     Empty,
@@ -28,7 +30,7 @@ from ingestd.tail.looks import Examination, Looks, Original, Unreadable, links_o
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ingestd.tail.looks import Sighting
 
@@ -533,6 +535,50 @@ def test_on_an_overlay_a_directory_has_another_device_number_than_its_files_and_
     assert (found.unavailable, found.at) == (False, None)
     (found,) = find(looks, search(log, known._replace(file=of_a_layer._replace(volume="aa")), 8))
     assert found.unavailable
+
+
+class OfALayer:
+    """An entry of a directory whose file has another inode number than the directory says."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry = entry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def inode(self) -> int:
+        return self._entry.inode() + 1_000_000
+
+
+@contextmanager
+def listed_by_layer(directory: str) -> Iterator[Iterator[OfALayer]]:
+    with SCANDIR(directory) as entries:
+        yield (OfALayer(entry) for entry in entries)
+
+
+SCANDIR = os.scandir
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_on_an_overlay_a_directory_lists_other_inode_numbers_than_its_files_have(
+    looks: Looks, log: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    # The image's log is renamed while the daemon is down, and a new one made. The search never ended: every look at the
+    # rotated file said that it had just been renamed. So nothing of the new log was ever read, and nothing was said.
+    monkeypatch.setattr(listings, "lists_other_inodes", lambda _: True)
+    monkeypatch.setattr(os, "scandir", listed_by_layer)
+    wanted = search(log, known_of(log, 8), 8)
+    rotated = log.with_name(f"{log.name}.2")
+    if moved:
+        rotated = log.parent / "old" / "other"
+        rotated.parent.mkdir()
+        wanted = replace(wanted, rotated=Globs([f"{rotated.parent}/*"], []))
+    log.rename(rotated)
+    log.write_bytes(b"new\n")
+    (found,) = find(looks, wanted)
+    assert not found.unavailable
+    assert found.at == place_of(rotated)
+    assert found.intact
 
 
 def test_an_error_of_one_search_is_not_the_others(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
