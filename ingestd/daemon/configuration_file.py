@@ -75,7 +75,7 @@ def _parse(path: Path) -> dict[str, Any]:
         problem = f"can not be read: {error.strerror}"
     else:
         try:
-            return tomllib.loads(raw.decode())
+            return tomllib.loads(raw.decode("utf-8-sig"))  # some editors begin a file with its mark
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8 at byte {error.start}; expected a TOML file"
         except (ValueError, RecursionError) as error:  # also an integer with too many digits, or arrays nested too deep

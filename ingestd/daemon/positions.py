@@ -310,8 +310,10 @@ def _make(path: Path) -> None:
 def _bring_up(database: sqlite3.Connection) -> None:
     """Bring a file that has no tables, or an older format, to the present format."""
     database.execute("BEGIN IMMEDIATE")
-    for statement in (_SCHEMA, _SCHEMA_OF_RUNS, _SCHEMA_OF_ABSENCE, f"PRAGMA user_version = {FORMAT}"):
+    for statement in (_SCHEMA, _SCHEMA_OF_RUNS, f"PRAGMA user_version = {FORMAT}"):
         database.execute(statement)
+    if all(column != "missing" for _, column, *_ in database.execute("PRAGMA table_info(position)")):
+        database.execute(_SCHEMA_OF_ABSENCE)
     database.execute("COMMIT")
 
 

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import gc
 import os
+import re
 import signal
 import time
 import uuid
@@ -616,16 +617,22 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _host_id(state: Path) -> str:
-    """This daemon's name among those of other hosts: made at its first start, and kept with its state."""
+    """This daemon's name among those of other hosts: made at its first start, and kept with its state.
+
+    Raises `ConfigurationError` if the file was damaged.
+    """
     file = state / "host"
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
+    if not file.exists():
         fresh = state / ".host.new"
         fresh.touch(mode=0o600)
         fresh.write_text(f"{uuid.uuid4().hex}\n")
         fresh.rename(file)
-        return file.read_text().strip()
+    name = file.read_bytes().strip()
+    if not re.fullmatch(rb"[!-~]+", name):
+        raise ConfigurationError(
+            f"{file}: expected this daemon's name among other hosts, found {name[:40]!r}; delete it for a new one"
+        )
+    return name.decode()
 
 
 def _lock(state: Path) -> int:

@@ -446,6 +446,12 @@ def test_binary_garbage_is_named(tmp_path: Path) -> None:
         load(file, KINDS)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(with_tail("[daemon]\nworkers = 2"), "utf-8-sig")
+    assert load(file, KINDS).daemon.workers == 2
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> bytes:
         raise PermissionError(13, "Permission denied")

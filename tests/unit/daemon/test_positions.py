@@ -158,6 +158,12 @@ def test_what_an_ingestd_before_versions_wrote_is_taken_over(path, noted_runs):
     assert stored(path) == read
 
 
+def test_a_file_that_was_dumped_and_loaded_again_has_lost_its_version(path):
+    fill(path, a=5)
+    change(path, "PRAGMA user_version = 0")
+    assert stored(path)["r"] == StoredRoute([StoredPosition("a", 5, {})])
+
+
 def test_what_a_later_ingestd_wrote_is_refused_and_left_as_it_is(path):
     fill(path, a=5)
     change(path, "PRAGMA user_version = 3")

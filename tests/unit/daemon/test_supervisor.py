@@ -36,6 +36,7 @@ from ingestd.daemon.source import End, Found, Loss, StoredPosition, Words
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.supervisor import TROUBLE_SAID_AGAIN, Supervisor
 from ingestd.daemon.workers import EngineLost
+from ingestd.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -698,3 +699,15 @@ async def test_what_is_acknowledged_of_a_route_after_it_failed_is_stored(make, t
     made._received(0, PositionsReported([Moved("r", "1", shard.generation, 8, {"at": 8})]))
     await stops(running)
     assert stored(tmp_path) == [StoredPosition("1", 8, {"at": 8})]
+
+
+def test_a_daemon_keeps_its_name_among_other_hosts(tmp_path):
+    name = supervisor._host_id(tmp_path)
+    assert supervisor._host_id(tmp_path) == name
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff\xfe", b"\n", b"two words"])
+def test_a_damaged_name_of_the_host_is_refused_with_its_file_and_a_remedy(tmp_path, damaged):
+    (tmp_path / "host").write_bytes(damaged)
+    with pytest.raises(ConfigurationError, match=r"/host: expected this daemon's name .* delete it for a new one"):
+        supervisor._host_id(tmp_path)
