@@ -370,10 +370,10 @@ async def test_a_reader_never_gets_what_a_power_cut_takes_back_whatever_its_prod
         sync(descriptor)
 
     def offsets(client: RawClient, timestamp: int) -> int:
-        asked = entity(Api.list_offsets, 5, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
-        topics = (entity(Api.list_offsets, 5, "ListOffsetsTopic", name="t", partitions=(asked,)),)
+        asked = entity(Api.list_offsets, 7, "ListOffsetsPartition", partition_index=0, timestamp=timestamp)
+        topics = (entity(Api.list_offsets, 7, "ListOffsetsTopic", name="t", partitions=(asked,)),)
         answer = client.ask(
-            entity(Api.list_offsets, 5, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
+            entity(Api.list_offsets, 7, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
         )
         return int(answer.topics[0].partitions[0].offset)
 

@@ -201,9 +201,6 @@ def test_a_group_is_stored_where_kafka_has_it(embedded: BrokerProcess, new_topic
     admin.create_topics([NewTopic(new_topic, 1, 1)])[new_topic].result(SECONDS)
     written = [TopicPartition(new_topic, 0, 7)]
     admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, written)])[group].result(SECONDS)
-    having = [
-        log.parent.name
-        for log in embedded.data.glob("__consumer_offsets-*/*.log")
-        if group.encode() in log.read_bytes()
-    ]
+    key = group.encode() + len(new_topic).to_bytes(2, "big") + new_topic.encode()
+    having = [log.parent.name for log in embedded.data.glob("__consumer_offsets-*/*.log") if key in log.read_bytes()]
     assert having == [f"__consumer_offsets-{number}"]
