@@ -152,7 +152,7 @@ class MarkerWriter:
         if partition not in self._refusing:
             self._refusing.add(partition)
             name = f"{partition[0]}-{partition[1]}"
-            _log.error("marker not written; it is tried again", partition=name, error=str(error), every=_RETRY)
+            _log.error("marker not written; it is tried again", partition=name, error=str(error), retry_seconds=_RETRY)
 
     def _flushed(
         self,
