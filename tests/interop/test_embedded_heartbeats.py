@@ -434,7 +434,7 @@ class ConsumerWalk(Walk):
         return told.error_code is ErrorCode.none
 
     def _beat(self) -> None:
-        """Mostly with its own epoch, at times with a wrong one. Of partitions it names none, or those that it was given."""
+        """Mostly with its own epoch, at times a wrong one. It owns nothing, or the partitions that it was given."""
         member = self.rng.choice(self._here)
         epochs = {"its": member.epoch, "former": member.before, "next": member.epoch + 1, "new": NEW}
         kind = self.chosen(its=16, former=2, next=1, new=1)
