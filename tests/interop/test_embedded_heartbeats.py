@@ -122,6 +122,7 @@ class ClassicWalk(Walk):
         self._members: list[Classic] = []
         self._gone: list[Classic] = []
         self._leader: Classic | None = None
+        self._ids_before: set[str] | None = None
         self._count = 0
 
     def close(self) -> None:
@@ -177,6 +178,7 @@ class ClassicWalk(Walk):
         member = self._new(before.instance)
         if self._leader is before:
             self._leader = member  # it may not be told
+        self._ids_before = self._described()[1]
         self._members.append(member)
         self._send(member, self._join_request(member))
 
@@ -296,26 +298,28 @@ class ClassicWalk(Walk):
         answered: dict[str, Any] = {}
         while True:
             self._collect(answered)
-            state, members = self._described()
+            state, ids = self._described()
             waiting = [one for one in self._members if one.waiting is not None]
             joining = [one for one in waiting if one.waiting.__api_key__ == Api.join_group]
             syncing = [one for one in waiting if one not in joining]
-            replaced = any(one.waiting is not None for one in self._gone)
+            replacing = ids == self._ids_before or any(one.waiting is not None for one in self._gone)
             settled = {
-                JOINING: not syncing and len(joining) < members,
+                JOINING: not syncing and len(joining) < len(ids),
                 SYNCING: not joining and not any(one.leader == one.id for one in syncing),
             }.get(state, not joining and not syncing)
-            if settled and not replaced:
+            if settled and not replacing:
                 break
-            assert time.monotonic() < end, "\n".join(map(str, [*self.said, answered, state, members, waiting]))
+            assert time.monotonic() < end, "\n".join(map(str, [*self.said, answered, state, ids, waiting]))
+        self._ids_before = None
         for name in sorted(answered):
             self.note(f"{name} is answered", answered[name])
-        self.note("state", (state, members))
+        self.note("state", (state, len(ids)))
 
-    def _described(self) -> tuple[str, int]:
+    def _described(self) -> tuple[str, set[str]]:
+        """The state of the group, and the ids of its members."""
         asked = {"groups": (self.group,), "include_authorized_operations": False}
         (group,) = self.client.ask(of(Api.describe_groups, 5, "DescribeGroupsRequest", **asked)).groups
-        return group.group_state, len(group.members)
+        return group.group_state, {member.member_id for member in group.members}
 
     def _collect(self, answered: dict[str, Any]) -> None:
         waiting = {one.client.socket: one for one in (*self._members, *self._gone) if one.waiting is not None}
