@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from ingestd.broker.acceptor import Acceptor
 from ingestd.broker.api.handlers import HANDLERS
 from ingestd.broker.broker import Broker
 from ingestd.broker.connection import Connection
@@ -27,12 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerServer", "serve"]
 
-_BACKLOG: Final = 1024
 _ATTEMPTS: Final = 20
 """How often free ports are looked for that follow each other."""
 _SWEEP_INTERVAL: Final = 10.0
-_HANDSHAKE_TIMEOUT: Final = 10.0
-"""Seconds for TLS. Until then a connection does not count, so many must not wait for long."""
 _log = get_logger(__name__)
 
 
@@ -48,7 +46,7 @@ class BrokerServer:
         self._broker = Broker(settings)
         self._tasks = TaskOwner(self._crashed)
         self._connections: set[Connection] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._tls: ServerTls | None = None
         self._control = None if settings.control is None else Control(self._broker, settings.control, self._end_node)
         self.host = settings.host
@@ -106,20 +104,13 @@ class BrokerServer:
         security = self._settings.security
         listener = Listener(security.protocol, node, security.mechanisms)
         make = partial(Connection, self._broker, listener, HANDLERS, self._tasks, self._connections)
+        acceptor = Acceptor(make, self._tasks, None if self._tls is None else self._tls.context)
         try:
-            server = await asyncio.get_running_loop().create_server(
-                make,
-                self._settings.host,
-                port,
-                backlog=_BACKLOG,
-                ssl=None if self._tls is None else self._tls.context,
-                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT,
-            )
+            self.host, node.port = await acceptor.listen(self._settings.host, port)
         except OSError as error:
             where = f"{self._settings.host}:{port}"
             raise ConfigurationError(f"can not listen on {where}: {error.strerror or error}") from error
-        self._listeners.append(server)
-        self.host, node.port = server.sockets[0].getsockname()[:2]
+        self._acceptors.append(acceptor)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -139,8 +130,8 @@ class BrokerServer:
     def _stop_listening(self) -> None:
         if self._control is not None:
             self._control.close()
-        while self._listeners:
-            self._listeners.pop().close()
+        while self._acceptors:
+            self._acceptors.pop().close()
 
     async def _end_connections(self) -> None:
         connections = tuple(self._connections)
