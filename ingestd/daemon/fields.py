@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ingestd.checks import did_you_mean, parse_address
 from ingestd.client.metadata import TOPIC_NAME
+from ingestd.patterns import pattern_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -25,6 +26,7 @@ __all__ = [
     "Expected",
     "Interval",
     "Pattern",
+    "RecordPattern",
     "RestOfFile",
     "Rule",
     "Seconds",
@@ -90,6 +92,11 @@ def _bad_pattern(pattern: str, _: RestOfFile) -> str | None:
     return None
 
 
+def _bad_record_pattern(pattern: str, _: RestOfFile) -> str | None:
+    problem = pattern_problem(pattern)
+    return None if problem is None else f"expected a regular expression: {problem}"
+
+
 def _unknown_cluster(name: str, rest: RestOfFile) -> str | None:
     known = rest.clusters
     if known is None or name in known:
@@ -107,6 +114,9 @@ BrokerAddress = Annotated[
 ]
 Address = Annotated[str, Expected('an address "HOST:PORT" with a port up to 65535', is_address)]
 Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
+"""For names: Python's own `re` reads it."""
+RecordPattern = Annotated[str, Rule(_bad_record_pattern, "a regular expression of RE2")]
+"""For what is looked for in each record, which anybody may have written: see `ingestd.patterns`."""
 Topic = Annotated[str, Expected("1 to 249 of letters, digits, '.', '_' and '-'", TOPIC_NAME.fullmatch)]
 Delivery = Annotated[
     str, Expected('"at-least-once" (exactly-once delivery is not built yet)', {"at-least-once"}.__contains__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from ingestd.patterns import text_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,21 +53,21 @@ class RecordFilter:
 
 
 def _key_test(patterns: Sequence[str], *, wanted: bool) -> Test:
-    match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns)).fullmatch
+    matches = text_matcher(patterns)
 
     def test(record: Record) -> bool:
         key = record.key
-        return (key is not None and match(str(key, "utf-8", "replace")) is not None) is wanted
+        return (key is not None and matches(str(key, "utf-8", "replace"))) is wanted
 
     return test
 
 
 def _header_test(name: str, pattern: str, *, wanted: bool) -> Test:
-    match = re.compile(pattern).fullmatch
+    matches = text_matcher([pattern])
 
     def test(record: Record) -> bool:
         for known, value in record.headers:
-            if known == name and value is not None and match(str(value, "utf-8", "replace")):
+            if known == name and value is not None and matches(str(value, "utf-8", "replace")):
                 return wanted
         return not wanted
 

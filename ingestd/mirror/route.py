@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from ingestd.checks import Checks
 from ingestd.client.metadata import TOPIC_NAME
-from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Pattern
+from ingestd.daemon.fields import ClusterName, Delivery, Expected, Interval, Pattern, RecordPattern
 from ingestd.daemon.source import Claim, Words
 from ingestd.mirror.losses import REFUSED, RETENTION
 from ingestd.mirror.selection import NAMING, Selection
@@ -58,16 +58,16 @@ class MirrorRoute:
     Topics that match later are taken when they appear. Kafka's own topics never are."""
     exclude: tuple[Pattern, ...] = (r"__.*", r".*[.-]internal", r".*\.checkpoints", "heartbeats", r".*\.heartbeats")
     """Regular expressions of topics to leave alone, although `topics` match them."""
-    keys: tuple[Pattern, ...] = ()
+    keys: tuple[RecordPattern, ...] = ()
     """Regular expressions. Only records are copied whose key one of them matches as a whole. With this or one of the
     next three, every batch is decompressed, Python looks at each record, and a batch of which records are left out is
     made anew: up to ten times the CPU."""
-    exclude_keys: tuple[Pattern, ...] = ()
+    exclude_keys: tuple[RecordPattern, ...] = ()
     """Regular expressions of keys. Records that have one of them are not copied."""
-    headers: Mapping[str, Pattern] = field(default_factory=dict)
+    headers: Mapping[str, RecordPattern] = field(default_factory=dict)
     """Regular expressions by names of headers, as in `{region = "eu|us"}`. Only records are copied that have each of
     these headers with a value that matches as a whole."""
-    exclude_headers: Mapping[str, Pattern] = field(default_factory=dict)
+    exclude_headers: Mapping[str, RecordPattern] = field(default_factory=dict)
     """Regular expressions by names of headers. Records that have one of these headers, with a value that matches, are
     not copied."""
     naming: str = "prefix"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import re
 from array import array
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.source import BatchSpan, EncodedAgain, Encoding
+from ingestd.patterns import BytesPattern
 from ingestd.records.batch import read_header
 from ingestd.records.codecs import Compression
 from ingestd.records.decode import decode_records
@@ -39,9 +39,9 @@ class TailEncoder:
         # A batch has room for what Kafka adds to each line: 7 bytes and more, less the newline.
         self._lines = LineEncoder(compression, route.batch_bytes + route.batch_bytes // 8)
         self._by_key = route.partition == "key"
-        self._key: re.Pattern[bytes] | None = None
+        self._key: BytesPattern | None = None
         if route.key_pattern is not None and route.key_from == "line":
-            self._key = re.compile(route.key_pattern.encode())
+            self._key = BytesPattern(route.key_pattern)
             self._group = route.key_group
 
     def encode(self, raw: memoryview, out: memoryview, *, lane: Lane, partitions: int, timestamp_ms: int) -> Encoding:
@@ -87,19 +87,19 @@ class TailEncoder:
             raw, out, chosen=chosen, partitions=partitions, timestamp_ms=timestamp_ms, keys=keys
         )
 
-    def _find_keys(self, data: bytes, pattern: re.Pattern[bytes]) -> Iterator[int]:
+    def _find_keys(self, data: bytes, pattern: BytesPattern) -> Iterator[int]:
         """For each line, where its key starts and ends in `data`. A search never sees more than its line."""
         at = 0
-        group = self._group
+        search, group = pattern.search, self._group
         for line in data.removesuffix(b"\n").split(b"\n"):
-            found = pattern.search(line)
-            start, end = _NO_KEY if found is None else found.span(group)
+            length = len(line)
+            start, end = search(line, 0, length)[group]
             if start < 0:
                 yield from _NO_KEY
             else:
                 yield at + start
                 yield at + end
-            at += len(line) + 1
+            at += length + 1
 
 
 def _in_turn(lines: int, partitions: int) -> array[int]:

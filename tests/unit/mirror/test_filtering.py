@@ -52,6 +52,19 @@ def test_headers(given, headers, exclude_headers, taken):
     assert takes(record(b"k", **given), headers=headers, exclude_headers=exclude_headers) is taken
 
 
+def test_no_record_stalls_a_filter():
+    # Python's `re` tries each way to cut the letters: 2 ** 200.
+    long = b"a" * 200 + b"!"
+    assert not takes(record(long), keys=["(a+)+"])
+    assert takes(record(b"k", name=long), exclude_headers={"name": "(a+)+"})
+
+
+def test_patterns_of_one_list_know_nothing_of_each_other():
+    # They were joined: flags were refused then, and a name could not come twice, by the worker, after a good check.
+    patterns = ["(?i)order", "(?P<one>a)", "(?P<one>b)"]
+    assert [takes(record(key), keys=patterns) for key in (b"ORDER", b"a", b"b", b"A")] == [True, True, True, False]
+
+
 def test_of_headers_with_one_name_one_that_matches_is_enough():
     twice = Record(0, 1, TimestampType.create_time, None, None, (("region", b"asia"), ("region", b"eu")))
     assert takes(twice, headers={"region": "eu"})

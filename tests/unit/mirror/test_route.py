@@ -43,6 +43,10 @@ def faults(tmp_path):
         ("topics = ['b', 'a(']", 'topics[1] = "a(": expected a regular expression: missing )'),
         ("exclude = ['*']", 'exclude[0] = "*": expected a regular expression: nothing to repeat'),
         ("keys = ['a(']", 'keys[0] = "a(": expected a regular expression: missing )'),
+        (
+            "headers.region = '(?!eu).*'",
+            'headers.region = "(?!eu).*": expected a regular expression: (?!: RE2 has no look-around',
+        ),
         ("headers = ['a']", 'headers = ["a"]: expected a table'),
         ("headers.region = 'a('", 'headers.region = "a(": expected a regular expression: missing )'),
         ("naming = 'copy'", 'naming = "copy": expected "prefix", "identity", or a template with {topic}'),

@@ -85,6 +85,22 @@ def test_a_search_for_a_key_never_leaves_its_line(make_route: Callable[..., Any]
     assert encode(route, b"id=\nabc\nid=7\n", Lane(2)) == {2: [(None, b"id="), (None, b"abc"), (b"7", b"id=7")]}
 
 
+def test_no_line_stalls_the_search_for_its_key(make_route: Callable[..., Any]) -> None:
+    # Python's `re` tries each way to cut the words: 2 ** 200. The watchdog killed the worker every 33 s, for ever.
+    route = make_route(key_pattern=r"^(?P<key>(\w+\s?)+)$")
+    lines = [b"a" * 200 + b"!", b"a b", b"w" * 100_000 + b"!"]
+    assert encode(route, b"\n".join(lines) + b"\n", Lane(2)) == {
+        2: [(None, lines[0]), (b"a b", b"a b"), (None, lines[2])]
+    }
+
+
+def test_a_key_may_be_of_bytes_that_are_not_utf8(make_route: Callable[..., Any]) -> None:
+    route = make_route(key_pattern='name="(.+)" käse')
+    lines = [b'name="caf\xe9" k\xc3\xa4se', b'name="\x00\xff" k\xc3\xa4se', b'name="a" k\xe4se']
+    found = encode(route, b"\n".join(lines) + b"\n", Lane(2))[2]
+    assert [key for key, _ in found] == [b"caf\xe9", b"\x00\xff", None]
+
+
 def test_what_does_not_fit_is_encoded_by_the_next_call(make_route: Callable[..., Any]) -> None:
     raw = b"".join(bytes(random.Random(number).choices(range(32, 127), k=300)) + b"\n" for number in range(1000))
     route = make_route(compression="none", partition="key", key_pattern="^(..)")

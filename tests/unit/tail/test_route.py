@@ -91,6 +91,18 @@ def faults(tmp_path: Path):
             'key_pattern = "(a)(b)": expected a regular expression with one group, or a gr',
         ),
         (
+            "key_pattern = '(?P<key>a)|(?P<key>b)'",
+            'key_pattern = "(?P<key>a)|(?P<key>b)": expected a regular expression with one group, or a gr',
+        ),
+        (
+            "key_pattern = '(?<=user=)(a)'",
+            'key_pattern = "(?<=user=)(a)": expected a regular expression: (?<=: RE2 has no look-around; match',
+        ),
+        (
+            "key_pattern = '(a){,3}'",
+            'key_pattern = "(a){,3}": expected a regular expression: {,N}: RE2 takes it for text; write {0,N}',
+        ),
+        (
             "partition = 'round-robin'\nkey_pattern = '(a)'\nkey_from = 'path'",
             'partition = "round-robin": expected sticky, file or key with key_from = "path"',
         ),
@@ -152,6 +164,12 @@ def test_a_key_from_the_path_is_the_key_of_all_lines() -> None:
     assert made.lane(found("nowhere"), 8) == Lane(None)
     kept = route(key_pattern="([^/]*)$", key_from="path").lane(found("/srv/a.log"), 8)
     assert kept == Lane(None, b"a.log")
+
+
+def test_no_path_stalls_the_search_for_its_key() -> None:
+    # The supervisor stood still, and with it every worker.
+    made = route(partition="key", key_pattern="^(?P<key>(/?a+)+)$", key_from="path")
+    assert made.lane(found("/" + "a" * 200 + "!"), 8) == Lane(None)
 
 
 def test_a_path_that_is_not_utf8_gives_its_key_and_partition_as_any_other() -> None:
