@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,17 +85,18 @@ def run(config: Path, once: bool, engine: str, master: str | None, conf: tuple[s
 def check(config: Path) -> None:
     """Say what is wrong with a configuration.
 
-    CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Files that no tail takes,
-    and what this user can not read or write now, are warnings.
+    CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Stored positions that a start
+    would refuse are refused. Files that no tail takes, and what this user can not read or write now, are warnings.
     """
-    from ingestd.cli.check import check_directories, warnings
+    from ingestd.cli.check import check_directories, check_positions, warnings
     from ingestd.cli.configured import load_configuration, route_kinds
     from ingestd.cli.figures import in_count
 
     configuration = load_configuration(config)
     check_directories(configuration)
+    unread = check_positions(configuration)
     warned = 0
-    for warning in warnings(configuration):
+    for warning in chain(filter(None, [unread]), warnings(configuration)):
         warned += 1
         print(f"ingestd: warning: {config}: {warning}", file=sys.stderr)
     parts = {

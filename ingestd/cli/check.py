@@ -6,15 +6,18 @@ import os
 from typing import TYPE_CHECKING
 
 from ingestd.cli.configured import route_kinds
-from ingestd.errors import ConfigurationError
+from ingestd.daemon.positions import PositionFile, PositionsUnavailable
+from ingestd.daemon.source import Surroundings
+from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ingestd.client.client import Client
     from ingestd.daemon.configuration import Configuration
 
-__all__ = ["check_directories", "warnings"]
+__all__ = ["check_directories", "check_positions", "warnings"]
 
 
 def check_directories(configuration: Configuration) -> None:
@@ -26,6 +29,31 @@ def check_directories(configuration: Configuration) -> None:
         there = _nearest(directory)
         if not there.is_dir():
             raise ConfigurationError(f"{configuration.file}: {key}: {there} is not a directory; expected one")
+
+
+def check_positions(configuration: Configuration) -> str | None:
+    """The stored positions are such that a daemon would start with them; why they can not be read now, else None.
+
+    Raises `PositionsDamaged`, as a start would.
+    """
+    file = PositionFile(configuration.daemon.state / "positions.sqlite")
+    if not os.access(file.path, os.F_OK):
+        return None
+    try:
+        stored = file.check()
+    except PositionsUnavailable as error:
+        return f"daemon.state: {error}"
+    for route in configuration.routes:
+        if route.name in stored:
+            with file.naming(route.name):
+                route.finder(
+                    stored[route.name].positions, Surroundings(once=True, others=(), client=_no_client, host="")
+                )
+    return None
+
+
+def _no_client(cluster: str) -> Client:
+    raise IngestdError(f"{cluster}: no broker is asked")
 
 
 def warnings(configuration: Configuration) -> Iterator[str]:

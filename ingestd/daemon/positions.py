@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["PositionStore", "PositionsDamaged", "PositionsLocked", "PositionsUnavailable", "StoredRoute"]
+__all__ = [
+    "PositionFile",
+    "PositionStore",
+    "PositionsDamaged",
+    "PositionsLocked",
+    "PositionsUnavailable",
+    "StoredRoute",
+]
 
 FORMAT: Final = 2
 """`PRAGMA user_version` of the file. 0: from before the file had a version; such a file has no `position.missing`."""
@@ -71,60 +78,56 @@ class StoredRoute:
     missing: set[str] = field(default_factory=set)
 
 
-class PositionStore:
-    """The position file. `synchronous=NORMAL` in WAL mode: a power cut may lose the newest moves, never half a move.
-
-    A lost move means lines that are sent again, never lines that are skipped. At-least-once allows that.
-    Once the file is open, no write waits for a lock: a locked file raises `PositionsLocked` at once.
-    Nothing is written to a file that is no longer at its path, because the next start would not find it there.
-    """
+class PositionFile:
+    """The position file, to be read: nothing in it changes, nor beside it. A daemon may have it open meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it if there is none, and bring it to the present format.
-
-        Raises `PositionsUnavailable`; `PositionsDamaged` if the file is empty, not ingestd's, or of a later format.
-        """
+        """Nothing is opened yet."""
         self.path = path
+
+    def check(self) -> Mapping[str, StoredRoute]:
+        """All routes that have run, if a daemon would start with this file.
+
+        Raises `PositionsUnavailable`, and `PositionsDamaged`, as `PositionStore` and its `read` do.
+        """
+        self._check_kind()
         try:
-            if path.is_dir():
-                raise PositionsUnavailable(f"{path}: positions can not be kept here: it is a directory; move it away")
-            if not path.exists():
-                _make(path)
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
-            try:
-                self._open()
-                self._opened = path.stat()
-            except BaseException:
-                self._database.close()
-                raise
+            self._check_filled()
+            with closing(self._connect()) as database:
+                self._check_format(database)
         except (OSError, sqlite3.Error) as error:
             self._check_whole(error)
-            raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
+            raise self._refused("read", error) from error
+        return self.read()
 
-    def _open(self) -> None:
-        if not self.path.stat().st_size:  # before SQLite opens it, which would delete the write-ahead log beside it
+    def _connect(self) -> sqlite3.Connection:
+        # Of a file that nobody has open, SQLite would make the two files beside it, and leave them there.
+        how = "mode=ro" if self.path.with_name(f"{self.path.name}-wal").exists() else "immutable=1"
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", uri=True, timeout=_PATIENCE)
+
+    def _check_kind(self) -> None:
+        if self.path.is_dir():
+            problem = "positions can not be kept here: it is a directory; move it away"
+            raise PositionsUnavailable(f"{self.path}: {problem}")
+
+    def _check_filled(self) -> None:
+        if not self.path.stat().st_size:
             raise self._damaged("the file is empty: what was in it is gone")
-        version = self._check_format()
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = NORMAL")
-        if version < FORMAT:
-            _bring_up(self._database)
-        self._database.execute("PRAGMA busy_timeout = 0")
 
-    def _check_format(self) -> int:
+    def _check_format(self, database: sqlite3.Connection) -> int:
         """The file's format, if this program can read it. Raises `PositionsDamaged` if it can not."""
-        ((version,),) = self._database.execute("PRAGMA user_version")
+        ((version,),) = database.execute("PRAGMA user_version")
         if version > FORMAT:
             raise PositionsDamaged(
                 f"{self.path}: a later ingestd wrote this file (its format is {version}; this one knows {FORMAT})\n"
                 f"run that version, or start over: {self._start_over}"
             )
-        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "position" not in tables:
             others = ", ".join(sorted(tables)) or "no tables"
             raise self._damaged(f"not ingestd's positions, but a database of {others}")
         for table in tables & _COLUMNS.keys():
-            there = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
+            there = _columns(database, table)
             expected = _COLUMNS[table] | ({"missing"} if version and table == "position" else set())
             if lacking := expected - there:
                 raise self._damaged(f"table {table} has no column {', '.join(sorted(lacking))}")
@@ -138,11 +141,14 @@ class PositionStore:
         Raises `PositionsUnavailable`, and `PositionsDamaged`, which names the first row that can not be understood.
         """
         try:
-            with closing(sqlite3.connect(self.path, isolation_level=None, timeout=_PATIENCE)) as database:
+            with closing(self._connect()) as database:
                 database.execute("PRAGMA query_only = 1")
                 database.text_factory = _text
-                routes = {str(route): StoredRoute() for (route,) in database.execute("SELECT route FROM run")}
-                for row in database.execute("SELECT route, source, position, detail, missing FROM position"):
+                routes: dict[str, StoredRoute] = {}
+                if _columns(database, "run"):
+                    routes = {str(route): StoredRoute() for (route,) in database.execute("SELECT route FROM run")}
+                missing = "missing" if "missing" in _columns(database, "position") else "NULL"
+                for row in database.execute(f"SELECT route, source, position, detail, {missing} FROM position"):  # noqa: S608 - one of two words
                     self._take(row, routes)
         except sqlite3.Error as error:
             self._check_whole(error)
@@ -170,6 +176,88 @@ class PositionStore:
         known.positions.append(StoredPosition(source, position, value))
         if missing is not None:
             known.missing.add(source)
+
+    # What goes wrong, in words.
+
+    @contextmanager
+    def naming(self, route: str) -> Iterator[None]:
+        """Around a block that reads details of a route: turns a `ValueError` in it into `PositionsDamaged`."""
+        try:
+            yield
+        except WrongDetail as error:
+            problem = f"its detail can not be understood: {error.problem}"
+            raise self._damaged_row(route, error.source, problem) from error
+        except ValueError as error:
+            raise PositionsDamaged(
+                f"{self.path}: route {_shown(route)}: a detail can not be understood: {error}\n"
+                f"drop its row from table position, or start over: {self._start_over}"
+            ) from error
+
+    def _refused(self, done: str, error: Exception) -> PositionsUnavailable:
+        if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return PositionsLocked(f"{self.path}: positions can not be {done}: another program has it locked")
+        return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
+
+    def _check_whole(self, error: Exception) -> None:
+        """Raises `PositionsDamaged` if SQLite says that the file is no database, or is damaged."""
+        if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, problem: str) -> PositionsDamaged:
+        return PositionsDamaged(f"{self.path}: {problem}\nput back a copy of it, or start over: {self._start_over}")
+
+    @property
+    def _start_over(self) -> str:
+        return "move the file away; every route then begins as if it had never run, and lines are sent again"
+
+    def _damaged_row(self, route: object, source: object, problem: str) -> PositionsDamaged:
+        """The error for a row that can not be understood: which one, what is wrong, and how to drop it."""
+        row = f"route = {_literal(route)} AND source = {_literal(source)}"
+        statement = f"DELETE FROM position WHERE {row}"  # noqa: S608 - for a person to run
+        return PositionsDamaged(
+            f"{self.path}: route {_shown(route)}, source {_shown(source)}: {problem}\n"
+            f"drop that row: sqlite3 {shlex.quote(str(self.path))} {_quoted(statement)}\n"
+            "its file is then read again from its start, and its lines are sent again"
+        )
+
+
+class PositionStore(PositionFile):
+    """The position file, open. `synchronous=NORMAL` in WAL mode: a power cut may lose newest moves, never half of one.
+
+    A lost move means lines that are sent again, never lines that are skipped. At-least-once allows that.
+    Once the file is open, no write waits for a lock: a locked file raises `PositionsLocked` at once.
+    Nothing is written to a file that is no longer at its path, because the next start would not find it there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it if there is none, and bring it to the present format.
+
+        Raises `PositionsUnavailable`; `PositionsDamaged` if the file is empty, not ingestd's, or of a later format.
+        """
+        super().__init__(path)
+        self._check_kind()
+        try:
+            if not path.exists():
+                _make(path)
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+            try:
+                self._open()
+                self._opened = path.stat()
+            except BaseException:
+                self._database.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            self._check_whole(error)
+            raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
+
+    def _open(self) -> None:
+        self._check_filled()  # before SQLite opens it, which would delete the write-ahead log beside it
+        version = self._check_format(self._database)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        if version < FORMAT:
+            _bring_up(self._database)
+        self._database.execute("PRAGMA busy_timeout = 0")
 
     def write(
         self,
@@ -239,55 +327,12 @@ class PositionStore:
         if not os.path.samestat(there, self._opened):
             raise self._gone("another file was put in its place")
 
-    # What goes wrong, in words.
-
     def _gone(self, problem: str) -> PositionsUnavailable:
         put_back = "put back the one that was there, while the daemon runs"
         without = (
             "a start without it is a first run: every file is read from where `start` says, and lines are sent again"
         )
         return PositionsUnavailable(f"{self.path}: positions can not be stored: {problem}; {put_back}; {without}")
-
-    @contextmanager
-    def naming(self, route: str) -> Iterator[None]:
-        """Around a block that reads details of a route: turns a `ValueError` in it into `PositionsDamaged`."""
-        try:
-            yield
-        except WrongDetail as error:
-            problem = f"its detail can not be understood: {error.problem}"
-            raise self._damaged_row(route, error.source, problem) from error
-        except ValueError as error:
-            raise PositionsDamaged(
-                f"{self.path}: route {_shown(route)}: a detail can not be understood: {error}\n"
-                f"drop its row from table position, or start over: {self._start_over}"
-            ) from error
-
-    def _refused(self, done: str, error: sqlite3.Error) -> PositionsUnavailable:
-        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return PositionsLocked(f"{self.path}: positions can not be {done}: another program has it locked")
-        return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
-
-    def _check_whole(self, error: Exception) -> None:
-        """Raises `PositionsDamaged` if SQLite says that the file is no database, or is damaged."""
-        if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, problem: str) -> PositionsDamaged:
-        return PositionsDamaged(f"{self.path}: {problem}\nput back a copy of it, or start over: {self._start_over}")
-
-    @property
-    def _start_over(self) -> str:
-        return "move the file away; every route then begins as if it had never run, and lines are sent again"
-
-    def _damaged_row(self, route: object, source: object, problem: str) -> PositionsDamaged:
-        """The error for a row that can not be understood: which one, what is wrong, and how to drop it."""
-        row = f"route = {_literal(route)} AND source = {_literal(source)}"
-        statement = f"DELETE FROM position WHERE {row}"  # noqa: S608 - for a person to run
-        return PositionsDamaged(
-            f"{self.path}: route {_shown(route)}, source {_shown(source)}: {problem}\n"
-            f"drop that row: sqlite3 {shlex.quote(str(self.path))} {_quoted(statement)}\n"
-            "its file is then read again from its start, and its lines are sent again"
-        )
 
     def close(self) -> None:
         """Close the file. SQLite moves its write-ahead log into it."""
@@ -312,9 +357,14 @@ def _bring_up(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     for statement in (_SCHEMA, _SCHEMA_OF_RUNS, f"PRAGMA user_version = {FORMAT}"):
         database.execute(statement)
-    if all(column != "missing" for _, column, *_ in database.execute("PRAGMA table_info(position)")):
+    if "missing" not in _columns(database, "position"):
         database.execute(_SCHEMA_OF_ABSENCE)
     database.execute("COMMIT")
+
+
+def _columns(database: sqlite3.Connection, table: str) -> set[str]:
+    """The columns of a table; none if it is not there."""
+    return {column for _, column, *_ in database.execute(f"PRAGMA table_info({table})")}
 
 
 def _code(error: sqlite3.Error) -> int:

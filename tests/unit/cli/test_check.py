@@ -6,6 +6,8 @@ And what of the files and directories named will not do, as far as this user see
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,12 @@ from ingestd.daemon.configuration import (
     DaemonSettings,
 )
 from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
+from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.security import SaslSettings
+from ingestd.daemon.source import StoredPosition
 from ingestd.mirror.route import MirrorRoute
+from ingestd.tail.file_id import FileId
+from ingestd.tail.known import Known
 from ingestd.tail.route import TailRoute
 from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings
@@ -302,3 +308,94 @@ def test_two_embedded_clusters_have_two_directories(check: Check) -> None:
     assert said == {"clusters.two.data: [clusters.one] has the same directory, /srv/broker; expected one of its own"}
     said = check({**GOOD, "clusters.one": {**one, "data": "'/tmp/state/broker/near'"}})
     assert len(said) == 1
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Path], tuple[str, str]]:
+    """What `check`, and then `run --once`, say of a configuration with this state. Both refuse it."""
+
+    def refused(state: Path) -> tuple[str, str]:
+        file = tmp_path / "ingestd.toml"
+        file.write_text(
+            f"[daemon]\nstate = '{state}'\n[clusters.c]\nembedded = true\n{tail('one', tmp_path / '*.log')}"
+        )
+        assert main(["check", str(file)]) == 1
+        checked = capsys.readouterr()
+        assert not checked.out
+        assert main(["run", "--once", str(file)]) == 1
+        ran = capsys.readouterr().err.splitlines(keepends=True)
+        return checked.err, "".join(line for line in ran if not line.startswith("{"))  # without its log
+
+    return refused
+
+
+DAMAGES = {
+    "no database": lambda path: path.write_bytes(b"x" * 5000),
+    "empty": lambda path: path.write_bytes(b""),
+    "of a later version": lambda path: changed(path, "PRAGMA user_version = 99"),
+    "a number below 0": lambda path: changed(path, "UPDATE position SET position = -1"),
+    "a detail that says nothing": lambda path: changed(path, "UPDATE position SET detail = '{}'"),
+}
+
+
+def changed(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(statement)
+
+
+def positions_in(state: Path) -> Path:
+    state.mkdir()
+    store = PositionStore(state / "positions.sqlite")
+    detail = Known("/var/log/a.log", "/var/log/a.log", FileId(1, 2)).to_detail()
+    store.write([("one", StoredPosition("1-2-3", 7, detail))], run=["one"])
+    store.close()
+    return store.path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_positions_that_a_start_refuses_are_refused_in_the_same_words(
+    refused: Callable[[Path], tuple[str, str]], tmp_path: Path, damage: str
+) -> None:
+    # `check` said "good", and the start after it failed: in an upgrade, with the daemon already stopped.
+    path = positions_in(tmp_path / "state")
+    DAMAGES[damage](path)
+    checked, run = refused(path.parent)
+    assert checked == run
+    assert str(path) in checked
+
+
+def test_positions_are_looked_at_and_left_as_they_are(warned: Callable[..., list[str]], tmp_path: Path) -> None:
+    path = positions_in(tmp_path / "state")
+    before = path.read_bytes()
+    assert warned("", path.parent) == []
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_positions_of_a_running_daemon_are_looked_at_as_they_are_now(
+    refused: Callable[[Path], tuple[str, str]], warned: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    path = positions_in(tmp_path / "state")
+    store = PositionStore(path)
+    store.write(run=["two"])
+    assert warned("", path.parent) == []
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE position SET detail = 'x'")  # It is in the write-ahead log alone.
+        assert "detail is not JSON" in refused(path.parent)[0]
+    store.close()
+
+
+def test_positions_of_an_older_format_are_good(warned: Callable[..., list[str]], tmp_path: Path) -> None:
+    path = positions_in(tmp_path / "state")
+    for statement in ("ALTER TABLE position DROP COLUMN missing", "DROP TABLE run", "PRAGMA user_version = 0"):
+        changed(path, statement)
+    assert warned(tail("one", tmp_path / "*"), path.parent) == []
+
+
+def test_positions_that_can_not_be_read_now_are_said(warned: Callable[..., list[str]], tmp_path: Path) -> None:
+    path = positions_in(tmp_path / "state")
+    path.unlink()
+    path.mkdir()
+    assert warned("", path.parent) == [
+        f"daemon.state: {path}: positions can not be kept here: it is a directory; move it away"
+    ]
