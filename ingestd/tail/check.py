@@ -7,6 +7,8 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from ingestd.tail.globs import Globs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -37,7 +39,9 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
     def trouble(thing: str, reason: str) -> None:
         troubles.append(f"{key}: {thing}: {reason}")
 
+    taken = False
     for entry in route.globs.walk(lambda _: None, trouble):
+        taken = True
         try:
             found = entry.stat()
         except OSError as error:
@@ -53,3 +57,17 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         elif not os.access(entry.path, os.R_OK):
             yield f"{key}: {entry.path} can not be read by this user"
     yield from troubles
+    if not taken:
+        yield from _all_excluded(route)
+
+
+def _all_excluded(route: TailRoute) -> Iterator[str]:
+    """That the excludes leave none of the files that the globs match now, if there are any."""
+    there = Globs(route.paths, ()).walk(lambda _: None, lambda *_: None)
+    files = [entry.path for entry in there if os.path.isfile(entry.path)]
+    if files:
+        yield f"tails.{route.name}.exclude: leaves nothing to take: it matches {_these(files)}"
+
+
+def _these(files: Sequence[str]) -> str:
+    return files[0] if len(files) == 1 else f"all {len(files)} files that paths matches now, as {files[0]}"

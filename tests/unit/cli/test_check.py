@@ -257,6 +257,35 @@ def test_a_directory_a_socket_and_what_is_not_there_are_no_files_of_a_tail(
     ]
 
 
+@pytest.mark.parametrize(
+    ("exclude", "said"),
+    [
+        ("*", "all 2 files that paths matches now, as {logs}/a.log"),
+        ("{logs}/**", "all 2 files that paths matches now, as {logs}/a.log"),
+        ("a*", None),
+    ],
+)
+def test_an_exclude_that_leaves_no_file_is_said(
+    warned: Callable[[str], list[str]], logs: Path, exclude: str, said: str | None
+) -> None:
+    # Such a tail was good, and read nothing for ever.
+    keys = f"exclude = ['{exclude.format(logs=logs)}']\n"
+    expected = (
+        [] if said is None else [f"tails.one.exclude: leaves nothing to take: it matches {said.format(logs=logs)}"]
+    )
+    assert warned(tail("one", logs / "*.log") + keys) == expected
+
+
+def test_an_exclude_of_the_only_file_names_it_and_none_is_said_where_there_is_no_file(
+    warned: Callable[[str], list[str]], logs: Path
+) -> None:
+    keys = "exclude = ['*.txt']\n"
+    assert warned(tail("one", logs / "c*") + keys) == [
+        f"tails.one.exclude: leaves nothing to take: it matches {logs}/c.txt"
+    ]
+    assert warned(tail("one", logs / "d*") + keys) == [f"tails.one.paths: {logs}/d*: no file matches it yet"]
+
+
 def test_a_file_of_two_tails_is_said_with_who_takes_it(warned: Callable[[str], list[str]], logs: Path) -> None:
     (logs / "link").symlink_to("b.log")
     said = warned(tail("one", logs / "*.log", logs / "a*") + tail("two", logs / "a.log", logs / "link"))
