@@ -6,10 +6,10 @@
     cluster.py        addresses, TLS and account of a cluster, from options named as those of Java's client
     read_options.py   text to `BatchOptions` and `StreamOptions`
     planner.py        on the driver: ends of logs and offsets of groups, asked of a cluster
-    planning.py       on the driver: offsets to `OffsetRange`s, one for each task
+    planning.py       on the driver: offsets to `OffsetRange`s, and these to tasks
     stream.py         on the driver: where a micro-batch begins and ends
     commits.py        on the driver: tells a group how far a stream is
-    reading.py        in Spark's Python workers: a range to rows
+    reading.py        in Spark's Python workers: a task's ranges to rows
     arrow.py          fetched batches to pyarrow record batches of 10,000 rows, on the columns' own buffers
     raw.py            fetched batches as rows, one for each, with their bytes
     write_options.py  text to `WriteOptions`

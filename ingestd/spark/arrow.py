@@ -99,10 +99,14 @@ class _Rows:
         self._include_position = include_position
         self._schema = arrow_schema(include_headers=include_headers, include_position=include_position)
         self._pieces: list[_Piece] = []
-        # Built once; batches take slices of them.
-        self._topic = pa.repeat(pa.scalar(topic, pa.string()), _MOST_ROWS)
-        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), _MOST_ROWS)
-        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), _MOST_ROWS) for kind in (0, 1)]
+        self._name, self._number = topic, partition
+        self._repeat(0)
+
+    def _repeat(self, count: int) -> None:
+        """Make what is the same in so many rows. Batches take slices of it."""
+        self._topic = pa.repeat(pa.scalar(self._name, pa.string()), count)
+        self._partition = pa.repeat(pa.scalar(self._number, pa.int32()), count)
+        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), count) for kind in (0, 1)]
 
     def append(self, columns: Columns, timestamp_type: int) -> None:
         if not columns.count:
@@ -133,6 +137,8 @@ class _Rows:
 
     def _batch(self, rows: _Piece) -> pa.RecordBatch:
         count = rows.count
+        if count > len(self._topic):
+            self._repeat(count if count < ROWS else _MOST_ROWS)  # small ranges have one batch
         key, value, offset, timestamp, *headers = rows.columns
         columns = [
             key,

@@ -1,9 +1,10 @@
-"""Planning: options and the log's present offsets in, ranges of offsets out, one for each task of the query."""
+"""Planning: options and the log's present offsets in, ranges of offsets out, and which of them a task reads."""
 
 from __future__ import annotations
 
 import heapq
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,6 +25,7 @@ __all__ = [
     "DataLoss",
     "Log",
     "OffsetRange",
+    "Ranges",
     "Topics",
     "bounds",
     "nested",
@@ -32,10 +34,18 @@ __all__ = [
     "split",
     "starts",
     "subscribed",
+    "tasks",
 ]
 
 
 _MAYBE_DELETED: Final = "some records may have been deleted (failOnDataLoss = false reads what is there)"
+
+
+_LEAST_TASKS: Final = 32
+"""Ranges share tasks only where there are more than this many. Few partitions are read side by side, as with Spark's
+connector: what the query does with a row may be slow."""
+_SHARED_OFFSETS: Final = 10_000
+"""Ranges that share a task have no more offsets together. They are read in about the time that a task costs Spark."""
 
 
 class DataLoss(IngestdError):
@@ -43,8 +53,8 @@ class DataLoss(IngestdError):
 
 
 @dataclass(frozen=True)
-class OffsetRange(InputPartition):
-    """The records of one partition from `start` up to but without `end`: what one task reads. Pickles."""
+class OffsetRange:
+    """The records of one partition from `start` up to but without `end`. Pickles."""
 
     topic: str
     partition: int
@@ -57,6 +67,13 @@ class OffsetRange(InputPartition):
     def size(self) -> int:
         """Offsets in the range; records are at most as many."""
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Ranges(InputPartition):
+    """What one task reads: ranges of different partitions. Pickles."""
+
+    ranges: tuple[OffsetRange, ...]
 
 
 class Log(Protocol):
@@ -90,7 +107,7 @@ class Topics:
 
 
 def plan(options: BatchOptions, log: Log) -> list[OffsetRange]:
-    """The ranges to read, in order of topic, partition and offset; none where there is nothing.
+    """The ranges to read, in order of topic, partition and offset; none where there is nothing. `tasks` takes them.
 
     Raises `ConfigurationError` where an option does not fit the partitions, `DataLoss`, and what `log` raises.
     """
@@ -232,6 +249,35 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int | None, max_records
         total += 1
         heapq.heapreplace(heap, (-ranges[index].size / pieces[index], index))
     return [piece for one, count in zip(ranges, pieces, strict=True) for piece in _cut(one, count)]
+
+
+def tasks(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[Ranges]:
+    """Tasks for these ranges, in the same order, and always the same for the same ranges and options.
+
+    Small neighbours share a task, and so its consumer, as far as `minPartitions` and `maxRecordsPerPartition` allow it.
+    With the source's position, each range has a task of its own: for a sink that writes every row once, a micro-batch
+    that runs again must have its rows in the same tasks, also in another version.
+    """
+    least = max(_LEAST_TASKS, options.min_partitions or 0)
+    most = min(_SHARED_OFFSETS, options.max_records_per_partition or _SHARED_OFFSETS)
+    if options.include_position or len(ranges) <= least:
+        return [Ranges((one,)) for one in ranges]
+    most = bisect_right(range(most + 1), -least, key=lambda most: -len(_shared(ranges, most))) - 1
+    return [Ranges(tuple(one)) for one in _shared(ranges, most)]
+
+
+def _shared(ranges: Iterable[OffsetRange], most: int) -> list[list[OffsetRange]]:
+    """As few runs of neighbours as can be. None has more than `most` offsets, but for a larger range alone."""
+    runs: list[list[OffsetRange]] = []
+    size = 0
+    for one in ranges:
+        if runs and size + one.size <= most:
+            runs[-1].append(one)
+            size += one.size
+        else:
+            runs.append([one])
+            size = one.size
+    return runs
 
 
 def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.spark.executors import packed, sent_source, slow_executors
-from ingestd.spark.planning import OffsetRange
+from ingestd.spark.planning import Ranges, tasks
 from ingestd.spark.read_options import (
     BatchOptions,
     ReadOptions,
@@ -163,14 +163,14 @@ class BatchReader(_Sent[BatchOptions], DataSourceReader):
     """Plans on the driver, reads in Spark's Python workers. Pickles."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges of offsets, one for each task. Raises what `planning.plan` raises."""
+        """What each task reads. Raises what `planning.plan` raises."""
         from ingestd.spark.planning import plan
 
         with _planner(self._options) as planner:
-            return plan(self._options, planner)
+            return tasks(self._options, plan(self._options, planner))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow record batches. Raises what `reading.read_range` raises."""
+        """The rows of one task, as Arrow record batches. Raises what `reading.read_ranges` raises."""
         return _read(self._options, partition)
 
 
@@ -222,12 +222,12 @@ class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTrigger
         return None if latest is None else StreamEnd(latest).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of a micro-batch, one for each task."""
+        """What each task of a micro-batch reads."""
         upto = _end(end)
-        return [] if upto is None else self._planned().ranges(_end(start), upto)
+        return [] if upto is None else tasks(self._options, self._planned().ranges(_end(start), upto))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow record batches. Raises what `reading.read_range` raises."""
+        """The rows of one task, as Arrow record batches. Raises what `reading.read_ranges` raises."""
         return _read(self._options, partition)
 
     def stop(self) -> None:
@@ -302,7 +302,7 @@ def _planner(options: ReadOptions) -> Planner:
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from ingestd.spark.reading import read_range
+    from ingestd.spark.reading import read_ranges
 
-    if isinstance(partition, OffsetRange):  # not Spark's own placeholder where the plan has no range
-        yield from read_range(options, partition)
+    if isinstance(partition, Ranges):  # not Spark's own placeholder where the plan has no range
+        yield from read_ranges(options, partition.ranges)

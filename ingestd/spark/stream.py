@@ -122,7 +122,7 @@ class StreamPlan:
         return StreamEnd(ends, moved, ids)
 
     def ranges(self, before: StreamEnd | None, end: StreamEnd) -> Sequence[OffsetRange]:
-        """The ranges of a micro-batch, one for each task. Asks nobody: a batch is always planned in the same way."""
+        """The ranges of a micro-batch, for `tasks`. Asks nobody: a batch is always planned in the same way."""
         if before == end:
             return []
         return split(end.ranges_since(before), self._options.min_partitions, self._options.max_records_per_partition)

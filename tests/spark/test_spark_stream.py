@@ -97,6 +97,22 @@ def test_a_running_stream_gets_what_comes_and_tells_how_far_the_logs_are(
     assert json.loads(source["latestOffset"])["offsets"] == {name: {"0": 3, "1": 1}}
 
 
+def test_a_thousand_small_partitions_share_tasks(spark: SparkSession, either: Servers, tmp_path: Path) -> None:
+    name = either.create_topic(partitions=1_000)
+    sender = Producer({"bootstrap.servers": either.servers, "log_level": 2})
+    for number in range(5_000):
+        sender.produce(name, b"%d" % number, partition=number % 1_000)
+    assert sender.flush(60) == 0
+    frame = spark.read.format("ingestd").option("kafka.bootstrap.servers", either.servers).option("subscribe", name)
+    rows = frame.load()
+    assert rows.rdd.getNumPartitions() == 32
+    found = sorted((row.partition, row.offset, int(row.value)) for row in rows.collect())
+    assert found == [(number, offset, 1_000 * offset + number) for number in range(1_000) for offset in range(5)]
+    query = Query(spark, either, tmp_path, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger="2000")
+    assert query.finish() == [list(range(2_000)), list(range(2_000, 4_000)), list(range(4_000, 5_000))]
+    assert query.finish() == []
+
+
 def test_latest_means_the_same_when_the_first_batch_runs_again(
     spark: SparkSession, kafka: KafkaCluster, topic: Callable[..., str], tmp_path: Path
 ) -> None:

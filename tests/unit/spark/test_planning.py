@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ingestd.client.metadata import PartitionMetadata, TopicMetadata
 from ingestd.consumer.settings import AtTime, Edge, TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.spark.planning import DataLoss, OffsetRange, plan, split
+from ingestd.spark.planning import DataLoss, OffsetRange, Ranges, plan, split, tasks
 from ingestd.spark.read_options import batch_options
 
 
@@ -126,9 +126,55 @@ def test_the_largest_ranges_are_split_first():
     assert [one.size for one in ranges if one.partition == 1] == [100]
 
 
-def test_a_range_pickles():
-    one = OffsetRange("t", 1, 2, 3)
+def test_what_a_task_reads_pickles():
+    one = Ranges((OffsetRange("t", 1, 2, 3),))
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+def tasks_of(sizes, **options):
+    """How many offsets each range of each task has."""
+    ranges = [OffsetRange("t", number, 10, 10 + size) for number, size in enumerate(sizes)]
+    parsed = batch_options({"bootstrap": "x:1", "subscribe": "t"} | options)
+    return [[one.size for one in task.ranges] for task in tasks(parsed, split_as(parsed, ranges))]
+
+
+def split_as(options, ranges):
+    return split(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def test_many_small_ranges_share_tasks():
+    assert tasks_of([10] * 1_000) == [[10] * 32] * 31 + [[10] * 8]
+    assert tasks_of([1_000] * 1_000) == [[1_000] * 10] * 100
+
+
+def test_few_ranges_and_large_ones_have_a_task_each():
+    assert tasks_of([1] * 32) == [[1]] * 32
+    assert tasks_of([20_000] * 50) == [[20_000]] * 50
+
+
+def test_ranges_share_no_task_if_the_options_say_so_or_the_sink_writes_once():
+    assert tasks_of([1] * 50, minPartitions="50") == [[1]] * 50
+    assert tasks_of([1] * 50, maxRecordsPerPartition="1") == [[1]] * 50
+    assert tasks_of([1] * 50, includePosition="true") == [[1]] * 50
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30) | st.integers(5_000, 15_000), max_size=80),
+    least=st.none() | st.integers(1, 60),
+    most=st.none() | st.integers(1, 700),
+)
+def test_sharing_keeps_every_range_once_within_the_limits(sizes, least, most):
+    options = {"minPartitions": least, "maxRecordsPerPartition": most}
+    parsed = batch_options(
+        {"bootstrap": "x:1", "subscribe": "t"} | {name: str(value) for name, value in options.items() if value}
+    )
+    ranges = split_as(parsed, [OffsetRange("t", number, 10, 10 + size) for number, size in enumerate(sizes)])
+    found = tasks(parsed, ranges)
+    assert [one for task in found for one in task.ranges] == ranges
+    for task in found:
+        assert len({one.partition for one in task.ranges}) == len(task.ranges)
+        assert len(task.ranges) == 1 or sum(one.size for one in task.ranges) <= min(10_000, most or 10_000)
+    assert len(found) >= min(len(ranges), max(32, least or 0))
 
 
 @given(
