@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import orjson
 
 from ingestd.imports import without
+from ingestd.output import Output, unhindered
 
 # structlog prints tracebacks with rich where there is one. We have it print plain ones, and save every process rich;
 # which holds as long as nobody imports structlog before this module does.
@@ -44,11 +45,14 @@ def configure_logs(
 ) -> None:
     """Send this process's logs to `stream` (None: standard error); called once, as the process starts.
 
+    Nobody who logs waits for the reader of standard error. Lines that find no room in 1 MiB are dropped; how many, is
+    logged when there is room again.
+
     `process` ("worker-2") stands in every event. `form` "auto": text when the stream is a terminal. Text has colors on
     a terminal, and elsewhere if the environment variable FORCE_COLOR is set. What libraries log through `logging` takes
     the same way, from `warning` on (from `level` on when that is `debug`).
     """
-    stream = sys.stderr if stream is None else stream
+    own, stream = stream is None, sys.stderr if stream is None else stream
     as_text = form == "text" or (form == "auto" and stream.isatty())
     before: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -59,7 +63,9 @@ def configure_logs(
         _Marks(process),
         _hide_secrets,
     ]
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(unhindered(stream) if own else stream)
+    if isinstance(handler.stream, Output):
+        handler.stream.dropped = _tell_dropped
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *before],
@@ -86,6 +92,10 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def _tell_dropped(lines: int) -> None:
+    get_logger("ingestd.logs").warning("lines of log dropped, nobody read standard error", lines=lines)
 
 
 def _rendering(stream: TextIO, *, as_text: bool) -> list[structlog.typing.Processor]:

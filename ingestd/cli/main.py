@@ -9,10 +9,11 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from ingestd import imports
 from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.output import unhindered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,7 +68,8 @@ def _run_verb(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (IngestdError, OSError, ExceptionGroup) as error:
-        code = _report(error)
+        # A daemon ends, whether anybody reads why or not; a person may scroll through what came before.
+        code = _report(error, unhindered(sys.stderr) if arguments[:1] == ["run"] else sys.stderr)
     return _written(code)
 
 
@@ -86,7 +88,7 @@ def _written(code: int) -> int:
     return code
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, errors: TextIO) -> int:
     causes = list(_causes(error))
     if any(isinstance(cause, BrokenPipeError) for cause in causes):
         return _reader_gone()
@@ -95,7 +97,7 @@ def _report(error: Exception) -> int:
         raise error
     for cause in causes:
         for line in _said(cause).splitlines():
-            print(f"ingestd: {line}", file=sys.stderr)
+            print(f"ingestd: {line}", file=errors)
     return MISUSED if any(isinstance(cause, ConfigurationError) for cause in causes) else FAILED
 
 

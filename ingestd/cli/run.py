@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 from dataclasses import replace
@@ -12,6 +11,7 @@ from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
 from ingestd.errors import ConfigurationError
 from ingestd.logs import configure_logs
+from ingestd.output import unhindered
 from ingestd.records.loops import say_if_plain
 
 if TYPE_CHECKING:
@@ -108,6 +108,5 @@ def summary_lines(summary: Summary) -> Sequence[str]:
 
 def print_summary(summary: Summary) -> None:
     """Print the summary to standard output. Whether anybody reads it says nothing of the run."""
-    with contextlib.suppress(BrokenPipeError):
-        for line in summary_lines(summary):
-            print(line, file=sys.stdout)
+    if sys.stdout is not None:  # else the process was started with it closed
+        unhindered(sys.stdout).write("".join(f"{line}\n" for line in summary_lines(summary)))

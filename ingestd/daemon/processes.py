@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ingestd import imports
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
+from ingestd.output import finish_outputs
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def fork(work: Callable[[], object], descriptors: Sequence[int]) -> Process:
     except BaseException:  # noqa: BLE001 - the frames above belong to the parent
         sys.excepthook(*sys.exc_info())
     finally:
+        finish_outputs()
         os._exit(code)  # exit handlers belong to the parent too
 
 

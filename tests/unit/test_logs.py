@@ -5,14 +5,21 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 from ingestd.logs import configure_logs
+from ingestd.output import finish_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Terminal(io.StringIO):
@@ -132,3 +139,79 @@ def test_a_worker_imports_neither_the_http_nor_the_configuration_libraries() -> 
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The reading end of a pipe that is standard error. Logs go there."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", stream)
+            configure_logs()
+        yield reading
+        os.close(reading)  # what waits to be written goes nowhere
+        finish_outputs()
+
+
+def lines_from(reading: int, wanted: str) -> list[str]:
+    """What is read until a line has this event."""
+    read = b""
+    while wanted.encode() not in read or not read.endswith(b"\n"):
+        read += os.read(reading, 65536)
+    return [json.loads(line)["event"] for line in read.splitlines()]
+
+
+def test_nobody_who_logs_waits_for_a_reader_and_what_is_dropped_is_counted(pipe: int) -> None:
+    # A pipe that was full stopped the daemon, at its first line of log.
+    log = structlog.get_logger("ingestd")
+    filling = "x" * 1000
+    for number in range(3000):
+        line = f"{number:04}{filling}"
+        log.info(line)
+    first = lines_from(pipe, "dropped")
+    log.info("the end")
+    rest = first + lines_from(pipe, "the end")
+    numbers = [int(line[:4]) for line in rest if line.endswith("x")]
+    assert numbers == list(range(len(numbers)))
+    assert 1000 < len(numbers) < 1300
+    assert [line for line in rest if not line.endswith("x")] == [
+        "lines of log dropped, nobody read standard error",
+        "the end",
+    ]
+
+
+def test_a_line_that_is_larger_than_all_the_room_is_written(pipe: int) -> None:
+    structlog.get_logger("ingestd").info("y" * 2_000_000 + "end")
+    assert [len(line) for line in lines_from(pipe, "end")] == [2_000_003]
+
+
+def test_a_reader_that_went_away_stops_nobody(pipe: int) -> None:
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), pipe)  # closes the pipe
+    for _ in range(3000):
+        structlog.get_logger("ingestd").info("x" * 1000)
+    finish_outputs()
+
+
+def test_in_a_fork_lines_are_written_once(pipe: int) -> None:
+    structlog.get_logger("ingestd").info("before")
+    finish_outputs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that this process has threads is the point
+        child = os.fork()
+    if child == 0:
+        structlog.get_logger("ingestd").info("in the child")
+        finish_outputs()
+        os._exit(0)
+    os.waitpid(child, 0)
+    structlog.get_logger("ingestd").info("after")
+    assert lines_from(pipe, "after") == ["before", "in the child", "after"]
+
+
+def test_to_a_file_lines_are_written_by_who_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "log").open("w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logs()
+        structlog.get_logger("ingestd").info("written")
+        assert "written" in (tmp_path / "log").read_text()
