@@ -84,12 +84,18 @@ def list_offsets(names: Sequence[str], access: ClusterAccess, at: str, output: S
 def create_topic(
     topic: str, access: ClusterAccess, partitions: int, replication_factor: int, config_entry: Sequence[str]
 ) -> None:
-    """Create a topic."""
+    """Create a topic, and say what was created."""
     from ingestd.cli import topics as verbs
     from ingestd.cli.event_loop import run_async
+    from ingestd.cli.figures import in_count
 
     entries = verbs.parse_configs(config_entry)
-    run_async(verbs.create_topic(access, topic, partitions, replication_factor, entries))
+    created = run_async(verbs.create_topic(access, topic, partitions, replication_factor, entries))
+    # A broker of before Kafka 2.4 does not say what its defaults were.
+    partitions, replicas = max(partitions, created.partitions), max(replication_factor, created.replication_factor)
+    known = [in_count(partitions, "partition")] if partitions > 0 else []
+    known += [f"replication factor {replicas}"] if replicas > 0 else []
+    print(f"{topic}: created", *known, *config_entry, sep=", ")
 
 
 @topics.command("alter")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
+    from ingestd.client.admin import CreatedTopic
     from ingestd.client.metadata import PartitionMetadata
 
 __all__ = [
@@ -146,13 +147,14 @@ async def create_topic(
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
-) -> None:
+) -> CreatedTopic:
     """Create a topic; -1: as many as the broker has by default. Raises `KafkaError`."""
     topic = NewTopic(name, partitions, replication_factor, dict(configs or {}))
     async with access.client() as client:
-        for created in await ClusterAdmin(client).create_topics([topic]):
-            if created.error is not None:
-                raise created.error
+        (created,) = await ClusterAdmin(client).create_topics([topic])
+    if created.error is not None:
+        raise created.error
+    return created
 
 
 async def delete_topics(access: ClusterAccess, names: Sequence[str]) -> None:

@@ -151,7 +151,8 @@ def test_reading_starts_and_ends_where_told(ingestd: Callable[..., str], new_top
 
 
 def test_topics_are_made_described_and_unmade(ingestd: Callable[..., str], new_topic: str) -> None:
-    ingestd("topics", "create", new_topic, "-p", "3", "--config-entry", "retention.ms=3600000")
+    said = ingestd("topics", "create", new_topic, "-p", "3", "--config-entry", "retention.ms=3600000")
+    assert said == f"{new_topic}: created, 3 partitions, replication factor 1, retention.ms=3600000\n"
     listed = [line.split() for line in ingestd("topics", "list", "--output", "table").splitlines()]
     assert [new_topic, "3"] in listed
     ingestd("produce", "-t", new_topic, "-p", "2", given="a\nb\n")
