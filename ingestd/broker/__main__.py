@@ -51,6 +51,7 @@ def main(given: Sequence[str] | None = None) -> int:
             data=arguments.data,
             host=host.strip("[]"),
             port=int(port),
+            advertised=None if arguments.advertise is None else parse_address(arguments.advertise),
             auto_create_topics=not arguments.no_auto_create_topics,
             default_partitions=arguments.default_partitions,
             flush=Flush(arguments.flush),
@@ -85,6 +86,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ingestd.broker", description="The embedded broker.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the topics, made when missing")
     parser.add_argument("--listen", default="127.0.0.1:9092", help="HOST:PORT; port 0 takes a free one")
+    parser.add_argument("--advertise", metavar="HOST:PORT", help="where clients connect; default: what they reached")
     parser.add_argument("--default-partitions", type=int, default=1, help="partitions of a topic made on demand")
     parser.add_argument("--no-auto-create-topics", action="store_true", help="make no topics on demand")
     parser.add_argument("--flush", choices=[flush.value for flush in Flush], default=Flush.always.value)

@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         request = slot.request
         if not self._session.allows(request.api, self._broker.clock.monotonic()):
             # Only now: the requests before this one may have authenticated the client.
-            self._end(f"API {request.api} from a client that is not authenticated")
+            self._end(f"{api_name(request.api)} from a client that has not authenticated: it needs SASL")
             return
         self._session.client_id = request.client_id
         try:
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._end(f"acks=0 and {answer.error.name}")
                 return
             if answer.closes:
-                self._end(f"{api_name(slot.request.api)}: {answer.error.name}")
+                self.close()
                 return
             if not self._write_paused:
                 self._broker.memory.give_back(self._unsent)
@@ -372,9 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(f"nothing for {quiet:.0f} s in the middle of a request")
         elif quiet > idle_timeout and self._write_paused:
             # Closing would wait for ever, because the client does not read.
-            _log.warning(
-                "connection closed", peer=self._session.peer_port, reason=f"nothing was read for {quiet:.0f} s"
-            )
+            _log.warning("connection closed", peer=self._session.peer, reason=f"nothing was read for {quiet:.0f} s")
             self.abort()
         elif quiet > idle_timeout and not self._slots:
             self.close()
@@ -383,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and self._transport.is_reading()
 
     def _end(self, reason: str) -> None:
-        _log.warning("connection closed", peer=self._session.peer_port, reason=reason)
+        _log.warning("connection closed", peer=self._session.peer, reason=reason)
         self.close()
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from ingestd.broker.storage import Partition
     from ingestd.broker.transactions.transaction_partition import TransactionPartition
 
-__all__ = ["ANONYMOUS", "AuthenticationStep", "Context", "Listener", "Session"]
+__all__ = ["ANONYMOUS", "MOST_SHOWN", "AuthenticationStep", "Context", "Listener", "Session"]
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal for a client that did not have to authenticate."""
+MOST_SHOWN: Final = 64
+"""Characters of a name that a stranger chose, in the log."""
+_log = get_logger(__name__)
 
 
 class AuthenticationStep(Enum):
@@ -82,11 +86,22 @@ class Session:
         self.expires = math.inf
         """When it must have authenticated again (KIP-368), on the monotonic clock."""
 
+    @property
+    def peer(self) -> str:
+        """`HOST:PORT` of the client, for logs."""
+        host = f"[{self.peer_host}]" if ":" in self.peer_host else self.peer_host
+        return f"{host}:{self.peer_port}"
+
     def allows(self, api: int, now: float) -> bool:
         """Whether the client may ask this now."""
         if self.step is not AuthenticationStep.complete:
             return api in _ALLOWED[self.step]
         return now <= self.expires or api == Api.sasl_handshake
+
+    def log_refusal(self, reason: str) -> None:
+        """Say in the log that this client did not get in."""
+        user = "" if self.exchange is None else self.exchange.user[:MOST_SHOWN]
+        _log.warning("authentication failed", mechanism=self.mechanism, user=user, peer=self.peer, reason=reason)
 
     def begin(self, mechanism: str, exchange: Exchange, *, bare: bool = False) -> None:
         """Both sides have agreed on a mechanism. Now come its messages, and nothing else."""

@@ -23,6 +23,12 @@ _file = click.Path(path_type=Path)
 @click.group(invoke_without_command=True)
 @click.option("--data", metavar="DIR", type=_file, help="Directory of the broker's logs.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    help="Where clients are told to connect. By default the IP address that each reached. Needed with TLS if the"
+    " certificate has a name alone.",
+)
 @click.option("--partitions", default=1, help="Partitions of topics created on demand.")
 @click.option("--create-topics/--no-create-topics", default=True, help="Create topics on demand.")
 @click.option(
@@ -63,6 +69,7 @@ def broker(
     context: click.Context,
     data: Path | None,
     listen: str,
+    advertise: str | None,
     partitions: int,
     create_topics: bool,
     flush: str,
@@ -91,6 +98,7 @@ def broker(
         data=data,
         host=host,
         port=port,
+        advertised=None if advertise is None else address("--advertise", advertise),
         auto_create_topics=create_topics,
         default_partitions=partitions,
         flush=Flush(flush),

@@ -90,6 +90,13 @@ def test_every_node_names_all_nodes_and_the_same_leaders(
     assert sorted(leader for _, leader in leaders) == [1, 1, 2, 2, 3, 3]
 
 
+def test_clients_are_told_the_address_that_is_advertised(tmp_path: Path) -> None:
+    options = ("--nodes", "3", "--advertise", "broker.example:9100")
+    with BrokerProcess(tmp_path, *options) as broker, RawClient(broker.port) as client:
+        told = {one.node_id: (one.host, one.port) for one in client.metadata().brokers}
+    assert told == {number: ("broker.example", 9099 + number) for number in NODES}
+
+
 @pytest.mark.parametrize("replication", NODES)
 def test_replication_factors_up_to_the_nodes_are_taken_and_all_replicas_are_in_sync(
     admin: AdminClient, new_topic: str, replication: int

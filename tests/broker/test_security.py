@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -98,6 +99,22 @@ async def test_our_client_is_told_at_once_what_is_wrong(secured: SecuredBroker, 
     async with Client([secured.servers], settings) as client:
         with pytest.raises(AuthenticationFailed, match=reason):
             await client.partitions("x", SECONDS)
+
+
+def test_who_did_not_get_in_is_one_line_with_user_address_and_reason(open_to_users: BrokerProcess) -> None:
+    refused = [("stranger", lambda client: client.ask(proof("stranger", WRONG)), "Invalid username or password")]
+    refused += [("", lambda client: client.ask(handshake("SCRAM-SHA-256")), "a second handshake")]
+    for user, ask, reason in refused:
+        with RawClient(open_to_users.port) as client:
+            peer = "{}:{}".format(*client.socket.getsockname())
+            client.ask(handshake())
+            ask(client)
+            assert client.receive() is None
+        open_to_users.until_logged(f'"{peer}"')
+        (line,) = [line for line in open_to_users.stderr.read_text().splitlines() if f'"{peer}"' in line]
+        told = json.loads(line)
+        assert (told["event"], told["user"]) == ("authentication failed", user)
+        assert reason in told["reason"]
 
 
 def test_the_log_has_no_secret(secured: SecuredBroker) -> None:

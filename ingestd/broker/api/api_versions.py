@@ -84,4 +84,6 @@ class ApiVersionsHandler:
             finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=finalized,
         )
+        if exchanging:
+            context.session.log_refusal("ApiVersions was asked amid the messages of the mechanism")
         return Answer([body], error, old_header=True, closes=exchanging)

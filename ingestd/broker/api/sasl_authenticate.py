@@ -42,14 +42,14 @@ async def _answer(context: Context, schema: Messages, message: bytes) -> Answer:
     try:
         said = await _said(context, message)
     except AuthenticationFailed as refusal:
-        _log.warning("authentication failed", mechanism=session.mechanism, host=session.peer_host, reason=str(refusal))
+        session.log_refusal(str(refusal))
         await broker.clock.sleep(broker.settings.security.refusal_delay)
         code = ErrorCode.sasl_authentication_failed
         return Answer(None if bare else [_encoded(schema, code, str(refusal))], code, closes=True)
     lifetime = broker.settings.security.session_lifetime
     if said.user is not None:
         session.complete(_principal(said.user), broker.clock.monotonic(), lifetime)
-        _log.debug("client authenticated", mechanism=session.mechanism, host=session.peer_host, user=said.user)
+        _log.debug("client authenticated", mechanism=session.mechanism, user=said.user, peer=session.peer)
     if bare:
         return Answer([said.message], bare=True)
     body = schema.encode(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.broker.messages import messages
 from ingestd.broker.request import Answer
 from ingestd.broker.security.exchanges import begin_exchange
-from ingestd.broker.session import AuthenticationStep
+from ingestd.broker.session import MOST_SHOWN, AuthenticationStep
 from ingestd.errors import ErrorCode
 from ingestd.wire.apis import Api
 
@@ -34,9 +34,12 @@ def handle(context: Context, request: Request) -> Handled:
     exchanging = session.step is AuthenticationStep.exchange
     if not enabled or exchanging or broker.clock.monotonic() - session.authenticated < _SHORTEST_SESSION:
         code = ErrorCode.illegal_sasl_state
+        if exchanging:
+            session.log_refusal("a second handshake before the first mechanism was done")
         return Answer([schema.encode(error_code=code, mechanisms=())], code, closes=exchanging)
     if mechanism not in enabled or session.mechanism not in {"", mechanism}:
         # The second: an authenticated client authenticates again as it did before.
+        session.log_refusal(f"the client wants {mechanism[:MOST_SHOWN]!r}; expected {', '.join(enabled)}")
         return _refuse(context, schema.encode(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled))
     session.begin(mechanism, begin_exchange(mechanism, broker.users), bare=request.version == 0)
     return Answer([schema.encode(error_code=ErrorCode.none, mechanisms=enabled)])

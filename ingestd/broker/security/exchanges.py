@@ -34,7 +34,9 @@ class Said:
 
 
 class Exchange(Protocol):
-    """One authentication of one client."""
+    """One authentication of one client. `user`: who it says it is, once it has said so."""
+
+    user: str
 
     async def take(self, message: bytes) -> Said:
         """The answer to the client's next message. Raises `AuthenticationFailed`, with what the client may know."""
@@ -52,6 +54,7 @@ class PlainExchange:
     """PLAIN (RFC 4616): the client sends the password. It is checked against the user's SCRAM credential."""
 
     def __init__(self, users: Users) -> None:
+        self.user = ""
         self._users = users
 
     async def take(self, message: bytes) -> Said:
@@ -60,6 +63,7 @@ class PlainExchange:
         if len(parts) != _PLAIN_PARTS:
             raise AuthenticationFailed(f"Invalid SASL/PLAIN response: expected {_PLAIN_PARTS} tokens, got {len(parts)}")
         authorized, user, password = parts
+        self.user = user
         credentials = self._users.of(user)
         # An unknown user takes as long as a known one.
         credential = max(credentials.values(), key=lambda one: one.mechanism, default=_NOBODY)
@@ -82,6 +86,7 @@ class ScramExchange:
     """SCRAM (RFC 5802), without channel binding, as in Kafka: the password is never sent."""
 
     def __init__(self, mechanism: Mechanism, users: Users) -> None:
+        self.user = ""
         self._mechanism = mechanism
         self._users = users
         self._begun: _Begun | None = None
@@ -98,7 +103,7 @@ class ScramExchange:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise self._refused()
-        user = _unescaped(found["user"])
+        user = self.user = _unescaped(found["user"])
         credential = self._users.of(user).get(self._mechanism)
         # As in Kafka, a user that is not there is refused at once. There are no delegation tokens.
         if credential is None or ",tokenauth=true" in (found["more"] or ""):
