@@ -67,7 +67,7 @@ class Broker:
         """
         self.storage.open()
         try:
-            self.users.all()
+            self._look_for_users()
         except BaseException:
             self.storage.close()
             raise
@@ -75,6 +75,12 @@ class Broker:
         self.tasks.start(self.cleaner.run(), "cleaner")
         self.groups.start()
         self.transactions.start()
+
+    def _look_for_users(self) -> None:
+        if self.users.all() or not self.settings.security.mechanisms:
+            return
+        add = f"ingestd broker users add NAME --data {self.settings.data}"
+        _log.warning("no users: nobody can authenticate with SASL until there are some", add=add)
 
     async def close(self) -> None:
         """End every task, then write everything to the disk and release the directory. Safe to call twice."""

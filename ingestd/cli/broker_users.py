@@ -25,16 +25,23 @@ def read_password(place: str) -> str:
     raise ConfigurationError("--password: expected @FILE or @env:NAME; every user of this machine can see arguments")
 
 
-def add_user(data: Path, name: str, password: str) -> None:
-    """Make a user who can authenticate with each mechanism, or replace one. Raises `ConfigurationError`, `OSError`."""
+def add_user(data: Path, name: str, password: str) -> str:
+    """Make a user who can authenticate with each mechanism, or replace one. Returns a line that says where.
+
+    The directory is made if there is none. Raises `ConfigurationError`, `OSError`.
+    """
     if not name:
         raise ConfigurationError("the name of a user is empty")
     made = {mechanism: credential_of(mechanism, password) for mechanism in Mechanism}
-    Users(data).change(lambda users: users.update({name: made}))
+    new = not data.exists()
+    users = Users(data)
+    users.change(lambda all_users: all_users.update({name: made}))
+    return f"{users.file}: has user {name!r}{', in a directory that is new' if new else ''}"
 
 
 def list_users(data: Path) -> dict[str, dict[str, int]]:
     """Iterations by user and SCRAM mechanism. Raises `ConfigurationError`, `OSError`."""
+    _require_directory(data)
     return {
         name: {mechanism.label: one.iterations for mechanism, one in credentials.items()}
         for name, credentials in Users(data).all().items()
@@ -48,4 +55,11 @@ def remove_user(data: Path, name: str) -> None:
         if users.pop(name, None) is None:
             raise IngestdError(f"{data}: no user {name!r}")
 
+    _require_directory(data)
     Users(data).change(removed)
+
+
+def _require_directory(data: Path) -> None:
+    """Raise `ConfigurationError` unless there is such a directory: a name that is mistyped has no users either."""
+    if not data.is_dir():
+        raise ConfigurationError(f"--data: {data}: no such directory; expected the data directory of a broker")

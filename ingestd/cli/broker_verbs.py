@@ -126,14 +126,14 @@ of_user = click.argument("name", metavar="USER")
 @of_data
 @click.option("--password", metavar="@FILE", help="Where it is kept: @FILE or @env:NAME. Default: asked for.")
 def add_user(name: str, data: Path, password: str | None) -> None:
-    """Make a user, or give one another password."""
+    """Make a user, or give one another password. The directory is made if there is none."""
     from ingestd.cli import broker_users as verbs
 
     if password is None:
         text = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         text = verbs.read_password(password)
-    verbs.add_user(data, name, text)
+    print(verbs.add_user(data, name, text))
 
 
 @users.command("list")

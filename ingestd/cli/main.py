@@ -23,6 +23,7 @@ __all__ = ["main"]
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
+_NO_ANSWER: Final = IngestdError("the input ended before the question was answered; nothing was done")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_verb(arguments: list[str]) -> int:
     # A process that only imports this module does without the verbs and click.
-    from click.exceptions import ClickException, Exit  # noqa: PLC0415
+    from click.exceptions import Abort, ClickException, Exit  # noqa: PLC0415
 
     from ingestd.cli.app import ingestd  # noqa: PLC0415
 
@@ -67,6 +68,8 @@ def _run_verb(arguments: list[str]) -> int:
         code = misuse.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except Abort as unanswered:  # click's, at a prompt: for Ctrl-C, and for an input that ends
+        code = INTERRUPTED if isinstance(unanswered.__context__, KeyboardInterrupt) else _report(_NO_ANSWER, sys.stderr)
     except (IngestdError, OSError, ExceptionGroup) as error:
         # A daemon ends, whether anybody reads why or not; a person may scroll through what came before.
         code = _report(error, unhindered(sys.stderr) if arguments[:1] == ["run"] else sys.stderr)

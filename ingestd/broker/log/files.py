@@ -40,9 +40,14 @@ def no_room(error: OSError) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter, with its parents, if it does not exist."""
+    """Make a directory that only its owner may enter, with its parents, if it does not exist.
+
+    Raises `NotADirectoryError` if there is something else, and other `OSError`.
+    """
     if path.is_dir():
         return
+    if path.exists():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file; expected a directory, or a name for a new one", path)
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 

@@ -49,7 +49,8 @@ class Users:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / _FILE
+        self.file = directory / _FILE
+        """Where they are."""
         self._stamp: _Stamp | None = None
         self._users: Mapping[str, Credentials] = {}
 
@@ -82,25 +83,25 @@ class Users:
                     if credentials
                 },
             }
-            write_atomically(self._path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+            write_atomically(self.file, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
     def _present(self) -> _Stamp | None:
         try:
-            found = self._path.stat()
+            found = self.file.stat()
         except FileNotFoundError:
             return None
         return _Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
 
     def _read(self) -> dict[str, Credentials]:
         try:
-            content = orjson.loads(self._path.read_bytes())
+            content = orjson.loads(self.file.read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError:
-            raise ConfigurationError(f"{self._path}: not JSON; expected the users of this broker") from None
+            raise ConfigurationError(f"{self.file}: not JSON; expected the users of this broker") from None
         try:
             if content["format"] != _FORMAT:
-                raise ConfigurationError(f"{self._path}: format {content['format']}, expected {_FORMAT}")
+                raise ConfigurationError(f"{self.file}: format {content['format']}, expected {_FORMAT}")
             return {
                 name: {known: _as_read(known, stored[known.label]) for known in Mechanism if known.label in stored}
                 for name, stored in content["users"].items()
@@ -108,7 +109,7 @@ class Users:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # Not chained: such an error may show what the file has.
             kind = type(error).__name__
-            raise ConfigurationError(f"{self._path}: not a list of users of this broker ({kind})") from None
+            raise ConfigurationError(f"{self.file}: not a list of users of this broker ({kind})") from None
 
 
 def _as_stored(credential: Credential) -> dict[str, Any]:

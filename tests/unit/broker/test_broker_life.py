@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from moved_clock import MovedClock
+from structlog.testing import capture_logs
 
 from ingestd.broker.broker import Broker
+from ingestd.broker.security.credentials import Mechanism, credential_of
+from ingestd.broker.security.settings import SecuritySettings
+from ingestd.broker.security.users import Users
 from ingestd.broker.settings import BrokerSettings
 from ingestd.errors import ConfigurationError
 
@@ -56,3 +60,21 @@ async def test_a_broker_that_could_not_start_holds_nothing(tmp_path: Path) -> No
     third = Broker(BrokerSettings(tmp_path / "data"))
     third.start()
     await third.close()
+
+
+@pytest.mark.parametrize(
+    ("mechanisms", "users", "warned"), [(("PLAIN",), 0, 1), (("PLAIN",), 1, 0), ((), 0, 0)], ids=["none", "one", "open"]
+)
+async def test_a_broker_that_nobody_can_authenticate_with_says_so_at_its_start(
+    tmp_path: Path, mechanisms: tuple[str, ...], users: int, warned: int
+) -> None:
+    if users:
+        sha_256 = next(iter(Mechanism))
+        Users(tmp_path).change(lambda added: added.update({"me": {sha_256: credential_of(sha_256, "correct horse")}}))
+    broker = Broker(BrokerSettings(tmp_path, security=SecuritySettings(mechanisms=mechanisms)))
+    with capture_logs() as logs:
+        broker.start()
+    await broker.close()
+    warnings = [one for one in logs if one["log_level"] == "warning"]
+    assert [one["event"].partition(":")[0] for one in warnings] == ["no users"] * warned
+    assert all(f"users add NAME --data {tmp_path}" in one["add"] for one in warnings)

@@ -262,3 +262,59 @@ def test_an_entry_that_is_only_imported_brings_nothing_in() -> None:
     program = "import sys, ingestd.cli.main; print([n for n in ('click', 'rich', 'aiohttp') if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [(KeyboardInterrupt, 130, ""), (EOFError, 1, "ingestd: the input ended before the question was answered")],
+)
+def test_a_prompt_that_gets_no_answer_ends_the_verb_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: type[BaseException],
+    code: int,
+    said: str,
+) -> None:
+    def asked(_prompt: str) -> str:
+        raise end
+
+    monkeypatch.setattr("click.termui.hidden_prompt_func", asked)
+    assert main(["broker", "users", "add", "x", "--data", str(tmp_path / "d")]) == code
+    told = capsys.readouterr()
+    assert (told.out, told.err.strip().startswith(said)) == ("", True)
+    assert len(told.err.split("\n")) <= 3  # the prompt's own line feed, and ours
+    assert not (tmp_path / "d").exists()
+
+
+def test_the_users_of_a_directory_that_is_not_there_are_not_listed_nor_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "mistyped"
+    for verb in (["list"], ["remove", "x"]):
+        assert main(["broker", "users", *verb, "--data", str(missing)]) == 2
+        assert f"{missing}: no such directory" in capsys.readouterr().err
+    assert not missing.exists()
+
+
+def test_who_adds_a_user_is_told_where_and_that_the_directory_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET", "correct horse")
+    data = tmp_path / "data"
+    add = ["broker", "users", "add", "x", "--data", str(data), "--password", "@env:SECRET"]
+    assert main(add) == 0
+    assert capsys.readouterr().out == f"{data}/users.json: has user 'x', in a directory that is new\n"
+    assert main(add) == 0
+    assert capsys.readouterr().out == f"{data}/users.json: has user 'x'\n"
+
+
+@pytest.mark.parametrize("verb", [["broker"], ["broker", "users", "add", "x", "--password", "@env:SECRET"]])
+def test_a_file_where_a_data_directory_is_expected_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    monkeypatch.setenv("SECRET", "correct horse")
+    (tmp_path / "file").touch()
+    assert main([*verb, "--data", str(tmp_path / "file")]) == 1
+    said = f"ingestd: {tmp_path}/file: it is a file; expected a directory, or a name for a new one\n"
+    assert capfd.readouterr().err.endswith(said)
