@@ -24,6 +24,7 @@ from ingestd.broker.settings import (
     HEARTBEAT_INTERVAL,
     OFFSETS_RETENTION,
     OFFSETS_RETENTION_CHECK_INTERVAL,
+    RETENTION_CHECK_INTERVAL,
     SESSION_TIMEOUT,
     TRANSACTION_VERSION,
     BrokerSettings,
@@ -57,6 +58,7 @@ def main(given: Sequence[str] | None = None) -> int:
             flush=Flush(arguments.flush),
             topic_defaults=dict(entry.split("=", 1) for entry in arguments.topic_default),
             request_log=arguments.request_log,
+            retention_check_interval=arguments.retention_check_interval,
             cleaner_interval=arguments.cleaner_interval,
             offsets_retention=arguments.offsets_retention,
             offsets_retention_check_interval=arguments.offsets_retention_check_interval,
@@ -111,6 +113,13 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         default=CLEANER_INTERVAL,
         metavar="SECONDS",
         help="time between two looks for logs to compact",
+    )
+    parser.add_argument(
+        "--retention-check-interval",
+        type=float,
+        default=RETENTION_CHECK_INTERVAL,
+        metavar="SECONDS",
+        help="time between two looks for records that are past their retention; the first comes after 30 s at most",
     )
     parser.add_argument("--nodes", type=int, default=1, help="pose as so many nodes, at ports that follow each other")
     parser.add_argument("--control", metavar="HOST:PORT", help="where a test says what shall go wrong; loopback")

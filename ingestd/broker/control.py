@@ -1,6 +1,6 @@
 """The control endpoint: a test says here what shall go wrong. Off unless asked for, and for this machine alone.
 
-One JSON object a line, and one in answer: `{"ok": true}`, or `{"error": "…"}`.
+One JSON object a line, and one in answer: `{"ok": true}`, or `{"error": "…"}`. What is not understood changes nothing.
 
     {"move": "orders", "partition": 0, "node": 2}
     {"fail": "produce", "error": "not_leader_or_follower", "times": 3, "node": 1}
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from ingestd.broker.control_commands import read_command
 from ingestd.broker.faults import FAILABLE, Action, Fault
 from ingestd.broker.log.files import write_replaceable
-from ingestd.checks import is_loopback
-from ingestd.errors import ConfigurationError, ErrorCode, KafkaError
+from ingestd.checks import did_you_mean, is_loopback
+from ingestd.errors import ConfigurationError, ErrorCode, IngestdError
 from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from ingestd.broker.broker import Broker
 
@@ -33,7 +34,6 @@ __all__ = ["CONTROL_FILE", "Control"]
 CONTROL_FILE: Final = "control.address"
 """The file of the data directory that says where the control endpoint is."""
 _LONGEST_LINE: Final = 64 * 1024
-_MOST_TIMES: Final = 1_000_000
 _log = get_logger(__name__)
 
 
@@ -78,40 +78,49 @@ class Control:
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            return self._done(orjson.loads(line))
-        except KafkaError as refused:
+            return self._done(read_command(line))
+        except IngestdError as refused:
             return {"error": str(refused)}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return {"error": f"not understood: {error!r}"}
 
-    def _done(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _done(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         faults = self._broker.faults
         match asked:
             case {"move": topic, "partition": partition, "node": node}:
                 self._broker.cluster.lead(topic, partition, node)
             case {"refuse": node}:
-                faults.refuse(self._broker.cluster.node(node).id)
+                faults.refuse(self._known(node))
                 self._end_connections(node)
             case {"clear": True}:
                 faults.clear()
             case {"waiting": True}:
                 return {"ok": True, "waiting": faults.waiting}
             case _:
-                faults.add(_fault(asked), _times(asked))
+                if asked["node"] is not None:
+                    self._known(asked["node"])
+                faults.add(_fault(asked), asked["times"])
         return {"ok": True}
 
-
-def _fault(asked: dict[str, Any]) -> Fault:
-    (action,) = (one for one in Action if one.value in asked)
-    api = Api[asked[action.value]]
-    error = ErrorCode[asked["error"]] if action is Action.fail else ErrorCode.none
-    if action is Action.fail and api not in FAILABLE:
-        raise ValueError(f"{api.name} can not be failed, only delayed or cut")
-    return Fault(action, api, asked.get("node"), float(asked.get("seconds", 0)), error)
+    def _known(self, node: int) -> int:
+        nodes = [one.id for one in self._broker.cluster.nodes]
+        if node not in nodes:
+            raise IngestdError(f"node {node} is not one of {nodes}")
+        return node
 
 
-def _times(asked: dict[str, Any]) -> int:
-    times = int(asked.get("times", 1))
-    if not 1 <= times <= _MOST_TIMES:
-        raise ValueError(f"times: expected 1 to {_MOST_TIMES}")
-    return times
+def _fault(asked: Mapping[str, Any]) -> Fault:
+    action = next(one for one in Action if one.value in asked)
+    api = Api[_named("request", asked[action.value], Api.__members__)]
+    if action is not Action.fail:
+        return Fault(action, api, asked["node"], float(asked.get("seconds", 0)))
+    if api not in FAILABLE:
+        failable = ", ".join(sorted(one.name for one in FAILABLE))
+        raise IngestdError(f"{api.name} can not be failed, only delayed or cut; what can be: {failable}")
+    errors = [code.name for code in ErrorCode if code is not ErrorCode.none]
+    return Fault(action, api, asked["node"], error=ErrorCode[_named("error", asked["error"], errors)])
+
+
+def _named(what: str, given: str, known: Collection[str]) -> str:
+    if given not in known:
+        close = did_you_mean(given.lower(), known)
+        raise IngestdError(f"no {what} of Kafka is {given!r}; expected a name of its protocol, in lower case{close}")
+    return given

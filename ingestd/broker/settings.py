@@ -20,6 +20,7 @@ __all__ = [
     "HEARTBEAT_INTERVAL",
     "OFFSETS_RETENTION",
     "OFFSETS_RETENTION_CHECK_INTERVAL",
+    "RETENTION_CHECK_INTERVAL",
     "SESSION_TIMEOUT",
     "TRANSACTION_VERSION",
     "BrokerSettings",
@@ -41,6 +42,8 @@ OFFSETS_RETENTION: Final = 604_800.0
 """Seconds that the offsets of an empty group are kept, as in Kafka."""
 OFFSETS_RETENTION_CHECK_INTERVAL: Final = 600.0
 """Seconds between two checks for expired offsets, as in Kafka."""
+RETENTION_CHECK_INTERVAL: Final = 300.0
+"""Seconds between two looks for records that are past their retention, as in Kafka."""
 TRANSACTION_VERSION: Final = 2
 """The level of the feature `transaction.version`, as in Kafka 4."""
 
@@ -91,7 +94,7 @@ class BrokerSettings:
     flush: Flush = Flush.always
     topic_defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     request_log: Path | None = None
-    retention_check_interval: float = 300.0
+    retention_check_interval: float = RETENTION_CHECK_INTERVAL
     cleaner_interval: float = CLEANER_INTERVAL
     cleaner_map_bytes: int = 128 * MIB
     producer_expiry: float = 86_400.0

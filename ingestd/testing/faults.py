@@ -17,10 +17,11 @@ _TIMEOUT: Final = 30.0
 
 
 class BrokerFaults:
-    """Speaks to the control endpoint of a broker. All methods raise `IngestdError` for what the broker refuses.
+    """Speaks to the control endpoint of a broker.
 
-    `api` is a request's name as in Kafka, in lower case (`produce`, `fetch`, `offset_commit`). `times` is how many
-    requests are hit. `node` is the id of the node that they come to; None: any.
+    All methods raise `IngestdError` for what the broker refuses, and if it does not run. `api` is a request's name as
+    in Kafka, in lower case (`produce`, `fetch`, `offset_commit`). `times` is how many requests are hit. `node` is the
+    id of the node that they come to; None: any.
     """
 
     def __init__(self, data: Path) -> None:
@@ -60,11 +61,17 @@ class BrokerFaults:
         return int(self._ask(waiting=True)["waiting"])
 
     def _ask(self, **asked: Any) -> dict[str, Any]:
-        host, _, port = self._address_file.read_text().strip().rpartition(":")
-        with socket.create_connection((host, int(port)), _TIMEOUT) as connection, connection.makefile("rwb") as lines:
+        with self._connected() as connection, connection.makefile("rwb") as lines:
             lines.write(json.dumps(asked).encode() + b"\n")
             lines.flush()
             answer: dict[str, Any] = json.loads(lines.readline())
         if "error" in answer:
             raise IngestdError(f"{asked}: {answer['error']}")
         return answer
+
+    def _connected(self) -> socket.socket:
+        try:
+            host, _, port = self._address_file.read_text().strip().rpartition(":")
+            return socket.create_connection((host, int(port)), _TIMEOUT)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise IngestdError("faults: the broker does not run; start it first") from None

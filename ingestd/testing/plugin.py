@@ -29,6 +29,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failed test shows its broker's log."""
     report = yield
     broker = getattr(item, "funcargs", {}).get("kafka")
-    if report.failed and isinstance(broker, LocalKafka):
+    if report.failed and isinstance(broker, LocalKafka) and broker.log.exists():
         report.sections.append((f"log of the broker at {broker.bootstrap}", broker.log.read_text(errors="replace")))
     return report

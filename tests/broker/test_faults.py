@@ -170,8 +170,27 @@ async def test_our_client_writes_everything_once_through_all_of_them(three: Loca
         ({"fail": "produce"}, "'error'"),
         ({"fail": "produce", "error": "nonsense"}, "nonsense"),
         ({"cut": "nonsense"}, "nonsense"),
-        ({"cut": "produce", "times": 0}, "times: expected 1"),
-        ({"refuse": 9}, "9"),
+        ({"cut": "produce", "times": 0}, "times: 0; expected 1"),
+        ({"refuse": 9}, "node 9 is not one of [1, 2, 3]"),
+        ({"cut": "produce", "node": 9}, "node 9 is not one of [1, 2, 3]"),
+        ({"fail": "prodce", "error": "unknown_server_error"}, "did you mean 'produce'?"),
+        ({"fail": "produce", "error": "NOT_LEADER_OR_FOLOWER"}, "did you mean 'not_leader_or_follower'?"),
+        ({"fail": "produce", "error": "none"}, "no error of Kafka is 'none'"),
+        ({"foo": 1}, "expected one of move, fail, delay, cut, cut_answer, refuse, clear, waiting"),
+        ({"fial": "produce", "error": "unknown_server_error"}, "did you mean 'fail'?"),
+        ({"cut": "produce", "delay": "fetch"}, "delay and cut together"),
+        (
+            {"cut": "produce", "time": 3},
+            "'time' is no key beside 'cut'; expected cut, times, node; did you mean 'times'?",
+        ),
+        ({"cut": "produce", "seconds": 3}, "'seconds' is no key beside 'cut'"),
+        ({"cut": "produce", "times": "3"}, "times: '3'; expected 1"),
+        ({"cut": 0}, "cut: 0; expected a request's name"),
+        ({"delay": "fetch"}, "'seconds' is missing beside 'delay'"),
+        ({"delay": "fetch", "seconds": -1}, "seconds: -1; expected seconds, 0 to"),
+        ({"move": "orders", "node": 1}, "'partition' is missing beside 'move'"),
+        ({"move": "orders", "partition": -1, "node": 1}, "partition: -1; expected a partition"),
+        ({"clear": False}, "clear: False; expected true"),
         ({}, "not understood"),
         ([], "not understood"),
         ("x" * 100, "not understood"),
@@ -185,8 +204,10 @@ def test_what_can_not_be_is_refused(three: LocalKafka, asked: Any, said: str) ->
             lines.flush()
             assert said in json.loads(lines.readline())["error"]
     assert three.faults.waiting == 0
-    with pytest.raises(IngestdError, match="can not be failed"):
+    with pytest.raises(IngestdError, match=r"can not be failed.*; what can be: .*produce"):
         three.faults.fail("api_versions", "invalid_request")
+    with pytest.raises(IngestdError, match="did you mean 'produce'"):
+        three.faults.fail("prodce", "unknown_server_error")
 
 
 def test_a_line_without_an_end_ends_its_connection(three: LocalKafka) -> None:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ingestd.errors import ErrorCode, IngestdError, KafkaError
+from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
 from ingestd.testing import LocalKafka
 
 if TYPE_CHECKING:
@@ -45,6 +46,28 @@ def test_the_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
     )
     pytester.makepyfile(example)
     run(pytester).assert_outcomes(passed=1)
+
+
+def test_the_fixture_of_the_readme_is_one_broker_for_all_tests(pytester: pytest.Pytester) -> None:
+    (example,) = (
+        program
+        for program in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+        if '@pytest.fixture(scope="session")' in program
+    )
+    pytester.makeconftest(example)
+    pytester.makepyfile(
+        """
+        import pytest
+
+        ports = set()
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_it(kafka, number):
+            ports.add(kafka.port)
+            assert len(ports) == 1
+        """
+    )
+    run(pytester).assert_outcomes(passed=2)
 
 
 def test_each_test_gets_a_broker_without_topics(pytester: pytest.Pytester) -> None:
@@ -191,6 +214,67 @@ def test_a_broker_that_can_not_start_says_why(local: LocalKafka, tmp_path: Path)
     with pytest.raises(IngestdError, match=r"did not start; its log ends with:(.|\n)*in use by another broker"):
         LocalKafka(tmp_path).start()
     assert local.pid
+
+
+def test_without_a_directory_it_has_a_temporary_one_that_is_removed() -> None:
+    with LocalKafka(nodes=3) as broker:
+        directory = broker.log.parent
+        produce(broker, "one", b"x")
+        assert first_value(broker, "one") == b"x"
+    assert not directory.exists()
+    unused = LocalKafka()
+    directory = unused.log.parent
+    assert directory.is_dir()
+    del unused
+    assert not directory.exists()
+
+
+def test_a_directory_may_be_text_and_be_made(tmp_path: Path) -> None:
+    with LocalKafka(f"{tmp_path}/a/b") as broker:
+        assert broker.log == tmp_path / "a" / "b" / "log"
+    assert broker.log.exists()
+    with pytest.raises(ConfigurationError, match="directory: expected a path"):
+        LocalKafka(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_what_is_asked_of_one_that_does_not_run_says_so(local: LocalKafka, how: str) -> None:
+    getattr(local, how)()
+    with pytest.raises(IngestdError, match=f"the broker at {local.bootstrap} does not run; start it first"):
+        local.create_topic("one")
+    with pytest.raises(IngestdError, match="the broker does not run; start it first"):
+        local.faults.clear()
+
+
+def test_compaction_and_retention_are_as_soon_as_told(tmp_path: Path) -> None:
+    """As the page says: two values of a key, and what came before another segment began."""
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "100"}
+    with LocalKafka(tmp_path, upkeep_interval=0.1) as broker:
+        broker.create_topic("compacted", configs=compacted)
+        broker.create_topic("kept", configs={"retention.ms": "100"})
+        for value in (b"old", b"new"):
+            keyed(broker, "compacted", value)
+            time.sleep(0.2)
+        produce(broker, "kept", b"x")
+        keyed(broker, "compacted", b"last")
+        deadline = time.monotonic() + SECONDS
+        while (found := first_value(broker, "compacted")) == b"old" or first_offset(broker, "kept") == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert found == b"new"
+
+
+def keyed(broker: LocalKafka, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, value, b"key")
+    assert producer.flush(SECONDS) == 0
+
+
+def first_offset(broker: LocalKafka, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    first, _end = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
+    consumer.close()
+    return int(first)
 
 
 def test_it_ends_when_the_process_of_the_tests_is_gone(tmp_path: Path) -> None:
