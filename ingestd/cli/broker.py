@@ -26,7 +26,9 @@ def address(option: str, text: str) -> tuple[str, int]:
     try:
         return parse_address(text)
     except ValueError as error:
-        raise ConfigurationError(f"{option}: {error}") from None
+        no_host = option == "--listen" and text.startswith(":")
+        instead = f"; every IPv4 address of this machine is 0.0.0.0{text}, every IPv6 address [::]{text}"
+        raise ConfigurationError(f"{option}: {error}{instead if no_host else ''}") from None
 
 
 def run_broker(settings: BrokerSettings, ready: Callable[[str, int], None]) -> None:

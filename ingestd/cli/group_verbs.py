@@ -121,6 +121,8 @@ def reset_offsets(
     header = ("GROUP", "TOPIC", "PARTITION", "BEFORE", "AFTER", "ERROR")
     rows = ((one.group, one.topic, one.partition, one.before, one.after, one.error) for one in resets)
     show(resets, table(header, rows), output)
+    for moved in verbs.moved_into_the_log(resets, to):
+        print(f"ingestd: {moved}", file=sys.stderr)
     if not execute:
         print("nothing is changed; --execute does it", file=sys.stderr)
     if any(one.error for one in resets):

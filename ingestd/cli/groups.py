@@ -12,7 +12,7 @@ from ingestd.client.admin import EARLIEST, LATEST, ClusterAdmin
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.client.admin import GroupDescription, GroupListing
@@ -27,6 +27,7 @@ __all__ = [
     "describe_groups",
     "group_lag",
     "list_groups",
+    "moved_into_the_log",
     "parse_time",
     "plan_resets",
 ]
@@ -197,6 +198,17 @@ async def delete_groups(access: ClusterAccess, names: Sequence[str]) -> None:
         raise errors[0]
     if errors:
         raise ExceptionGroup("groups not deleted", errors)
+
+
+def moved_into_the_log(resets: Iterable[OffsetReset], to: ResetTo) -> Iterator[str]:
+    """A line for each partition whose log does not have the offset that was asked for."""
+    for one in resets:
+        asked = to.value if to.kind is ResetKind.offset else (one.before or 0) + to.value
+        if one.after is not None and to.kind in {ResetKind.offset, ResetKind.shift} and one.after != asked:
+            yield (
+                f"{one.topic}-{one.partition}: its log does not reach offset {asked}: {one.after}, its nearer end, is "
+                "taken"
+            )
 
 
 def parse_time(text: str) -> int:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from ingestd.broker.__main__ import _arguments
 from ingestd.broker.settings import BrokerSettings, Flush
 from ingestd.cli.broker_verbs import broker as broker_verb
+from ingestd.cli.main import main
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -291,6 +292,35 @@ def test_the_broker_alone_is_told_of_groups(
 def test_settings_of_groups_that_mean_nothing_are_refused(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         BrokerSettings(tmp_path, **settings)
+
+
+def test_an_address_without_a_host_is_refused_with_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", "--data", str(tmp_path), "--listen", ":9092"]) == 2
+    every = "every IPv4 address of this machine is 0.0.0.0:9092, every IPv6 address [::]:9092"
+    assert capsys.readouterr().err == f"ingestd: --listen: ':9092' is not HOST:PORT; {every}\n"
+
+
+def test_a_topic_that_is_not_there_is_named_once(ingestd: Callable[..., str]) -> None:
+    assert ingestd("topics", "delete", "nosuch", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): nosuch\n"
+
+
+def test_a_reset_beyond_the_end_says_where_it_goes(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "0", given="a\nb\n")
+    reset = ["groups", "reset-offsets", f"g-{new_topic}", "--topic", f"{new_topic}:0", "--to-offset", "5000"]
+    moved = f"ingestd: {new_topic}-0: its log does not reach offset 5000: 2, its nearer end, is taken\n"
+    answer = subprocess.run(
+        [sys.executable, "-m", "ingestd", *reset, "--brokers", embedded.servers, "--output", "json"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert [one["after"] for one in json.loads(answer.stdout)] == [2]
+    assert answer.stderr == f"{moved}nothing is changed; --execute does it\n"
 
 
 def test_the_broker_alone_says_where_it_listens_and_ends_on_a_signal(tmp_path: Path) -> None:

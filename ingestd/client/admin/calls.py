@@ -206,7 +206,7 @@ def _raise_if_nobody_answered(outcomes: Collection[object]) -> None:
 
 
 def error_of(code: ErrorCode, about: str, message: str | None = None) -> KafkaError | None:
-    """The error that a code in an answer means; None for `none`."""
+    """The error that a code in an answer means; None for `none`. A message that is but the name is not said again."""
     if code is ErrorCode.none:
         return None
-    return KafkaError(code, f"{about}: {message}" if message else about)
+    return KafkaError(code, f"{about}: {message}" if message and message != about else about)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ingestd.cli import groups as cli_groups
-from ingestd.cli.groups import OffsetReset, ResetKind, ResetTo, _offset_after, parse_time, plan_resets
+from ingestd.cli.groups import (
+    OffsetReset,
+    ResetKind,
+    ResetTo,
+    _offset_after,
+    moved_into_the_log,
+    parse_time,
+    plan_resets,
+)
 from ingestd.cli.main import main
 from ingestd.cli.options import show
 from ingestd.cli.scope import parse_scope
@@ -47,6 +55,29 @@ def test_offsets_are_reset_to_one_within_the_log(to: ResetTo, before: int | None
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
     assert _offset_after(ResetTo(ResetKind.time, 1000), 50, 10, 90, -1) == 90
+
+
+@pytest.mark.parametrize(
+    ("to", "before", "after", "said"),
+    [
+        (
+            ResetTo(ResetKind.offset, 5000),
+            None,
+            90,
+            "t-0: its log does not reach offset 5000: 90, its nearer end, is taken",
+        ),
+        (ResetTo(ResetKind.shift, -70), 50, 10, "t-0: its log does not reach offset -20: 10, its nearer end, is taken"),
+        (ResetTo(ResetKind.offset, 33), None, 33, None),
+        (ResetTo(ResetKind.shift, 0), 50, 50, None),
+        (ResetTo(ResetKind.shift, 1), None, None, None),
+        (ResetTo(ResetKind.latest), 50, 90, None),
+        (ResetTo(ResetKind.time, 1000), 50, 90, None),
+    ],
+)
+def test_an_offset_that_is_not_in_the_log_is_named(
+    to: ResetTo, before: int | None, after: int | None, said: str | None
+) -> None:
+    assert list(moved_into_the_log([OffsetReset("g", "t", 0, before, after)], to)) == ([said] if said else [])
 
 
 async def test_a_partition_whose_offset_at_a_time_is_not_known_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
