@@ -63,7 +63,8 @@ class DaemonSettings:
     """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
     once_patience: Seconds = 60.0
     """Seconds without any acknowledgement after which `run --once` gives up. What is acknowledged is kept. Counted from
-    the moment all files were found. `drain_timeout` comes on top if lines are under way."""
+    the moment all sources were found. While they are looked for, it also gives up after so many seconds in which none
+    was found. `drain_timeout` comes on top if lines are under way."""
     arena_bytes: Annotated[
         int, Expected(f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}", holds_an_arena)
     ] = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from ingestd.daemon.intake import Intake
 from ingestd.daemon.source import Surroundings
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
-from ingestd.retry import Deadline
+from ingestd.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Finding"]
 
 PROGRESS_INTERVAL: Final = 3.0
-"""Seconds between two log lines about how many sources are found, while they are being found."""
+"""Seconds until the first log line about how many sources are found, while they are being found. Then twice as many."""
+LONGEST_PROGRESS_INTERVAL: Final = 600.0
+"""The most seconds between two of them."""
 
 
 class Finding:
@@ -116,7 +118,8 @@ class Finding:
 
     async def _show_progress(self) -> None:
         began = time.monotonic()
-        while not await self.finished_within(PROGRESS_INTERVAL):
+        interval = Backoff(PROGRESS_INTERVAL, LONGEST_PROGRESS_INTERVAL, jitter=0)
+        while not await self.finished_within(interval.next_delay()):
             self._log.info("finding sources", found=self.count, routes=self.unfinished)
         self._log.info("sources found", sources=self.count, seconds=round(time.monotonic() - began, 3))
 

@@ -73,6 +73,9 @@ __all__ = ["Supervisor", "run"]
 READY_PATIENCE: Final = 15.0
 """Seconds after which systemd is told that the daemon is up, even if sources of some routes are still being found."""
 
+FOUND_LOOK: Final = 1.0
+"""Seconds between two looks at whether a run with an end still finds something."""
+
 TROUBLES_BEFORE_THE_END: Final = 5
 """How many failed reads of a source, with backoff in between, a run with an end takes until it gives up on it."""
 
@@ -149,6 +152,7 @@ class Supervisor:
         self._progress = progress
         self._began = time.monotonic()
         self._moved_at = self._began
+        self._finding_since = self._began
         """When a position last moved."""
         self._log = get_logger("ingestd.supervisor")
         self._crash: BaseException | None = None
@@ -238,8 +242,10 @@ class Supervisor:
             with _collecting_nothing():
                 await self._until_stop(self._start())
                 if not self._stop.is_set():
+                    self._finding_since = time.monotonic()
                     self._finding.start(self._tasks, self._all_found)
-                    await self._until_stop(self._finding.finished_within(READY_PATIENCE))
+                    patience = self._configuration.daemon.once_patience if self._once else READY_PATIENCE
+                    await self._until_stop(self._finding.finished_within(min(patience, READY_PATIENCE)))
             if not self._stop.is_set():
                 await self._work()
             self._notifier.stopping()
@@ -317,13 +323,15 @@ class Supervisor:
     async def _find_all(self) -> None:
         """Wait until all that is there is found. Give up if for long nothing is found and nothing moves."""
         patience = self._configuration.daemon.once_patience
-        found = -1
-        while not await self._finding.finished_within(patience):
-            if self._finding.count == found and time.monotonic() - self._moved_at >= patience:
+        found, found_at = 0, self._finding_since
+        while not await self._finding.finished_within(min(FOUND_LOOK, patience)):
+            now = time.monotonic()
+            if self._finding.count != found:
+                found, found_at = self._finding.count, now
+            elif now - max(found_at, self._moved_at) >= patience:
                 unfinished = ", ".join(self._finding.unfinished)
                 self._give_up(f"nothing was found for {patience:g} s of what is to be read by {unfinished}")
                 return
-            found = self._finding.count
 
     def _give_up(self, why: str) -> None:
         self._failures.append(f"gave up: {why}")

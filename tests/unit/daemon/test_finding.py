@@ -177,6 +177,21 @@ async def test_progress_is_logged_until_all_is_found(make, monkeypatch):
     assert logs[-1]["sources"] == 2
 
 
+async def test_progress_is_logged_at_growing_intervals(make, monkeypatch):
+    waited = []
+
+    async def waits(self, seconds):
+        waited.append(seconds)
+        return len(waited) > 10
+
+    monkeypatch.setattr(finding_module.Finding, "finished_within", waits)
+    made = make("a")
+    with structlog.testing.capture_logs() as logs:
+        await made.finding._show_progress()
+    assert waited == [3, 6, 12, 24, 48, 96, 192, 384, 600, 600, 600]
+    assert len([entry for entry in logs if entry["event"] == "finding sources"]) == 10
+
+
 async def test_what_a_route_found_is_counted_and_its_finder_hears_of_ends(make):
     made = make("a")
     await made.start()

@@ -333,6 +333,38 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     assert not summary.complete
 
 
+async def test_a_run_with_an_end_that_finds_nothing_gives_up_after_its_patience_and_no_later(make):
+    # It waited for what systemd is told after (15 s), and then for its patience twice.
+    route = FakeRoute()
+    made = make(route, once=True, once_patience=0.2)
+    began = time.monotonic()
+    summary = await ends(asyncio.create_task(made.run()))
+    assert time.monotonic() - began >= 0.2
+    assert summary.failures == (
+        "gave up: nothing was found for 0.2 s of what is to be read by r",
+        "stopped before all sources were found",
+    )
+
+
+async def test_the_patience_of_a_run_with_an_end_begins_again_with_each_source_that_is_found(make, monkeypatch):
+    # Looking takes longer than the patience, and finds one source after the other.
+    monkeypatch.setattr(supervisor, "READY_PATIENCE", 0.01)
+    monkeypatch.setattr(supervisor, "FOUND_LOOK", 0.01)
+
+    async def scan(_route, sources):
+        for number in range(12):
+            await asyncio.sleep(0.1)
+            sources.appeared(Found(str(number), 0, {}, 9))
+
+    monkeypatch.setattr(FakeRoute, "scan", scan)
+    made = make(FakeRoute(), once=True, once_patience=1)
+    summary = await ends(asyncio.create_task(made.run()))
+    assert summary.failures == (
+        "gave up: nothing was acknowledged for 1 s",
+        "stopped with 12 sources not at their end: at least 108 bytes of them are not delivered",
+    )
+
+
 async def test_a_start_and_an_end_while_another_program_has_the_positions_locked(make, tmp_path):
     # A backup, or a `sqlite3` with an open transaction: the loop that feeds the watchdog and answers /healthz turns on.
     PositionStore(tmp_path / "positions.sqlite").close()
