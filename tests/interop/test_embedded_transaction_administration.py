@@ -25,7 +25,7 @@ from ingestd.wire.codec import skip_response_header
 from ingestd.wire.produce import produce_request, read_produce_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from harness.cluster import KafkaCluster
     from harness.go_peers import GoPeer
@@ -35,7 +35,8 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient
 
 SECONDS = 20
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=15)
+"""A transaction's time, the most that Kafka allows: a busy machine needs more than one minute for all that is asked."""
 COMING = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -70,7 +71,7 @@ class Producer:
             lambda: self._client.ask(
                 entity(
                     Api.init_producer_id, 5, "InitProducerIdRequest",
-                    transactional_id=self.id, transaction_timeout=MINUTE,
+                    transactional_id=self.id, transaction_timeout=LONG,
                 )
             )
         )  # fmt: skip
@@ -149,6 +150,15 @@ def until(ask: Any) -> Any:
 
 def described(*transactional_ids: str) -> Any:
     return entity(Api.describe_transactions, 0, "DescribeTransactionsRequest", transactional_ids=transactional_ids)
+
+
+class _Loaded:
+    """The first error of what DescribeTransactions says of each id, then of ListTransactions, for `until`."""
+
+    def __init__(self, client: RawClient, transactional_ids: Sequence[str]) -> None:
+        told = [one.error_code for one in client.ask(described(*transactional_ids)).transaction_states]
+        told.append(client.ask(listed()).error_code)
+        self.error_code = next((error for error in told if error in COMING), ErrorCode.none)
 
 
 def listed(
@@ -256,6 +266,8 @@ def talk(about: Conversation) -> None:
     topic, both = about.topic, (0, 1)
     everybody = [f"{topic}-{name}" for name in ("empty", "open", "committed", "aborted", "old")]
     about.producer("empty")
+    # Each id has its partition of the transaction log. Where it was just made, they are loaded one after the other.
+    until(lambda: _Loaded(about.client, [*everybody, f"{topic}-nobody"]))
     about.ask(described(*everybody, "", f"{topic}-nobody"))
     committed, aborted, opened = (about.producer(name) for name in ("committed", "aborted", "open"))
     old = about.producer("old", old=True)

@@ -68,10 +68,9 @@ async def started(tmp_path: Path, clock: MovedClock) -> AsyncIterator[Callable[.
 
 
 async def loaded(broker: Broker, transactional_id: str = "shop") -> TransactionPartition:
-    """The id's partition, when all are loaded."""
-    async with asyncio.timeout(10):
-        while any(one.refusal is ErrorCode.coordinator_load_in_progress for one in broker.transactions.partitions):
-            await asyncio.sleep(0)
+    """The id's partition, when all are loaded; a machine that stands still meanwhile is no failure."""
+    while any(one.refusal is ErrorCode.coordinator_load_in_progress for one in broker.transactions.partitions):
+        await asyncio.sleep(0)
     await asyncio.sleep(0)
     return broker.transactions.of(transactional_id)
 
