@@ -47,6 +47,8 @@ _LARGEST_BEFORE_AUTHENTICATION: Final = 512 * 1024
 """Bytes, as in Kafka (`sasl.server.max.receive.size`): a client that has not authenticated gets no more memory."""
 _FRAME_TIMEOUT: Final = 60.0
 """Seconds without a byte after which a half-sent frame ends its connection: other clients may need its memory."""
+_TURN: Final = 0.002
+"""Seconds for which requests of one connection are taken without a break. Then it is the turn of the others."""
 _NO_BODY: Final = memoryview(b"")
 
 _log = get_logger(__name__)
@@ -99,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         """The handler of the requests that are running. They have the same one."""
         self._next: tuple[_Slot, Handler] | None = None
         """A request that was read and has not started."""
+        self._yielded = False
+        """Whether requests that are here wait until others had their turn. Until then nothing more is read."""
         self._muted = False
         """Whether no further request is taken now, because one is held back."""
         self._unsent = 0
@@ -204,8 +208,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         scratch = memoryview(self._scratch)
         at = 0
+        ends = time.monotonic() + _TURN
         while self._filled - at >= _SIZE_BYTES:
             if self._ending or self._muted or len(self._slots) >= _LARGEST_PIPELINE:
+                break
+            if time.monotonic() >= ends:
+                self._yielded = True
+                asyncio.get_running_loop().call_soon(self._resume)
                 break
             size = int.from_bytes(scratch[at : at + _SIZE_BYTES], "big", signed=True)
             smallest, largest = 0 if self._session.bare else _SMALLEST_REQUEST, self._largest_request()
@@ -244,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _watch_pipeline(self) -> None:
         full = len(self._slots) >= _LARGEST_PIPELINE or (self._muted and self._filled == _SCRATCH_BYTES)
-        self._reading(wanted=not self._waiting_for_room and not full)
+        self._reading(wanted=not self._waiting_for_room and not full and not self._yielded)
 
     def _reading(self, *, wanted: bool) -> None:
         assert self._transport is not None
@@ -357,8 +366,12 @@ class Connection(asyncio.BufferedProtocol):
             # Nothing more was taken for a while, and requests may have been left in the scratch buffer.
             asyncio.get_running_loop().call_soon(self._continue)
 
+    def _resume(self) -> None:
+        self._yielded = False
+        self._continue()
+
     def _continue(self) -> None:
-        if self._ending:
+        if self._ending or self._yielded:
             return
         if self._frame is None:
             self._take_from_scratch()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 from embedded.batches import batch_of
+from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
 
 from ingestd.broker.log.files import OpenFiles
@@ -296,3 +299,42 @@ async def test_a_running_broker_removes_what_is_beyond_retention(tmp_path: Path)
 def test_wrong_settings_are_refused_by_name(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="max_in_flight_bytes" if len(wrong) > 1 else next(iter(wrong))):
         BrokerSettings(tmp_path, **wrong)
+
+
+MOST_ANSWERS_MEANWHILE = 5_000
+
+
+def test_a_client_that_asks_without_end_leaves_room_for_the_others(tmp_path: Path) -> None:
+    asked = entity(Api.metadata, 1, "MetadataRequest", topics=())
+    ended = threading.Event()
+    with BrokerProcess(tmp_path) as broker, RawClient(broker.port) as flooding, RawClient(broker.port) as other:
+        answers = itertools.count()
+        seen = 0
+
+        def flood() -> None:
+            while not ended.is_set():
+                for _ in range(200):
+                    flooding.send(asked.__api_key__, asked.__version__, [encode_entity(asked)])
+
+        def take() -> None:
+            nonlocal seen
+            while flooding.receive() is not None:
+                seen = next(answers)
+
+        other.metadata()
+        threads = [threading.Thread(target=work) for work in (flood, take)]
+        for thread in threads:
+            thread.start()
+        while seen < MOST_ANSWERS_MEANWHILE:
+            assert threads[1].is_alive()
+            time.sleep(0.01)
+        meanwhile = []
+        for _ in range(5):
+            before = seen
+            other.metadata()
+            meanwhile.append(seen - before)
+        ended.set()
+        threads[0].join(20)
+        flooding.socket.shutdown(socket.SHUT_RDWR)
+        threads[1].join(20)
+    assert min(meanwhile) < MOST_ANSWERS_MEANWHILE

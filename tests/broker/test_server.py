@@ -379,10 +379,10 @@ def test_bytes_that_are_no_request_end_their_connection_with_a_line_in_the_log(
     embedded: BrokerProcess, what: str
 ) -> None:
     with RawClient(embedded.port) as client:
-        port = client.socket.getsockname()[1]
+        peer = "{}:{}".format(*client.socket.getsockname())
         client.socket.sendall(HOSTILE[what])
         assert client.receive() is None
-    embedded.until_logged(f'"peer":{port}')
+    embedded.until_logged(f'"peer":"{peer}"')
 
 
 def test_random_bytes_never_hurt_the_broker(embedded: BrokerProcess, new_topic: str) -> None:

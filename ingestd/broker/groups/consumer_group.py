@@ -231,7 +231,7 @@ class ConsumerGroup:
                 self.known(asked.member_id)
             member = kept.members.get(asked.member_id) or Member.new(asked.member_id)
         elif joining and static is not None:
-            old = kept.members[static]
+            old = self.known(static)  # as in Kafka: the member that had the instance may have gone under another
             if old.profile.classic is None and old.held.epoch != LEAVING_FOR_NOW:
                 raise KafkaError(
                     ErrorCode.unreleased_instance_id, f"{asked.instance_id!r} is the instance of {old.id!r}"
@@ -256,7 +256,7 @@ class ConsumerGroup:
             raise KafkaError(ErrorCode.unknown_member_id, f"no member of {self.kept.id!r} has instance {instance_id!r}")
         if known != member_id:
             raise KafkaError(ErrorCode.fenced_instance_id, f"{instance_id!r} is the instance of {known!r}")
-        return self.kept.members[known]
+        return self.known(known)
 
     def _named(self, member_id: str, instance_id: str | None) -> Member:
         if instance_id is None:

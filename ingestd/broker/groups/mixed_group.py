@@ -105,7 +105,7 @@ class ClassicMembers:
         if asked.member_id:
             return self.group.static(asked.instance_id, asked.member_id)
         known = kept.instances.get(asked.instance_id)
-        return Member.new(member_id) if known is None else kept.replace(kept.members[known], member_id)
+        return Member.new(member_id) if known is None else kept.replace(self.group.known(known), member_id)
 
     # Syncs.
 

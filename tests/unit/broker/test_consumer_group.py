@@ -152,6 +152,17 @@ def test_an_instance_is_one_members_until_that_leaves(driven: Driven) -> None:
     assert driven.beat(driven.member("orders", instance_id="b", epoch=3)).error is ErrorCode.unknown_member_id
 
 
+def test_an_instance_of_a_member_that_went_under_another_is_not_given_away(driven: Driven) -> None:
+    """As in Kafka, which answers so until the group is loaded again."""
+    first, second = driven.member("orders", instance_id="a"), driven.member("orders", instance_id="a")
+    driven.settle(first)
+    first.instance_id, first.epoch = "b", 0
+    assert driven.beat(first).error is ErrorCode.none
+    driven.beat(first, epoch=-1)
+    assert driven.beat(second).error is ErrorCode.unknown_member_id
+    assert driven.beat(first, instance_id="a", epoch=3).error is ErrorCode.unknown_member_id
+
+
 def test_a_static_member_that_does_not_come_back_is_out_after_its_session(driven: Driven) -> None:
     only = driven.member("orders", instance_id="a")
     driven.settle(only)
