@@ -61,7 +61,8 @@ class StreamEnd:
             expected = '{"offsets": {TOPIC: {PARTITION: OFFSET}}}'
             raise ConfigurationError(
                 f"ingestd source: the checkpoint has the offset {value!r}; expected one of this source, such as "
-                f"{expected}. The checkpoint of another source can not be taken over"
+                f"{expected}. The checkpoint of another source can not be taken over: begin with a new one, and "
+                "with that offset as `startingOffsets`"
             ) from None
 
     def ranges_since(self, before: StreamEnd | None) -> list[OffsetRange]:

@@ -11,7 +11,8 @@ from ingestd.checks import parse_address
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from ingestd.spark.pipelines.progress import BatchProgress
 
@@ -46,7 +47,7 @@ class PipelineMetrics:
 
 @contextmanager
 def served(metrics: PipelineMetrics, address: str | None) -> Iterator[None]:
-    """Answer GET at `HOST:PORT` with the metrics. None: nowhere. Raises `ConfigurationError` if that is not free."""
+    """Answer GET /metrics at `HOST:PORT`. None: nowhere. Raises `ConfigurationError` if that is not free."""
     if address is None:
         yield
         return
@@ -55,9 +56,22 @@ def served(metrics: PipelineMetrics, address: str | None) -> Iterator[None]:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
         raise ConfigurationError(f"http: {address}: {error.strerror}") from error
+    server.set_app(_metrics_alone(server.get_app()))
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _metrics_alone(metrics: WSGIApplication) -> WSGIApplication:
+    """Another path is not there: a probe of /healthz must not take metrics for good news."""
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environment["PATH_INFO"] in {"/", "/metrics"}:
+            return metrics(environment, start)
+        start("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"a pipeline has /metrics alone\n"]
+
+    return answer

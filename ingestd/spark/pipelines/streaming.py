@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import ConfigurationError
+from ingestd.logs import get_logger
 from ingestd.spark.commits import Commits
 from ingestd.spark.pipelines.checkpoint import has_begun, last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
 
+_log = get_logger(__name__)
 _LOOK: Final = 1
 """Seconds between two looks at whether the query shall stop, or there is a file's worth to write."""
 
@@ -97,6 +99,7 @@ def run_stream(
             waiting = {"minOffsetsFile": str(file), "maxTriggerDelay": f"{milliseconds}ms"}
         rows = _checked(pipeline, clusters, spark, modules, start, waiting)
         query = _started(pipeline, clusters, rows, worth, once=once)
+        _log.info("pipeline runs", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
         watch = Watch(pipeline.name, query, take)
         try:
             while not query.awaitTermination(_LOOK) and not stopped():
