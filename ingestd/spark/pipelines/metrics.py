@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, make_wsgi_app, start_http_server
 
 from ingestd.checks import parse_address
 from ingestd.errors import ConfigurationError
@@ -56,7 +56,7 @@ def served(metrics: PipelineMetrics, address: str | None) -> Iterator[None]:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
         raise ConfigurationError(f"http: {address}: {error.strerror}") from error
-    server.set_app(_metrics_alone(server.get_app()))
+    server.set_app(_metrics_alone(make_wsgi_app(metrics.registry)))
     try:
         yield
     finally:
