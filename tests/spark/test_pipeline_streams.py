@@ -392,3 +392,26 @@ def test_the_command_runs_a_stream_until_it_is_told_to_end(here: Servers, tmp_pa
     assert running.returncode == 0
     assert numbers(tmp_path / "out") == [6, 7, 8, 9]
     assert group_offsets(here.servers, group) == {0: 5, 1: 5}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_command_says_in_one_line_why_a_query_failed(here: Servers, tmp_path: Path, stream: bool) -> None:
+    """Spark's log had it before that, three times, in 150 lines of Java."""
+    topic = here.create_topic()
+    send(here.servers, topic, [0])
+    file = tmp_path / "ingestd.toml"
+    into_topic = f'format = "topic", cluster = "main", topic = "{here.create_topic()}"'
+    sink = into_topic if stream else f'path = "{tmp_path}/out"'
+    file.write_text(
+        f'[clusters.main]\nbootstrap = ["{here.servers}"]\n[pipelines.p]\n'
+        f"sql = \"SELECT CAST(raise_error('not that one') AS STRING) AS value FROM source\"\n"
+        f'source = {{ cluster = "main", topics = ["{topic}"] }}\nsink = {{ {sink} }}\n'
+        + (f'checkpoint = "{tmp_path}/checkpoint"\n' if stream else "")
+    )
+    run = subprocess.run(
+        [*ingestd(), "pipeline", "run", str(file), "p"], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert run.returncode == 1
+    assert run.stderr.endswith("ingestd: pipeline p: not that one\n")
+    assert " ERROR " not in run.stderr
+    assert "\tat " not in run.stderr

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 
-from ingestd.spark.executors import packed
+from ingestd.spark.executors import packed, slow_executors
 from ingestd.spark.schemas import HEADERS
 from ingestd.spark.write_options import WriteOptions, write_options
 from ingestd.spark.writing import write_rows
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from ingestd.daemon.pipelines import PipelineSettings
+    from ingestd.spark.executors import Slow
 
 __all__ = ["LETTER", "DeadLetters", "dead_letters"]
 
@@ -62,7 +63,7 @@ class DeadLetters:
         A task that runs again sends its letters again.
         """
         kept = rows.drop(LETTER).schema
-        return rows.mapInArrow(_Diversion(self.options), kept)
+        return rows.mapInArrow(_Diversion(self.options, slow_executors(rows.sparkSession)), kept)
 
 
 def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]) -> DeadLetters | None:
@@ -76,11 +77,13 @@ def dead_letters(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str,
 class _Diversion:
     """What has no letter. Runs on executors. The letters of a batch are acknowledged before the next one is taken."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, slow: Slow | None = None) -> None:
+        """`slow`: on the driver, see `packed`."""
         self._options = options
+        self._slow = slow
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed(None, _Diversion, self._options)
+        return packed(self._slow, _Diversion, self._options)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -19,7 +19,7 @@ __all__ = ["PipelineFailed", "failing", "reason_of"]
 
 _OUR_ERROR: Final = re.compile(r"^\s*ingestd\.[\w.]+: (?P<message>.+)$", re.MULTILINE)
 """The last line of a Python traceback that Spark brings along from its workers."""
-_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<message>.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<message>.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
 """What SQL's `raise_error` was given."""
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)

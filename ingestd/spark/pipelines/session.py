@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from ingestd.errors import ConfigurationError, IngestdError
@@ -31,11 +32,21 @@ ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 _PARTITIONS: Final = "200"
 """Spark's default."""
 _INTERPRETER: Final = "spark.pyspark.python"
+_LOG_LEVEL: Final = "spark.log.level"
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    _LOG_LEVEL: "ERROR",
 }
+_TRACES: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.util.Utils",
+)
+"""Loggers that write the traces of a query that fails, each of them 30 lines and more. The error says it in one."""
 
 
 @contextmanager
@@ -47,6 +58,8 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
     """
     if beside is None:
         started = start_session(f"ingestd pipeline {pipeline.name}", pipeline.master, pipeline.spark)
+        if _LOG_LEVEL not in pipeline.spark:
+            _leave_out_traces(started)
         try:
             yield _prepared(started)
         except NO_ANSWER as error:
@@ -63,6 +76,15 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
         yield _prepared(own)
     finally:
         _activate(before)
+
+
+def _leave_out_traces(spark: SparkSession) -> None:
+    """On the driver alone. Executors on other hosts write theirs, in files of their own."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001 - Spark has no other way
+    for name in _TRACES:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _activate(spark: SparkSession) -> None:

@@ -26,6 +26,7 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
     ("said", "reason"),
     [
         ("[SOME_CLASS] it can not be\nmore", "[SOME_CLASS] it can not be"),
+        ("[STREAM_FAILED] exception: [USER_RAISED_EXCEPTION] no SQLSTATE: P0001 SQLSTATE: XXKST", "no"),
         (IN_A_BATCH.format(error="ValueError: seven"), "ValueError: seven"),
         (IN_A_BATCH.format(error="ingestd.spark.executors.NotInstalled: none there"), "none there"),
         (IN_A_BATCH.format(error=f"{MISSING} 'a'"), f"{MISSING} 'a', for ./its/python where Spark runs it {PAGE}"),

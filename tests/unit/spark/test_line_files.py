@@ -11,7 +11,7 @@ import pytest
 
 from ingestd.errors import ConnectionLost, IngestdError
 from ingestd.records import loops
-from ingestd.spark.pipelines import line_files
+from ingestd.spark.pipelines import dead_letters, line_files
 from ingestd.spark.pipelines.text_files import TextFile
 from ingestd.spark.write_options import write_options
 from ingestd.tail.text import open_text
@@ -68,17 +68,18 @@ def test_a_cluster_that_is_gone_is_no_error_of_the_file(tmp_path: Path, monkeypa
         line_files._send_file(options, TextFile(f"file:{file}", 2))
 
 
-def test_an_executor_in_plain_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows it was said. Lines of files are encoded by the same loops."""
+@pytest.mark.parametrize("kind", [line_files._FileSender, dead_letters._Diversion])
+def test_an_executor_in_plain_python_is_said(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """Of rows it was said. Lines of files, and dead letters, are encoded by the same loops."""
     said: set[str] = set()
     slow: Any = SimpleNamespace(add=said.update)
-    sender = line_files._FileSender(write_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}), slow)
+    sender = kind(write_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}), slow)
     unpack, arguments = sender.__reduce__()
     unpack(*arguments)
     assert said == set()
     monkeypatch.setattr(loops, "COMPILED", False)
     there = unpack(*arguments)
-    assert isinstance(there, line_files._FileSender)
+    assert isinstance(there, kind)
     (interpreter,) = said
     assert interpreter.startswith(f"{loops.__file__} of {sys.executable} on ")
 

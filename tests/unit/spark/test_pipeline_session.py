@@ -53,7 +53,8 @@ def test_a_spark_that_dies_amid_a_pipeline_is_what_went_wrong(
     spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context), stop=lambda: stopped.append(refuse))
     monkeypatch.setattr(session, "start_session", lambda *_: spark)
     monkeypatch.setattr(session, "_prepared", lambda started: started)
-    pipeline = PipelineSettings("p", PipelineSource(files=("/a",)), PipelineSink("console"))
+    asked = {"spark.log.level": "ERROR"}
+    pipeline = PipelineSettings("p", PipelineSource(files=("/a",)), PipelineSink("console"), spark=asked)
     with pytest.raises(raised, match="Spark has ended" if ended else "refused"), session.own_session(pipeline):
         refuse()
     assert stopped
