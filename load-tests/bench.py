@@ -20,9 +20,10 @@ LOAD_TESTS = (
     "group",
     "mirror",
     "spark",
+    "spark_executors",
     "broker",
 )
-SIZED = {"broker", "compare", "consume", "mirror", "produce", "scaling", "spark"}
+SIZED = {"broker", "compare", "consume", "mirror", "produce", "scaling", "spark", "spark_executors"}
 """Those whose input has a size to choose."""
 
 

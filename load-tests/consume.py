@@ -64,7 +64,7 @@ def fill(servers: str, topic: str, log: Path, codec: str) -> None:
     subprocess.run(
         [
             program("kcat"), "-P", "-l", "-b", servers, "-t", topic, "-z", codec,
-            "-X", "acks=all", "-X", "linger.ms=50", str(log),
+            "-X", "acks=all", "-X", "enable.idempotence=true", "-X", "linger.ms=50", str(log),
         ],
         check=True,
     )  # fmt: skip

@@ -91,10 +91,19 @@ class Cpu(NamedTuple):
 class Session:
     """A Spark session in a process of its own."""
 
-    def __init__(self, engine: str, python: str, form: str, jars: Sequence[Path], cores: str, directory: Path) -> None:
+    def __init__(
+        self,
+        engine: str,
+        python: str,
+        form: str,
+        jars: Sequence[Path],
+        cores: str,
+        directory: Path,
+        master: str = "local[1]",
+    ) -> None:
         self.engine = engine
         command = ["taskset", "-c", cores, program("setpriv"), "--pdeathsig", "KILL", python, "-P", str(JOB)]
-        command += [form, ",".join(map(str, jars)), "1"]
+        command += [form, ",".join(map(str, jars)), master]
         clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
         with (directory / "log").open("w") as log:
             self._process = subprocess.Popen(
@@ -108,6 +117,11 @@ class Session:
             )
         self._log = directory / "log"
         self.version = self._answer()["ready"]
+
+    @property
+    def pid(self) -> int:
+        """The process that asks Spark; the JVM of the driver is its child."""
+        return self._process.pid
 
     def ask(self, **asked: Any) -> tuple[dict[str, Any], Cpu]:
         """What a query has found out, and the CPU seconds that it took."""

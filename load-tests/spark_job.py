@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _session(form: str, jars: str, cores: str) -> SparkSession:
-    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
+def _session(form: str, jars: str, master: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).config("spark.driver.memory", "2g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     if jars:
         builder = builder.config("spark.jars", jars)
@@ -130,8 +130,8 @@ def _write(rows: DataFrame, form: str, asked: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    form, jars, cores = sys.argv[1:]
-    spark = _session(form, jars, cores)
+    form, jars, master = sys.argv[1:]
+    spark = _session(form, jars, master)
     print(json.dumps({"ready": spark.version}), flush=True)
     for line in sys.stdin:
         begun = time.monotonic()
