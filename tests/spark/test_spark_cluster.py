@@ -90,10 +90,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `environment` and `environment.tar.gz`, made as OPERATIONS.md says, of this checkout."""
     directory = tmp_path_factory.mktemp("packed")
     commands = documented("sh")
-    assert "'ingestd[executor]'" in commands
+    assert "'.[executor]'" in commands
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     made = subprocess.run(
-        ["sh", "-ec", commands.replace("ingestd[executor]", f"{ROOT}[executor]")],
+        ["sh", "-ec", commands.replace("'.[executor]'", f"'{ROOT}[executor]'")],
         cwd=directory,
         env=os.environ | {"PATH": path},
         capture_output=True,
