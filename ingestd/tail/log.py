@@ -316,9 +316,10 @@ class Log:
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
         known = self.of(place.file)
-        was_empty = known if known is not None and known.unexamined else None
-        if was_empty is not None:
-            was_empty.unexamined = False
+        was_empty = known is not None and known.unexamined
+        empty = known is not None and known.copy_of == NOTHING
+        if known is not None:
+            known.unexamined = False
         match examined.verdict:
             case Empty():
                 yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
@@ -330,11 +331,13 @@ class Log:
                 yield Refuse(place, reason)
                 yield from self._supersede()
             case Plain(start, witness):
+                grown = witness is not None and witness.at > place.size
                 yield from self._begin(place, start, witness)
                 if witness is not None and witness.at < place.size:
                     yield from self._seek_content(place.modified - 1)
-                elif was_empty is not None:  # it may have been written to, copied and truncated before that
-                    yield from self._seek_content(was_empty.known.modified)
+                elif known is not None and (was_empty or (empty and (self._missed or grown))):
+                    # It may have been written to, copied and truncated before that.
+                    yield from self._seek_content(known.known.modified)
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
