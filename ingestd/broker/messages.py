@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
+from ingestd.errors import ProtocolError
 from ingestd.wire.codec import decode_entity, encode_entity, request_module, response_module
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ class Messages:
     def decode(self, body: memoryview) -> Any:
         """The request in `body`. Raises `ProtocolError`."""
         # kio reads only read-only memory.
-        return decode_entity(self._request, bytes(body))
+        request = decode_entity(self._request, bytes(body))
+        _check_arrays(request)
+        return request
 
     def has(self, entity: str) -> bool:
         """Whether this version's response has this entity."""
@@ -56,6 +60,47 @@ class Messages:
     def encode(self, **fields: Any) -> bytes:
         """The response's bytes, without a header."""
         return encode_entity(self.make(self._response_name, **fields))
+
+
+class _Field(NamedTuple):
+    """A field that has an array, or entities."""
+
+    name: str
+    array: bool
+    nullable: bool
+    entities: bool
+
+
+_to_check: Final[dict[type, tuple[_Field, ...]]] = {}
+"""Of each entity that was met, the fields that may have null in place of an array. There are a few hundred at most."""
+
+
+def _fields_to_check(entity: type) -> tuple[_Field, ...]:
+    known = _to_check.get(entity)
+    if known is not None:
+        return known
+    found = []
+    for name, hint in get_type_hints(entity).items():
+        options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        (option,) = [each for each in options if each is not NoneType]
+        array = get_origin(option) is tuple
+        item = get_args(option)[0] if array else option
+        entities = dataclasses.is_dataclass(item)
+        if array or entities:
+            found.append(_Field(name, array, NoneType in options, entities))
+    return _to_check.setdefault(entity, tuple(found))
+
+
+def _check_arrays(entity: object) -> None:
+    """Raise `ProtocolError` for null where the protocol has an array. kio takes it for any."""
+    for field in _fields_to_check(type(entity)):
+        value = getattr(entity, field.name)
+        if value is None:
+            if not field.nullable:
+                raise ProtocolError(f"{type(entity).__name__}: {field.name} is null; expected an array")
+        elif field.entities:
+            for each in value if field.array else (value,):
+                _check_arrays(each)
 
 
 @lru_cache(maxsize=512)

@@ -370,6 +370,7 @@ HOSTILE = {
     "an unknown version": b"\0\0\0\x0a\0\x03\x7f\xff\0\0\0\x01\xff\xff",
     "a client id beyond the frame": b"\0\0\0\x0a\0\x03\0\x01\0\0\0\x01\x7f\xff",
     "an array beyond the frame": b"\0\0\0\x0e\0\x03\0\x01\0\0\0\x01\xff\xff\x7f\xff\xff\xff",
+    "null where an array is expected": b"\0\0\0\x12\0\x14\0\x01\0\0\0\x01\xff\xff\xff\xff\xff\xff\0\0\0\0",
     "topics beyond the frame": b"\0\0\0\x16\0\0\0\x03\0\0\0\x01\xff\xff\xff\xff\0\x01\0\0\0\0\x7f\xff\xff\xff",
 }
 
@@ -383,6 +384,7 @@ def test_bytes_that_are_no_request_end_their_connection_with_a_line_in_the_log(
         client.socket.sendall(HOSTILE[what])
         assert client.receive() is None
     embedded.until_logged(f'"peer":"{peer}"')
+    assert "Traceback" not in embedded.stderr.read_text()
 
 
 def test_random_bytes_never_hurt_the_broker(embedded: BrokerProcess, new_topic: str) -> None:
