@@ -203,15 +203,17 @@ def test_after_a_segment_that_was_cut_nothing_of_the_log_is_left(
     recovered(copy, killed[1], disk)
 
 
-def test_a_segment_that_is_missing_in_the_middle_ends_the_log_before_it(
+def test_a_segment_that_is_missing_in_the_middle_ends_the_log_and_the_later_ones_are_kept_aside(
     killed: tuple[Path, list[bytes]], disk: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(killed[0], copy)
     segments = sorted(copy.glob("*.log"))
     assert len(segments) > 3
+    later = {f"{path.name}.damaged": path.read_bytes() for path in segments[3:]}
     segments[2].unlink()
     recovered(copy, killed[1], disk)
+    assert {path.name: path.read_bytes() for path in copy.glob("*.damaged")} == later
 
 
 @pytest.mark.parametrize("indexed", [True, False])

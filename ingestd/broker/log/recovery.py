@@ -31,7 +31,7 @@ class Recovered:
 
 
 def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gaps_until: int) -> Recovered:
-    """The segments that follow each other. Files of others are removed. Raises `OSError`.
+    """The segments that follow each other. Others are set aside. Raises `OSError`.
 
     Before `gaps_until`, offsets may be missing, because the cleaner left them out. Elsewhere a gap is damage.
     """
@@ -47,11 +47,10 @@ def load_segments(directory: Path, files: OpenFiles, config: TopicConfig, *, gap
         segment = Segment(files, directory, base_offset, config.index_interval)
         if segments and (torn or not _may_follow(base_offset, segments[-1].next_offset, gaps_until=gaps_until)):
             _log.warning(
-                "segment does not follow the log, removed",
-                segment=str(segment.path),
+                "segment does not follow the log: its records are not served, and kept beside it",
+                segment=str(segment.set_aside()),
                 expected=segments[-1].next_offset,
             )
-            segment.delete()
             continue
         if segments:
             # The last batches of the segment before may have been removed.

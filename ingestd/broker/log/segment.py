@@ -21,6 +21,7 @@ __all__ = ["INDEX_SUFFIX", "LOG_SUFFIX", "Segment"]
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
+_ASIDE_SUFFIX: Final = ".damaged"
 
 
 class Segment:
@@ -160,6 +161,12 @@ class Segment:
             return False
         os.ftruncate(self.descriptor, self.size)
         return True
+
+    def set_aside(self) -> Path:
+        """Keep the bytes under a name that is no segment's. Returns it. Raises `OSError`."""
+        self._files.close(self.path)
+        self.index_path.unlink(missing_ok=True)
+        return self.path.rename(self.path.with_name(f"{self.path.name}{_ASIDE_SUFFIX}"))
 
     def delete(self) -> None:
         """Remove the files. Raises `OSError`."""
