@@ -238,7 +238,7 @@ def pids_of(daemon):
 def test_a_run_with_an_end_is_refused_while_hosts_run_the_mirror(kafka, west, mirror, topic):
     name = topic()
     keys = {"topics": [name], "name": f"busy-{name}"}
-    running, once = mirror(**keys), mirror(**keys, daemon={"once_patience": 0.5})
+    running, once = mirror(**keys), mirror(**keys, daemon={"once_patience": 5})
     running.start_ready()
     produce(kafka.servers, name, [b"one"])
     copied_to_the_end(running, 1)

@@ -46,6 +46,6 @@ def test_a_mirror_goes_on_where_mirrormaker2_stopped(kafka, west, mirror, topic,
 def test_a_target_that_no_mirrormaker2_of_this_name_wrote_to_is_refused(kafka, south, mirror, topic):
     name = topic()
     produce(kafka.servers, name, [b"one"])
-    daemon = mirror(target=south, topics=[name], start="mirrormaker2", daemon={"once_patience": 0.5})
+    daemon = mirror(target=south, topics=[name], start="mirrormaker2", daemon={"once_patience": 5})
     runs_once(daemon, status=1)
     assert "expected them in the topic mm2-offsets.east.internal" in daemon.log.read_text()
