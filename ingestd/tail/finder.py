@@ -413,9 +413,9 @@ class TailFinder:
             self._look(log, None)
 
     def _miss_before_watches(self, new: set[str]) -> None:
-        """Files may have come and gone before a directory was watched: a log's own, or one that its link leads to."""
+        """Files may have come and gone in a directory that was made anew before it was watched."""
         for log in self._logs.values() if new else ():
-            if any(os.path.dirname(path) in new for path in (log.path, *self._ways.through.get(log.path, ()))):
+            if os.path.dirname(log.path) in new:
                 self.apply(log, Missed(self._all_known))
 
     def _miss(self) -> None:
