@@ -142,9 +142,7 @@ def make(tmp_path, monkeypatch):
         clusters = {"c": ClusterSettings("c", bootstrap=("nowhere:1",))}
         return Supervisor(Configuration(tmp_path / "f.toml", settings, clusters, routes), once=once)
 
-    yield made
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    return made
 
 
 async def ends(running):
