@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
 import os
 import subprocess
 import sys
+import termios
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,10 @@ from ingestd.output import finish_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+FULL = 45_000
+"""Bytes of lines of 1 kB in a pipe with room for few more: each has a page with others, or a new one."""
 
 
 class Terminal(io.StringIO):
@@ -154,6 +161,11 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         finish_outputs()
 
 
+def waiting_in(reading: int) -> int:
+    """Bytes that are in the pipe."""
+    return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def lines_from(reading: int, wanted: str) -> list[str]:
     """What is read until a line has this event."""
     read = b""
@@ -169,6 +181,8 @@ def test_nobody_who_logs_waits_for_a_reader_and_what_is_dropped_is_counted(pipe:
     for number in range(3000):
         line = f"{number:04}{filling}"
         log.info(line)
+        while number == 100 and waiting_in(pipe) < FULL:
+            time.sleep(0.001)  # else there may be room again, and what was dropped is said, amid these lines
     first = lines_from(pipe, "dropped")
     log.info("the end")
     rest = first + lines_from(pipe, "the end")
