@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checks",
+    "address_text",
     "as_path",
     "check_kinds",
     "closest",
@@ -60,6 +61,11 @@ def parse_address(text: str) -> tuple[str, int]:
         more = "; an IPv6 address stands in brackets, [HOST]:PORT" if version_6 else ""
         raise ValueError(f"{text!r} is not HOST:PORT{more}")
     return found[1] or found[2], int(found[3])
+
+
+def address_text(host: str, port: int) -> str:
+    """What `parse_address` reads: `HOST:PORT`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

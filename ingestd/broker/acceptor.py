@@ -11,6 +11,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.checks import address_text
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Acceptor:
                 self._pauses[listening] = self._loop.call_later(_PAUSE, partial(self._watch, listening))
                 _log.error(
                     "can not take a connection; clients wait",
-                    address="{}:{}".format(*listening.getsockname()[:2]),
+                    address=address_text(*listening.getsockname()[:2]),
                     reason=error.strerror,
                     again_in=f"{_PAUSE:g} s",
                 )
@@ -102,7 +103,8 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._make, accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
         except OSError as error:  # also TLS's, and the timeout's
             accepted.close()
-            _log.info("TLS handshake failed", peer=f"{peer[0]}:{peer[1]}", reason=str(error))
+            event = "connection not taken" if self._tls is None else "TLS handshake failed"
+            _log.info(event, peer=address_text(*peer[:2]), reason=str(error))
         except BaseException:
             accepted.close()
             raise

@@ -14,6 +14,7 @@ from ingestd.broker.connection import Connection
 from ingestd.broker.control import Control
 from ingestd.broker.security.tls import ServerTls
 from ingestd.broker.session import Listener
+from ingestd.checks import address_text
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
@@ -55,7 +56,7 @@ class BrokerServer:
     @property
     def bootstrap(self) -> str:
         """`host:port`, for clients."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
     @property
     def requests(self) -> Counter[tuple[str, str]]:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from ingestd.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ingestd.checks import address_text
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.logs import get_logger
 from ingestd.wire.apis import Api
@@ -89,8 +90,7 @@ class Session:
     @property
     def peer(self) -> str:
         """`HOST:PORT` of the client, for logs."""
-        host = f"[{self.peer_host}]" if ":" in self.peer_host else self.peer_host
-        return f"{host}:{self.peer_port}"
+        return address_text(self.peer_host, self.peer_port)
 
     def allows(self, api: int, now: float) -> bool:
         """Whether the client may ask this now."""

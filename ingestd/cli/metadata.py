@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingestd.checks import address_text
 from ingestd.cli.figures import in_count
 from ingestd.client.admin import ClusterAdmin
 from ingestd.errors import ErrorCode, KafkaError
@@ -92,4 +93,4 @@ def _partition(one: PartitionMetadata) -> PartitionListing:
 
 
 def _address(node: Node) -> str:
-    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
+    return address_text(node.host, node.port)

@@ -7,6 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from ingestd.checks import address_text
 from ingestd.daemon.processes import ChildProcess, spawn
 from ingestd.errors import IngestdError
 from ingestd.logs import get_logger
@@ -72,7 +73,7 @@ class EmbeddedBroker:
         life.settimeout(0)
         try:
             host, port = await self._await_ready(life, died)
-            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.address = address_text(host, port)
             self._publish_address()
         except BaseException:
             life.close()

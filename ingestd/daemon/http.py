@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from ingestd import __version__
-from ingestd.checks import parse_address
+from ingestd.checks import address_text, parse_address
 from ingestd.daemon.metrics import Metrics
 from ingestd.errors import ConfigurationError
 
@@ -41,7 +41,7 @@ class HttpServer:
     def address(self) -> str:
         """`HOST:PORT` as bound. If port 0 was asked for, this has the port that the system chose."""
         port = self._runner.addresses[0][1]
-        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        return address_text(self._host, port)
 
     async def close(self) -> None:
         """Stop listening and end the connections. Safe to call twice."""
