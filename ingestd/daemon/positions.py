@@ -79,7 +79,7 @@ class StoredRoute:
 
 
 class PositionFile:
-    """The position file, to be read: nothing in it changes, nor beside it. A daemon may have it open meanwhile."""
+    """Reads the position file. It writes nothing to it, and makes no file beside it. A daemon may have it open."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is opened yet."""

@@ -152,8 +152,9 @@ class Supervisor:
         self._progress = progress
         self._began = time.monotonic()
         self._moved_at = self._began
-        self._finding_since = self._began
         """When a position last moved."""
+        self._finding_since = self._began
+        """When sources began to be found."""
         self._log = get_logger("ingestd.supervisor")
         self._crash: BaseException | None = None
         self._tasks = TaskOwner(self._crashed)
