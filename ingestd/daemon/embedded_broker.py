@@ -73,7 +73,7 @@ class EmbeddedBroker:
         life.settimeout(0)
         try:
             host, port = await self._await_ready(life, died)
-            self.address = address_text(host, port)
+            self.address = address_text(host, int(port))
             self._publish_address()
         except BaseException:
             life.close()
