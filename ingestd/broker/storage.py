@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ingestd.broker.settings import BrokerSettings
 
-__all__ = ["NewTopic", "Partition", "Storage"]
+__all__ = ["NewTopic", "Partition", "Storage", "is_data_directory"]
 
 _CLEAN: Final = ".clean-shutdown"
 _BOOT: Final = "leader-epoch"
@@ -55,6 +55,11 @@ MAX_PARTITIONS: Final = 10_000
 """Most partitions of one topic. More is probably a mistake."""
 
 _log = get_logger(__name__)
+
+
+def is_data_directory(directory: Path) -> bool:
+    """Whether a broker was started on this directory."""
+    return (directory / _BOOT).exists()
 
 
 class NewTopic:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.broker.security.credentials import Mechanism, credential_of
 from ingestd.broker.security.users import Users
+from ingestd.broker.storage import is_data_directory
 from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.wire.secret import Secret
 
@@ -60,6 +61,8 @@ def remove_user(data: Path, name: str) -> None:
 
 
 def _require_directory(data: Path) -> None:
-    """Raise `ConfigurationError` unless there is such a directory: a name that is mistyped has no users either."""
+    """Raise `ConfigurationError` unless a broker or `add_user` wrote there: a mistyped name has no users either."""
     if not data.is_dir():
         raise ConfigurationError(f"--data: {data}: no such directory; expected the data directory of a broker")
+    if not Users(data).file.exists() and not is_data_directory(data):
+        raise ConfigurationError(f"--data: {data}: no broker was started there; expected the data directory of one")

@@ -297,6 +297,15 @@ def test_the_users_of_a_directory_that_is_not_there_are_not_listed_nor_removed(
     assert not missing.exists()
 
 
+def test_in_a_directory_that_is_no_brokers_nobody_is_listed_or_removed_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in (["list"], ["remove", "x"]):
+        assert main(["broker", "users", *verb, "--data", str(tmp_path)]) == 2
+        assert f"{tmp_path}: no broker was started there" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_who_adds_a_user_is_told_where_and_that_the_directory_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
