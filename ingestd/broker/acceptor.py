@@ -7,10 +7,13 @@ those who connect would wait for hundreds of turns. So here many are taken in on
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.broker.descriptors import end_of_connections
 from ingestd.checks import address_text
 from ingestd.logs import get_logger
 
@@ -24,8 +27,8 @@ __all__ = ["Acceptor"]
 
 _BACKLOG: Final = 1024
 _MOST_PER_TURN: Final = 128
-_PAUSE: Final = 1.0
-"""Seconds until connections are taken again after the system refused one, as it does when descriptors run out."""
+_PAUSE: Final = 0.1
+"""Seconds until connections are taken again after one could not be, as when descriptors run out."""
 _HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for TLS. Until then a connection does not count, so many must not wait for long."""
 _log = get_logger(__name__)
@@ -45,6 +48,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._said = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Begin. Returns the address, with the port that was chosen if `port` is 0. Raises `OSError`."""
@@ -79,23 +83,31 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_MOST_PER_TURN):
             try:
+                _check_descriptors(listening)
                 accepted, peer = listening.accept()
             except BlockingIOError:
+                self._said = False
                 return
             except ConnectionError:
                 continue  # gone before it was taken
             except OSError as error:
-                self._loop.remove_reader(listening)
-                self._pauses[listening] = self._loop.call_later(_PAUSE, partial(self._watch, listening))
-                _log.error(
-                    "can not take a connection; clients wait",
-                    address=address_text(*listening.getsockname()[:2]),
-                    reason=error.strerror,
-                    again_in=f"{_PAUSE:g} s",
-                )
+                self._pause(listening, error)
                 return
             accepted.settimeout(0)
             self._tasks.start(self._take(accepted, peer), "take a connection")
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        self._loop.remove_reader(listening)
+        self._pauses[listening] = self._loop.call_later(_PAUSE, partial(self._watch, listening))
+        if self._said:
+            return
+        self._said = True
+        _log.error(
+            "can not take a connection; clients wait",
+            address=address_text(*listening.getsockname()[:2]),
+            reason=error.strerror,
+            again_every=f"{_PAUSE:g} s",
+        )
 
     async def _take(self, accepted: socket.socket, peer: tuple[Any, ...]) -> None:
         timeout = None if self._tls is None else _HANDSHAKE_TIMEOUT
@@ -108,3 +120,11 @@ class Acceptor:
         except BaseException:
             accepted.close()
             raise
+
+
+def _check_descriptors(listening: socket.socket) -> None:
+    """Raise `OSError` if a connection would get one of the descriptors that connections leave."""
+    next_one = os.dup(listening.fileno())
+    os.close(next_one)
+    if next_one >= end_of_connections():
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}; the broker keeps the rest for its files")

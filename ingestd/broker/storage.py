@@ -47,8 +47,8 @@ _BOOT: Final = "leader-epoch"
 _GRAVEYARD: Final = "deleted"
 _TOPIC_ID: Final = "topic-id"
 _OPEN_FILES: Final = 4096
-_SEALED_AT_ONCE: Final = 128
-"""Logs that are closed at the same time. Each needs a descriptor until it is done."""
+_SEALED_AT_ONCE: Final = 16
+"""Segments that are sealed at the same time. Each needs a descriptor until it is done."""
 _DESCRIPTORS_FOR_OTHERS: Final = 512
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MAX_PARTITIONS: Final = 10_000

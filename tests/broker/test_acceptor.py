@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from embedded.batches import batch_of
 from embedded.process import BrokerProcess
-from embedded.raw import RawClient
+from embedded.raw import RawClient, entity
 
 from ingestd.broker.acceptor import Acceptor
+from ingestd.broker.api.handlers import HANDLERS
+from ingestd.errors import ErrorCode
 from ingestd.tasks import TaskOwner
+from ingestd.wire.apis import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,3 +69,30 @@ def test_when_descriptors_run_out_the_log_says_so_and_clients_are_served_later(t
         for client in waiting:
             client.metadata()
             client.socket.close()
+
+
+def test_clients_leave_the_broker_the_descriptors_that_it_needs(tmp_path: Path) -> None:
+    """With 64 descriptors, 100 clients come. Who is taken is served: schemas are imported and logs opened then."""
+    waits = "can not take a connection; clients wait"
+    with BrokerProcess(tmp_path, "--flush", "always", under=["prlimit", "--nofile=64:64"]) as broker:
+        clients = [RawClient(broker.port) for _ in range(100)]
+        first, second, *others = clients
+        broker.until_logged(waits)
+        for number in range(40):
+            first.metadata(f"topic-{number}")
+            assert second.produce(f"topic-{number}", 0, batch_of([b"x"])).error is ErrorCode.none
+        for version in HANDLERS[Api.find_coordinator].versions:
+            fields = {"coordinator_keys": ("g",)} if version >= 4 else {"key": "g"}
+            first.ask(entity(Api.find_coordinator, version, "FindCoordinatorRequest", **fields))
+        for version in HANDLERS[Api.list_groups].versions:
+            fields = {name: () for name, since in (("states_filter", 4), ("types_filter", 5)) if version >= since}
+            first.ask(entity(Api.list_groups, version, "ListGroupsRequest", **fields))
+        for client in (first, second, *others[:80]):
+            client.socket.close()
+        for client in others[80:]:
+            client.metadata()
+            client.socket.close()
+        assert broker.stop() == 0
+    said = broker.stderr.read_text()
+    assert not [word for word in ("Traceback", "failed", "not begun", "not closed") if word in said], said
+    assert said.count("Too many open files") == said.count(waits) == 1, said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import struct
 import threading
@@ -64,12 +65,24 @@ def test_who_stops_waiting_is_given_nothing() -> None:
 
 
 def test_files_beyond_the_limit_are_closed_and_opened_again_when_used(tmp_path: Path) -> None:
-    import os
-
     files = OpenFiles(3)
     for number in range(20):
         os.pwrite(files.get(tmp_path / str(number % 7)), b"%d" % number, 0)
     assert len([None for path in (tmp_path / str(number) for number in range(7)) if path.read_bytes()]) == 7
+    files.close_all()
+
+
+def test_a_file_beyond_what_segments_may_have_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients took the descriptors up to those that are left to the broker."""
+    files = OpenFiles(limit=100)
+    taken = files.get(tmp_path / "0")
+    monkeypatch.setattr("ingestd.broker.log.files.end_of_segments", lambda: taken + 1)
+    assert {files.get(tmp_path / str(number)) for number in range(1, 10)} == {taken}
+    files.close_all()
+    monkeypatch.setattr("ingestd.broker.log.files.end_of_segments", lambda: 0)
+    os.fstat(files.get(tmp_path / "0"))  # one there must be
     files.close_all()
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ingestd.broker.descriptors import end_of_segments
 from ingestd.broker.log.recent import RecentlyUsed
 from ingestd.errors import ConfigurationError
 
@@ -117,6 +118,8 @@ def _replace(path: Path, content: bytes, settle: Callable[[int], None]) -> None:
 class OpenFiles:
     """Descriptors of segment files. Opened when used; at most `limit` are open, the last used ones.
 
+    If clients took most of the descriptors, fewer are open: some are left for what else the broker opens.
+
     `indexes` bounds the memory of the same files' indexes to `index_bytes` in all.
 
     Not for threads: a descriptor is valid until the next call here. A thread works on an `os.dup` of it.
@@ -134,10 +137,17 @@ class OpenFiles:
             self._open.move_to_end(path)
             return descriptor
         while len(self._open) >= self._limit:
-            os.close(self._open.popitem(last=False)[1])
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            self._close_oldest()
+        descriptor = _open(path)
+        if self._open and descriptor >= end_of_segments():
+            os.close(descriptor)
+            self._close_oldest()
+            descriptor = _open(path)
         self._open[path] = descriptor
         return descriptor
+
+    def _close_oldest(self) -> None:
+        os.close(self._open.popitem(last=False)[1])
 
     def close(self, path: Path) -> None:
         """Close one file, if it is open."""
@@ -149,6 +159,10 @@ class OpenFiles:
         """Close every file."""
         while self._open:
             os.close(self._open.popitem()[1])
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
 
 class DirectoryLock:

@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["BrokerProcess"]
 
@@ -24,14 +27,15 @@ QUICK = ("--flush", "os")
 
 
 class BrokerProcess:
-    """Context manager. `directory` gets `data`, `requests.jsonl` and `stderr`."""
+    """Context manager. `directory` gets `data`, `requests.jsonl` and `stderr`. `under` is a command that becomes it."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, under: Sequence[str] = ()) -> None:
         self.data = directory / "data"
         self.request_log = directory / "requests.jsonl"
         self.stderr = directory / "stderr"
         self.port = 0
         self._options = options
+        self._under = under
         self._process: subprocess.Popen[bytes] | None = None
         self._parent_pipe = -1
 
@@ -61,7 +65,7 @@ class BrokerProcess:
         """Until it listens; on the port that it had before."""
         reading_end, self._parent_pipe = os.pipe()
         command = [
-            sys.executable, "-m", "ingestd.broker", "--data", str(self.data), "--listen", self.servers,
+            *self._under, sys.executable, "-m", "ingestd.broker", "--data", str(self.data), "--listen", self.servers,
             "--request-log", str(self.request_log), "--parent-fd", str(reading_end), *KEPT, *QUICK, *self._options,
         ]  # fmt: skip
         with self.stderr.open("ab") as stderr:
