@@ -25,7 +25,7 @@ from ingestd.broker.log.files import (
     write_atomically,
     write_replaceable,
 )
-from ingestd.broker.log.group_commit import GroupCommit
+from ingestd.broker.log.group_commit import FlushTurns, GroupCommit
 from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.producer_ids import ProducerIds
 from ingestd.broker.topic_config import TopicConfig, check_topic_configs
@@ -113,6 +113,7 @@ class Storage:
         # A thread of its own: removing a large topic takes long, and acknowledgements wait for the other threads.
         self._burial = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-burial")
         self._files = OpenFiles(_descriptor_limit())
+        self._flush_turns = FlushTurns()
         self._lock: DirectoryLock | None = None
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.topics = TopicStore(settings.data)
@@ -250,7 +251,7 @@ class Storage:
             flush=self._settings.flush,
         )
         log.open(clean=clean)
-        return Partition(log, GroupCommit(log, self._disk))
+        return Partition(log, GroupCommit(log, self._disk, self._flush_turns))
 
     def config(self, topic: Topic) -> TopicConfig:
         """The configuration of the topic's logs."""

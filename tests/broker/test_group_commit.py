@@ -7,16 +7,18 @@ import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from embedded.batches import batch_of
+from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
 
 from ingestd.broker.log import group_commit
 from ingestd.broker.log.files import OpenFiles
-from ingestd.broker.log.group_commit import GroupCommit
+from ingestd.broker.log.group_commit import FlushTurns, GroupCommit
 from ingestd.broker.log.partition_log import PartitionLog
 from ingestd.broker.server import BrokerServer
 from ingestd.broker.settings import BrokerSettings, Flush
@@ -24,6 +26,8 @@ from ingestd.broker.topic_config import TopicConfig
 from ingestd.errors import ErrorCode, KafkaError
 from ingestd.records.batch import read_header
 from ingestd.wire.apis import Api
+from ingestd.wire.codec import skip_response_header
+from ingestd.wire.produce import produce_request, read_produce_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +93,7 @@ async def test_those_who_come_while_an_fsync_runs_share_the_next(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     append(log)
     first = commit.flushed()
     await asyncio.to_thread(began.acquire)
@@ -114,7 +118,7 @@ async def test_after_a_failed_fsync_the_partition_takes_no_more(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", failing)
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     append(log)
     with pytest.raises(KafkaError) as failed:
         await asyncio.wait_for(commit.flushed(), 10)
@@ -128,7 +132,7 @@ async def test_an_fsync_that_could_not_begin_is_asked_for_again(
     log: PartitionLog, disk: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Descriptors have run out for a moment: nothing is lost, and the partition goes on without a restart."""
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     append(log)
 
     def none_left(descriptor: int) -> int:
@@ -163,7 +167,7 @@ async def test_those_who_came_while_an_fsync_failed_are_refused_too(
         fails(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     append(log)
     first = commit.flushed()
     await asyncio.to_thread(began.wait)
@@ -179,7 +183,7 @@ async def test_a_log_whose_fsync_failed_is_read_as_a_whole_by_the_next_start(
 ) -> None:
     """An index would say that nothing needs to be looked at: closing syncs again, and hears of no error then."""
     monkeypatch.setattr(os, "fdatasync", failing_once(os.fdatasync))
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     append(log)
     assert await refused(commit.flushed())
     for sealing in log.close():
@@ -225,7 +229,7 @@ async def test_segments_sealed_in_another_order_are_flushed_all(
     held.held.pop(1)().result()
     synced: list[str] = []
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
-    await asyncio.wait_for(GroupCommit(log, disk).flushed(), 10)
+    await asyncio.wait_for(GroupCommit(log, disk, FlushTurns()).flushed(), 10)
     assert set(synced) == {f"{0:020d}.log", f"{2:020d}.log"}
 
 
@@ -245,7 +249,7 @@ async def test_a_new_segment_that_took_nothing_does_not_hide_the_full_one(
             append(log, 800)
     synced: list[str] = []
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
-    await asyncio.wait_for(GroupCommit(log, disk).flushed(), 10)
+    await asyncio.wait_for(GroupCommit(log, disk, FlushTurns()).flushed(), 10)
     assert synced == [f"{0:020d}.log"]
 
 
@@ -258,7 +262,7 @@ async def test_a_seal_that_hears_of_the_failed_write_refuses_who_waits_for_it(
     append(log, 800)
     monkeypatch.setattr(os, "fsync", failing_once(os.fsync))
     held.held.pop()().result()
-    assert await refused(GroupCommit(log, disk).flushed())
+    assert await refused(GroupCommit(log, disk, FlushTurns()).flushed())
     assert list(log.directory.glob("*.index")) == []
 
 
@@ -269,7 +273,7 @@ async def test_the_name_of_a_new_segment_is_on_the_disk_with_its_first_batch(
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(name_of(descriptor)))
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(name_of(descriptor)))
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     first, second = f"{0:020d}.log", f"{2:020d}.log"
     for expected in ([first, "t-0"], [first], [second, "t-0"]):
         append(log, 300)
@@ -325,7 +329,7 @@ async def test_readers_get_what_an_fsync_has_brought_to_the_disk(
     monkeypatch.setattr(group_commit, "_sync", slow)
     log, watched = durable(), Watched()
     log.watchers.add(watched)
-    commit = GroupCommit(log, disk)
+    commit = GroupCommit(log, disk, FlushTurns())
     readable = 0
     for appended in range(1, 20):
         append(log, 200)
@@ -407,3 +411,38 @@ async def test_a_reader_never_gets_what_a_power_cut_takes_back_whatever_its_prod
     settings = BrokerSettings(tmp_path / "data", port=0, flush=Flush.always, topic_defaults={"retention.ms": "-1"})
     async with BrokerServer(settings) as server:
         await asyncio.to_thread(work, server.port)
+
+
+async def test_a_turn_comes_in_the_order_asked_for_and_no_more_begin_than_may() -> None:
+    turns = FlushTurns(at_once=2)
+    begun: list[int] = []
+    for number in range(5):
+        turns.take(partial(begun.append, number))
+    assert begun == [0, 1]
+    turns.give_back()
+    turns.take(partial(begun.append, 5))  # comes later than those who wait
+    await asyncio.sleep(0)
+    assert begun == [0, 1, 2]
+    for _ in range(5):
+        turns.give_back()
+        await asyncio.sleep(0)
+    assert begun == [0, 1, 2, 3, 4, 5]
+    turns.take(partial(begun.append, 6))
+    assert begun[-1] == 6
+
+
+def test_a_request_may_be_about_more_logs_than_there_are_descriptors(tmp_path: Path) -> None:
+    logs = 100
+    few = ["prlimit", "--nofile=64:64"]
+    with BrokerProcess(tmp_path, "--flush", "always", "--default-partitions", str(logs), under=few) as broker:
+        with RawClient(broker.port) as client:
+            client.metadata("t")
+            for _ in range(3):
+                batches = [(number, batch_of([b"x"])) for number in range(logs)]
+                client.send(Api.produce, 12, produce_request(12, -1, 1000, None, [("t", None, batches)]))
+                answer = client.receive()
+                assert answer is not None
+                told = read_produce_response(12, skip_response_header(Api.produce, 12, answer))
+                assert [one.error for one in told] == [ErrorCode.none] * logs
+        assert broker.stop() == 0
+    assert "error" not in broker.stderr.read_text()
