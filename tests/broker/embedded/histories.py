@@ -716,7 +716,7 @@ class Judge:
                 batches = {} if log.config.compacts else dict(_batches(log))
                 there.append(((topic_id, number), log.start_offset, log.end_offset, batches))
         offsets = self.found_offsets()
-        visible = self.visible
+        visible, readable = self.visible, self.readable
 
         def told(model: Model) -> None:
             model.topics = dict(topics)
@@ -726,8 +726,10 @@ class Judge:
                 known.starts, known.may_start = starts, max(starts, known.may_start)
                 known.acknowledged.update(batches)
             for known in model.transactions.values():
-                if known.commits is not None and not known.answered:
-                    committed = any(visible.get(where, {}).get(at) for where, at, _batch in known.records)
+                # Behind another one that is open, nobody sees yet what became of it.
+                ended = [(where, at) for where, at, _batch in known.records if at < readable.get(where, (0, 0))[1]]
+                if known.commits is not None and not known.answered and (ended or not known.records):
+                    committed = any(visible.get(where, {}).get(at) for where, at in ended)
                     known.commits = known.answered = known.commits and committed
             for key, offset in offsets.items():
                 model.committed(key, offset)
