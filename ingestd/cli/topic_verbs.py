@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
+from click.exceptions import Exit
 
 from ingestd.cli.options import of_cluster, show, shown_as
 
@@ -20,7 +22,7 @@ __all__ = ["topics"]
 
 @click.group()
 def topics() -> None:
-    """List, describe, create, change and delete topics."""
+    """List, describe, create, change and delete topics, and what is in them."""
 
 
 of_topic = click.argument("topic")
@@ -73,6 +75,35 @@ def list_offsets(names: Sequence[str], access: ClusterAccess, at: str, output: S
     found = run_async(verbs.list_offsets(access, parse_scope(names, "topic"), verbs.parse_at(at)))
     rows = ((one.topic, one.partition, one.offset, one.timestamp_ms) for one in found)
     show(found, table(("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP"), rows), output)
+
+
+@topics.command("disk-use")
+@click.argument("names", metavar="[TOPIC[:0,2]...]", nargs=-1)
+@of_cluster
+@click.option("--by-topic", is_flag=True, help="One line a topic, the largest first, in place of one a replica.")
+@shown_as
+def disk_use(names: Sequence[str], access: ClusterAccess, by_topic: bool, output: Shape | None) -> None:
+    """Show how many bytes topics take on the brokers' disks, and in which directories; all topics, if none is named.
+
+    TOPIC:0,2 is about these partitions of TOPIC alone. Each replica counts.
+    """
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.event_loop import run_async
+    from ingestd.cli.scope import parse_scope
+    from ingestd.cli.tables import table
+
+    found, errors = run_async(verbs.disk_use(access, parse_scope(names, "topic") if names else None))
+    if by_topic:
+        totals = verbs.by_topic(found)
+        lines = table(("TOPIC", "REPLICAS", "BYTES"), ((one.topic, one.replicas, one.size) for one in totals))
+        show(totals, lines, output)
+    else:
+        rows = ((one.topic, one.partition, one.broker, one.size, one.offset_lag, one.directory) for one in found)
+        show(found, table(("TOPIC", "PARTITION", "BROKER", "BYTES", "LAG", "DIRECTORY"), rows), output)
+    for error in errors:
+        print(f"ingestd: {error}", file=sys.stderr)
+    if errors:
+        raise Exit(1)
 
 
 @topics.command("create")
@@ -135,3 +166,28 @@ def delete_topics(names: Sequence[str], access: ClusterAccess) -> None:
     from ingestd.cli.event_loop import run_async
 
     run_async(verbs.delete_topics(access, names))
+
+
+@topics.command("delete-records")
+@click.argument("names", metavar="TOPIC[:0,2]...", nargs=-1, required=True)
+@of_cluster
+@click.option(
+    "--before", required=True, metavar="OFFSET|@TIME|end", help="The first that stays. end: none of these does."
+)
+@shown_as
+def delete_records(names: Sequence[str], access: ClusterAccess, before: str, output: Shape | None) -> None:
+    """Delete the records before an offset or a time, in each partition, for good. Names each one's first offset then.
+
+    TOPIC:0,2 is about these partitions of TOPIC alone. @TIME (ISO 8601, or milliseconds since 1970) stands for the
+    first record at or after it.
+    """
+    from ingestd.cli import topics as verbs
+    from ingestd.cli.event_loop import run_async
+    from ingestd.cli.scope import parse_scope
+    from ingestd.cli.tables import table
+
+    found = run_async(verbs.delete_records(access, parse_scope(names, "topic"), verbs.parse_before(before)))
+    rows = ((one.topic, one.partition, one.first_offset, one.error) for one in found)
+    show(found, table(("TOPIC", "PARTITION", "FIRST", "ERROR"), rows), output)
+    if any(one.error for one in found):
+        raise Exit(1)

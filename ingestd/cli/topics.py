@@ -28,20 +28,27 @@ if TYPE_CHECKING:
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.client.admin import CreatedTopic
-    from ingestd.client.metadata import PartitionMetadata
+    from ingestd.client.metadata import PartitionMetadata, TopicPartition
 
 __all__ = [
+    "DeletedBefore",
+    "DiskUse",
     "PartitionDescription",
     "PartitionOffset",
     "TopicDescription",
+    "TopicDiskUse",
     "add_partitions",
     "alter_topic",
+    "by_topic",
     "create_topic",
+    "delete_records",
     "delete_topics",
     "describe_topics",
+    "disk_use",
     "list_offsets",
     "list_topics",
     "parse_at",
+    "parse_before",
     "parse_configs",
 ]
 
@@ -94,6 +101,42 @@ class PartitionOffset:
     partition: int
     offset: int | None
     timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedBefore:
+    """What became of a partition's records: its first offset now, or why they are all there."""
+
+    topic: str
+    partition: int
+    first_offset: int | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """What one replica takes on a broker's disk, in bytes, and the directory that it is in.
+
+    A replica lags where it has not yet the newest records of its leader. A future one is on its way into this directory
+    from another one of the same broker.
+    """
+
+    topic: str
+    partition: int
+    broker: int
+    directory: str
+    size: int
+    offset_lag: int
+    future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDiskUse:
+    """What the replicas of a topic take, on all brokers together, in bytes."""
+
+    topic: str
+    replicas: int
+    size: int
 
 
 async def list_topics(access: ClusterAccess, *, internal: bool = False) -> dict[str, int]:
@@ -168,6 +211,67 @@ async def delete_topics(access: ClusterAccess, names: Sequence[str]) -> None:
         raise ExceptionGroup("topics not deleted", errors)
 
 
+async def delete_records(
+    access: ClusterAccess, scope: Mapping[str, Collection[int] | None], before: int | AtTime | Edge
+) -> list[DeletedBefore]:
+    """Delete the records before an offset, a time or the end, in each partition of `scope` (of a topic's None: all).
+
+    A time stands for the first record at or after it. Raises `KafkaError` for a topic or partition that is not there,
+    or whose leader does not say its offsets.
+    """
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        partitions = await partitions_in(admin, scope)
+        if isinstance(before, int):
+            offsets = dict.fromkeys(partitions, before)
+        else:
+            # As of now: what comes meanwhile stays. First the ends, for partitions with no record as late as the time.
+            offsets = await _offsets_of(admin, partitions, LATEST)
+            if isinstance(before, AtTime):
+                found = await _offsets_of(admin, partitions, before.timestamp_ms)
+                offsets |= {partition: offset for partition, offset in found.items() if offset >= 0}
+        outcomes = await admin.delete_records({(topic, number): offset for (topic, number), offset in offsets.items()})
+    return [
+        DeletedBefore(one.topic, one.partition, None, str(one.error))
+        if one.error is not None
+        else DeletedBefore(one.topic, one.partition, one.first_offset)
+        for one in outcomes
+    ]
+
+
+async def disk_use(
+    access: ClusterAccess, scope: Mapping[str, Collection[int] | None] | None = None
+) -> tuple[list[DiskUse], list[IngestdError]]:
+    """What replicas take on their brokers' disks, and the errors of brokers and directories that do not say it.
+
+    `scope`: the partitions that are meant, of a topic's None: all; None: every topic. Raises `KafkaError` for a topic
+    or partition that is not there.
+    """
+    async with access.client() as client:
+        admin = ClusterAdmin(client)
+        partitions = None if scope is None else await partitions_in(admin, scope)
+        described = await admin.describe_log_dirs(partitions=partitions)
+    found = [
+        DiskUse(one.topic, one.partition, broker.node_id, place.path, one.size, one.offset_lag, one.future)
+        for broker in described
+        for place in broker.log_dirs
+        for one in place.replicas
+    ]
+    errors = [
+        error for broker in described for error in (broker.error, *(one.error for one in broker.log_dirs)) if error
+    ]
+    return sorted(found, key=lambda one: (one.topic, one.partition, one.broker, one.directory)), errors
+
+
+def by_topic(uses: Iterable[DiskUse]) -> list[TopicDiskUse]:
+    """The sum of each topic, the largest first."""
+    sizes: dict[str, list[int]] = {}
+    for one in uses:
+        sizes.setdefault(one.topic, []).append(one.size)
+    totals = [TopicDiskUse(topic, len(each), sum(each)) for topic, each in sizes.items()]
+    return sorted(totals, key=lambda one: (-one.size, one.topic))
+
+
 async def alter_topic(access: ClusterAccess, name: str, configs: Mapping[str, str | None]) -> None:
     """Change some of a topic's configurations; None: back to the default. Raises `KafkaError`."""
     changes = [
@@ -201,6 +305,14 @@ def parse_at(text: str) -> int:
     return EARLIEST if start is Edge.earliest else LATEST
 
 
+def parse_before(text: str) -> int | AtTime | Edge:
+    """An offset, a time or the end, from `OFFSET`, `@TIME`, `end`. Raises `ConfigurationError`."""
+    start = parse_start(text)
+    if isinstance(start, int | AtTime) or start is Edge.latest:
+        return start
+    raise ConfigurationError(f"--before {text}: expected an offset, @TIME, or `end` for all records")
+
+
 def parse_configs(entries: Iterable[str]) -> dict[str, str]:
     """`NAME=VALUE` entries. Raises `ConfigurationError`."""
     configs = {}
@@ -210,6 +322,15 @@ def parse_configs(entries: Iterable[str]) -> dict[str, str]:
             raise ConfigurationError(f"--config-entry {entry!r}: expected NAME=VALUE, as in retention.ms=3600000")
         configs[name] = value
     return configs
+
+
+async def _offsets_of(admin: ClusterAdmin, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """Each partition's offset at a time. Raises `KafkaError` where a leader does not say it."""
+    found = await offsets_at(admin, partitions, at)
+    for one in found.values():
+        if one.error is not None:
+            raise one.error
+    return {partition: one.offset for partition, one in found.items()}
 
 
 async def _offsets(admin: ClusterAdmin, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int, Any], int]:

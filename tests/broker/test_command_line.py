@@ -141,6 +141,53 @@ def test_offsets_are_asked_for_by_time(ingestd: Callable[..., str], new_topic: s
     assert ingestd("topics", "offsets", absent, code=1) == f"ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): {new_topic}-7\n"
 
 
+def test_records_before_an_offset_a_time_or_the_end_are_deleted(ingestd: Callable[..., str], new_topic: str) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "0", given="a\nb\nc\n")
+    ingestd("produce", "-t", new_topic, "-p", "1", given="d\ne\n")
+    delete = ("topics", "delete-records")
+
+    def left() -> list[str]:
+        return sorted(ingestd("consume", "-t", new_topic, "-o", "beginning", "-e").split())
+
+    (one,) = json.loads(ingestd(*delete, f"{new_topic}:0", "--before", "1"))
+    assert one == {"topic": new_topic, "partition": 0, "first_offset": 1, "error": None}
+    assert left() == ["b", "c", "d", "e"]
+    lines = ingestd(*delete, new_topic, "--before", "@2000-01-01", "--output", "table").splitlines()
+    assert [line.split() for line in lines[1:]] == [[new_topic, "0", "1", "-"], [new_topic, "1", "0", "-"]]
+    assert left() == ["b", "c", "d", "e"]
+    # No record is as late as that, so all are before it.
+    (one,) = json.loads(ingestd(*delete, f"{new_topic}:0", "--before", "@9999-01-01"))
+    assert (one["first_offset"], left()) == (3, ["d", "e"])
+    refused = ingestd(*delete, new_topic, "--before", "7", "--output", "table", code=1)
+    assert refused == ""
+    assert left() == ["d", "e"]
+    assert [one["first_offset"] for one in json.loads(ingestd(*delete, new_topic, "--before", "end"))] == [3, 2]
+    assert left() == []
+    said = "ingestd: --before -5: expected an offset, @TIME, or `end` for all records\n"
+    assert ingestd(*delete, new_topic, "--before", "-5", code=2) == said
+    assert ingestd(*delete, "absent", "--before", "end", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): absent\n"
+
+
+def test_what_topics_take_on_the_disk_is_told(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    ingestd("produce", "-t", new_topic, "-p", "1", given="x" * 1000)
+    use = ("topics", "disk-use")
+    logs = [sum(log.stat().st_size for log in embedded.data.glob(f"{new_topic}-{number}/*.log")) for number in (0, 1)]
+    assert logs[1] > 1000
+    lines = ingestd(*use, new_topic, "--output", "table").splitlines()
+    assert lines[0].split() == ["TOPIC", "PARTITION", "BROKER", "BYTES", "LAG", "DIRECTORY"]
+    assert [line.split() for line in lines[1:]] == [
+        [new_topic, str(number), "1", str(size), "0", str(embedded.data)] for number, size in enumerate(logs)
+    ]
+    (one,) = json.loads(ingestd(*use, f"{new_topic}:1"))
+    assert (one["partition"], one["size"], one["future"]) == (1, logs[1], False)
+    totals = json.loads(ingestd(*use, "--by-topic"))
+    assert {"topic": new_topic, "replicas": 2, "size": sum(logs)} in totals
+    assert [one["size"] for one in totals] == sorted((one["size"] for one in totals), reverse=True)
+    assert ingestd(*use, "absent", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): absent\n"
+
+
 def test_reading_starts_and_ends_where_told(ingestd: Callable[..., str], new_topic: str) -> None:
     ingestd("produce", "-t", new_topic, "-p", "0", given="a\nb\nc\nd\n")
     assert ingestd("consume", "-t", new_topic, "-p", "0", "-o", "2", "-e") == "c\nd\n"

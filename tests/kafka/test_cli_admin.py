@@ -141,3 +141,45 @@ def test_topics_are_changed_and_grown(
     assert main(["topics", "alter", name, "-b", kafka.servers]) == 2
     assert main(["topics", "add-partitions", name, "2", "-b", kafka.servers]) == 1
     assert b"INVALID_PARTITIONS" in capfdbinary.readouterr().err
+
+
+def test_records_are_deleted_and_the_disk_is_told_as_javas_tools_do(
+    kafka: KafkaCluster,
+    topic: Callable[..., str],
+    java_tool: Callable[..., str],
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    name = topic(partitions=2)
+
+    def ingestd(*arguments: str, code: int = 0) -> Any:
+        assert main(["topics", *arguments, "-b", kafka.servers]) == code
+        return json.loads(capfdbinary.readouterr().out)
+
+    now = int(time.time() * 1000)
+    fill(kafka, name, 0, 10, timestamp=now)
+    fill(kafka, name, 1, 5, timestamp=now)
+    one, other = ingestd("delete-records", name, "--before", f"@{now + 4}")
+    assert (one["first_offset"], other["first_offset"]) == (4, 4)
+    one, other = ingestd("delete-records", name, "--before", "6", code=1)
+    assert (one["first_offset"], one["error"], other["first_offset"]) == (6, None, None)
+    assert "OFFSET_OUT_OF_RANGE" in other["error"]
+    assert [one["first_offset"] for one in ingestd("delete-records", f"{name}:0", "--before", "end")] == [10]
+    assert [one["offset"] for one in ingestd("offsets", name, "--at", "beginning")] == [10, 4]
+
+    told = java_tool(
+        "org.apache.kafka.tools.LogDirsCommand", "--bootstrap-server", kafka.servers, "--describe", "--topic-list", name
+    )
+    (line,) = [line for line in told.splitlines() if line.startswith("{")]
+    theirs = {
+        (one["partition"], broker["broker"], place["logDir"], one["size"], one["offsetLag"], one["isFuture"])
+        for broker in json.loads(line)["brokers"]
+        for place in broker["logDirs"]
+        for one in place["partitions"]
+    }
+    ours = ingestd("disk-use", name)
+    assert {
+        (f"{name}-{one['partition']}", *(one[key] for key in ("broker", "directory", "size", "offset_lag", "future")))
+        for one in ours
+    } == theirs
+    (total,) = [one for one in ingestd("disk-use", "--by-topic") if one["topic"] == name]
+    assert total == {"topic": name, "replicas": len(ours), "size": sum(one["size"] for one in ours)}
