@@ -22,7 +22,8 @@ def in_rate(size: float, seconds: float) -> str:
 
 
 def in_count(count: int, thing: str = "") -> str:
-    """`2,540,000`, `1 file`, `2 files`."""
+    """`2,540,000`, `1 file`, `2 files`, `2 micro-batches`."""
     if not thing:
         return f"{count:,}"
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    many = "es" if thing.endswith("ch") else "s"
+    return f"{count:,} {thing}{'' if count == 1 else many}"

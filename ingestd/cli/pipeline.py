@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ingestd.cli.figures import in_count
 from ingestd.cli.starts import BeforeEnd, parse_start
 from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.spark.pipelines.progress import BatchProgress
     from ingestd.spark.pipelines.streaming import StreamResult
 
-__all__ = ["Choices", "check_configured", "plan_configured", "run_configured"]
+__all__ = ["Choices", "check_configured", "plan_configured", "run_configured", "summary_line"]
 
 _NOBODY = ("127.0.0.1:9",)
 """An address for what asks no broker."""
@@ -79,14 +80,29 @@ def run_configured(
         start=start,
         modules=found.modules,
         stopped=stopped,
+        patience=configuration.daemon.drain_timeout,
         progress=_say,
     )
     return streamed
 
 
+def summary_line(result: PipelineResult | StreamResult) -> str:
+    """What a run did."""
+    from ingestd.spark.pipelines.streaming import StreamResult  # noqa: PLC0415 - an extra, which made the result
+
+    rows = [] if result.rows is None else [in_count(result.rows, "row")]
+    if isinstance(result, StreamResult):
+        where = f"in {in_count(result.batches, 'micro-batch')},"
+    else:
+        where = f"to {result.path} in"
+    return " ".join([f"{result.name}:", *rows, where, f"{result.seconds:.1f} s"])
+
+
 def _say(progress: BatchProgress) -> None:
     if not progress.rows:
         return
+    # Spark asks for no end of a topic where it runs a micro-batch again.
+    lag = {"lag": dict(progress.lag)} if progress.lag else {}
     get_logger("ingestd.pipeline").info(
         "micro-batch done",
         pipeline=progress.pipeline,
@@ -94,7 +110,7 @@ def _say(progress: BatchProgress) -> None:
         rows=progress.rows,
         seconds=round(progress.seconds, 1),
         rows_per_second=round(progress.rows_per_second),
-        lag=dict(progress.lag),
+        **lag,
         state_rows=progress.state_rows,
         late_rows=progress.late_rows,
     )

@@ -41,12 +41,12 @@ def run_pipeline(
     goes on where it was. Without one it takes what its topics hold now, and ends.
     """
     from ingestd.cli.configured import load_configuration
-    from ingestd.cli.pipeline import Choices, run_configured
+    from ingestd.cli.pipeline import Choices, run_configured, summary_line
     from ingestd.cli.stopping import until_signalled
 
     choices = Choices(once, start, checkpoint, master)
     with until_signalled() as stopped:
-        print(run_configured(load_configuration(config), name, choices, stopped))
+        print(summary_line(run_configured(load_configuration(config), name, choices, stopped)))
 
 
 @pipeline.command("check")

@@ -60,7 +60,8 @@ class DaemonSettings:
     )
     """Address of /metrics, /healthz, /readyz and /status; empty: none."""
     drain_timeout: Seconds = 30.0
-    """Seconds that a stopping daemon may take to deliver what it has read; a second signal cuts it short."""
+    """Seconds that a stopping daemon may take to deliver what it has read, or a pipeline to end its query; a second
+    signal cuts it short."""
     once_patience: Seconds = 60.0
     """Seconds without any acknowledgement after which `run --once` gives up. What is acknowledged is kept. Counted from
     the moment all sources were found. While they are looked for, it also gives up after so many seconds in which none

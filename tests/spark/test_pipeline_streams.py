@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from harness.programs import ingestd
+from structlog.testing import capture_logs
 
 from ingestd.cli.configured import load_configuration
 from ingestd.daemon.pipelines import (
@@ -388,25 +390,128 @@ def test_the_command_runs_a_stream_until_it_is_told_to_end(here: Servers, tmp_pa
         out, _ = running.communicate(timeout=60)
     assert json.loads(said)["rows"] == 4
     assert json.loads(said)["lag"] == {topic: 0}
-    assert out.startswith("p: 4 rows in 1 micro-batches, ")
+    assert out.startswith("p: 4 rows in 1 micro-batch, ")
     assert running.returncode == 0
     assert numbers(tmp_path / "out") == [6, 7, 8, 9]
     assert group_offsets(here.servers, group) == {0: 5, 1: 5}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_command_says_in_one_line_why_a_query_failed(here: Servers, tmp_path: Path, stream: bool) -> None:
+SLOW = """
+import time
+from pathlib import Path
+
+def _each(batches):
+    begun = Path(__file__).with_name("begun")
+    slow = not begun.exists()
+    begun.touch()
+    for batch in batches:
+        if slow:
+            time.sleep(600)
+        yield batch
+
+def slow_once(rows):
+    return rows.mapInArrow(_each, rows.schema)
+"""
+"""A step whose first task takes for ever, and says that it has begun."""
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "once"),
+    [(signal.SIGINT, "parquet", False), (signal.SIGTERM, "topic", False), (signal.SIGTERM, "delta", True)],
+)
+def test_a_signal_amid_a_micro_batch_gives_it_up_in_few_lines_and_the_next_run_has_its_rows(
+    here: Servers, tmp_path: Path, number: signal.Signals, form: str, once: bool
+) -> None:
+    """Spark's log had a thousand lines: traces of what it had interrupted itself, and a stack that had overflown."""
+    topic, target = here.create_topic(), here.create_topic()
+    send(here.servers, topic, [0])
+    Path(tmp_path, "slowness.py").write_text(SLOW)
+    sink = f'cluster = "main", topic = "{target}"' if form == "topic" else f'path = "{tmp_path}/out"'
+    sql = "SELECT CAST(number AS STRING) AS value FROM source" if form == "topic" else "SELECT * FROM source"
+    file = tmp_path / "ingestd.toml"
+    file.write_text(
+        f'[clusters.main]\nbootstrap = ["{here.servers}"]\n[pipelines.p]\nsql = "{sql}"\nmaster = "local[2]"\n'
+        f'steps = [{{ sql = "{NUMBERS}" }}, {{ python = "slowness:slow_once" }}]\n'
+        f'source = {{ cluster = "main", topics = ["{topic}"] }}\n'
+        f'sink = {{ format = "{form}", {sink} }}\ncheckpoint = "{tmp_path}/checkpoint"\n'
+    )
+    command = [*ingestd(), "pipeline", "run", str(file), "p"]
+    options = ["--once"] if once else []
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stderr is not None
+        assert next(line for line in running.stderr if "pipeline runs" in line)
+        while not (tmp_path / "begun").exists():
+            assert running.poll() is None
+            time.sleep(0.1)
+        os.killpg(running.pid, number) if number is signal.SIGINT else running.send_signal(number)
+        out, said = running.communicate(timeout=60)
+    *events, last = said.splitlines()
+    if once:
+        assert last == "ingestd: pipeline p: stopped before it had taken all that was there at its start"
+        assert out == ""
+    else:
+        events.append(last)
+        assert out.startswith("p: 0 rows in 0 micro-batches, ")
+    assert [(each["event"], each["level"]) for each in map(json.loads, events)] == [
+        ("signal", "info"),
+        ("micro-batch given up", "info"),
+    ]
+    assert json.loads(events[0])["signal"] == number.name
+    assert running.returncode == int(once)
+    again = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=240, check=False)
+    assert again.stdout.startswith("p: 1 row in 1 micro-batch, "), again.stderr
+    done = next(line for line in again.stderr.splitlines() if "micro-batch done" in line)
+    assert "lag" not in json.loads(done), "nobody has asked for the end of the topic"
+    assert (committed(here.servers, target) if form == "topic" else numbers(tmp_path / "out", form)) == [0]
+
+
+def test_a_sink_that_does_not_end_is_waited_for_by_a_deadline(
+    spark: SparkSession, here: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = here.create_topic()
+    send(here.servers, topic, [0])
+    begun, ended = threading.Event(), threading.Event()
+
+    def write(*_: object) -> None:
+        begun.set()
+        assert ended.wait(240)
+
+    monkeypatch.setattr(parquet.ParquetSink, "__call__", write)
+    with capture_logs() as said:
+        try:
+            result = run_stream(
+                stream(topic, tmp_path), here.clusters, session=spark, stopped=begun.is_set, patience=0.5
+            )
+        finally:
+            ended.set()
+    assert result.batches == 0
+    assert [each for each in said if each["event"].startswith("micro-batch")] == [
+        {"event": "micro-batch does not end", "pipeline": "p", "seconds": 0.5, "log_level": "warning"},
+        {
+            "event": "micro-batch given up",
+            "pipeline": "p",
+            "batch": 0,
+            "then": "the next run takes its rows again",
+            "log_level": "info",
+        },
+    ]
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream into a topic", "stream into files"])
+def test_the_command_says_in_one_line_why_a_query_failed(here: Servers, tmp_path: Path, kind: str) -> None:
     """Spark's log had it before that, three times, in 150 lines of Java."""
     topic = here.create_topic()
     send(here.servers, topic, [0])
     file = tmp_path / "ingestd.toml"
     into_topic = f'format = "topic", cluster = "main", topic = "{here.create_topic()}"'
-    sink = into_topic if stream else f'path = "{tmp_path}/out"'
+    sink = into_topic if "topic" in kind else f'path = "{tmp_path}/out"'
     file.write_text(
         f'[clusters.main]\nbootstrap = ["{here.servers}"]\n[pipelines.p]\n'
         f"sql = \"SELECT CAST(raise_error('not that one') AS STRING) AS value FROM source\"\n"
         f'source = {{ cluster = "main", topics = ["{topic}"] }}\nsink = {{ {sink} }}\n'
-        + (f'checkpoint = "{tmp_path}/checkpoint"\n' if stream else "")
+        + ("" if kind == "batch" else f'checkpoint = "{tmp_path}/checkpoint"\n')
     )
     run = subprocess.run(
         [*ingestd(), "pipeline", "run", str(file), "p"], capture_output=True, text=True, timeout=240, check=False
@@ -414,4 +519,5 @@ def test_the_command_says_in_one_line_why_a_query_failed(here: Servers, tmp_path
     assert run.returncode == 1
     assert run.stderr.endswith("ingestd: pipeline p: not that one\n")
     assert " ERROR " not in run.stderr
+    assert '"level":"error"' not in run.stderr
     assert "\tat " not in run.stderr

@@ -52,10 +52,6 @@ class PipelineResult:
     seconds: float
     """From before the session's start to the end of the write."""
 
-    def __str__(self) -> str:
-        rows = "" if self.rows is None else f"{self.rows:,} rows "
-        return f"{self.name}: {rows}to {self.path} in {self.seconds:.1f} s"
-
 
 def run(
     pipeline: PipelineSettings,

@@ -11,12 +11,19 @@ from ingestd.spark.stream import StreamEnd
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["has_begun", "last_end"]
+__all__ = ["begun_batch", "has_begun", "last_end"]
 
 
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     """Whether a stream has begun on this checkpoint."""
     return bool(_batches(Directory(spark, checkpoint), "offsets"))
+
+
+def begun_batch(spark: SparkSession, checkpoint: str) -> int | None:
+    """The number of the micro-batch that has begun and is not done. None: there is none."""
+    directory = Directory(spark, checkpoint)
+    begun = max(_batches(directory, "offsets"), default=None)
+    return None if begun in _batches(directory, "commits") else begun
 
 
 def last_end(spark: SparkSession, checkpoint: str) -> StreamEnd | None:

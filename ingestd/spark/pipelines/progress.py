@@ -29,7 +29,8 @@ class BatchProgress:
     seconds: float
     """From its trigger to its end."""
     lag: Mapping[str, int] = field(default_factory=dict)
-    """Offsets of each topic that were not read when it ended, as far as was known."""
+    """Offsets of each topic that were not read when it ended, as far as was known. Nothing is known, and this is empty,
+    where a micro-batch runs again after a restart."""
     state_rows: int = 0
     """Rows in the states of all steps."""
     late_rows: int = 0

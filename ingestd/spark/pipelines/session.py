@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -24,19 +25,29 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.pipelines import PipelineSettings
 
-__all__ = ["ENDED", "NO_ANSWER", "has_ended", "interpreter", "own_session", "start_session", "stop_session"]
+__all__ = [
+    "ENDED",
+    "LOG_LEVEL",
+    "NO_ANSWER",
+    "has_ended",
+    "interpreter",
+    "own_session",
+    "start_session",
+    "stop_session",
+]
 
 NO_ANSWER: Final = (OSError, Py4JNetworkError)
 """What a call of the JVM raises if that is gone."""
+LOG_LEVEL: Final = "spark.log.level"
+"""A pipeline that sets it gets all that Spark says."""
 ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 _PARTITIONS: Final = "200"
 """Spark's default."""
 _INTERPRETER: Final = "spark.pyspark.python"
-_LOG_LEVEL: Final = "spark.log.level"
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    _LOG_LEVEL: "ERROR",
+    LOG_LEVEL: "ERROR",
 }
 _TRACES: Final = (
     "org.apache.spark.executor.Executor",
@@ -58,7 +69,7 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
     """
     if beside is None:
         started = start_session(f"ingestd pipeline {pipeline.name}", pipeline.master, pipeline.spark)
-        if _LOG_LEVEL not in pipeline.spark:
+        if LOG_LEVEL not in pipeline.spark:
             _leave_out_traces(started)
         try:
             yield _prepared(started)
@@ -85,6 +96,7 @@ def _leave_out_traces(spark: SparkSession) -> None:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger("py4j.clientserver").disabled = True  # of a sink in Python
 
 
 def _activate(spark: SparkSession) -> None:

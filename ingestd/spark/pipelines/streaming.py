@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
 from ingestd.spark.commits import Commits
-from ingestd.spark.pipelines.checkpoint import has_begun, last_end
+from ingestd.spark.pipelines.checkpoint import begun_batch, has_begun, last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
-from ingestd.spark.pipelines.failures import failing
+from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.jdbc import JdbcSink, prepare_driver
 from ingestd.spark.pipelines.metrics import PipelineMetrics, served
 from ingestd.spark.pipelines.narrow import require_narrow
@@ -23,6 +23,7 @@ from ingestd.spark.pipelines.refusals import without_refused
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import stream_source
 from ingestd.spark.pipelines.steps import apply_steps
+from ingestd.spark.pipelines.stopping import Stop
 from ingestd.spark.pipelines.worth import Worth
 from ingestd.spark.planner import Planner
 from ingestd.spark.read_options import stream_options
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
 
 _log = get_logger(__name__)
+PATIENCE: Final = 30.0
+"""Seconds that a query may take to end, unless the configuration says how many (`daemon.drain_timeout`)."""
 _LOOK: Final = 1
 """Seconds between two looks at whether the query shall stop, or there is a file's worth to write."""
 
@@ -56,9 +59,6 @@ class StreamResult:
     seconds: float
     """From before the session's start to the end of the query."""
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.rows:,} rows in {self.batches:,} micro-batches, {self.seconds:.1f} s"
-
 
 def run_stream(
     pipeline: PipelineSettings,
@@ -69,13 +69,15 @@ def run_stream(
     modules: Path | None = None,
     session: SparkSession | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    patience: float = PATIENCE,
     progress: Callable[[BatchProgress], None] = lambda _: None,
 ) -> StreamResult:
     """Run a pipeline with a checkpoint until it is stopped or fails.
 
     clusters: options of the data source that reach each cluster, by its name. once: end when what is there now is
     taken. start: where a new checkpoint begins, see `source.starting`. modules, session: as for `batch.run`. stopped:
-    asked once a second. progress: called once for each micro-batch. Raises `PipelineFailed`.
+    asked once a second. patience: seconds that the query may take to end then. progress: called once for each
+    micro-batch. Raises `PipelineFailed`, also if it was stopped before it had taken all that it was to take.
     """
     begun = time.monotonic()
     metrics = PipelineMetrics()
@@ -98,17 +100,31 @@ def run_stream(
             milliseconds = round(pipeline.delay * 1_000)
             waiting = {"minOffsetsFile": str(file), "maxTriggerDelay": f"{milliseconds}ms"}
         rows = _checked(pipeline, clusters, spark, modules, start, waiting)
-        query = _started(pipeline, clusters, rows, worth, once=once)
+        stop = Stop(pipeline, spark, patience, own=session is None)
+        query = _started(pipeline, clusters, rows, worth, stop, once=once)
         _log.info("pipeline runs", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
         watch = Watch(pipeline.name, query, take)
         try:
             while not query.awaitTermination(_LOOK) and not stopped():
                 watch.look()
         finally:
-            query.stop()
+            running = stop.end(query)
             watch.look()
             _commit(pipeline, clusters, spark)
+        if running:
+            _say_given_up(pipeline, spark)
+        if running and _has_end(pipeline, once=once):
+            raise PipelineFailed(
+                f"pipeline {pipeline.name}: stopped before it had taken all that was there at its start"
+            )
     return StreamResult(pipeline.name, watch.batches, watch.rows, time.monotonic() - begun)
+
+
+def _say_given_up(pipeline: PipelineSettings, spark: SparkSession) -> None:
+    assert pipeline.checkpoint is not None, "the pipeline is a stream"
+    batch = begun_batch(spark, pipeline.checkpoint)
+    if batch is not None:
+        _log.info("micro-batch given up", pipeline=pipeline.name, batch=batch, then="the next run takes its rows again")
 
 
 def stream_rows(
@@ -158,31 +174,42 @@ def _started(
     clusters: Mapping[str, Mapping[str, str]],
     rows: DataFrame,
     worth: Worth,
+    stop: Stop,
     *,
     once: bool,
 ) -> StreamingQuery:
     checkpoint = pipeline.checkpoint
     assert checkpoint is not None, "the pipeline is a stream"
-    writer = _to_sink(rows.writeStream, pipeline, clusters, worth)
+    writer = _to_sink(rows.writeStream, pipeline, clusters, worth, stop)
     writer = writer.queryName(pipeline.name).outputMode("append").option("checkpointLocation", checkpoint)
-    if once or pipeline.trigger == "available-now":
+    if _has_end(pipeline, once=once):
         return writer.trigger(availableNow=True).start()
     seconds = pipeline.trigger
+    assert not isinstance(seconds, str), "that one has an end"
     if seconds is None:
         seconds = _LOOK if pipeline.delay is not None else 0.0
     return writer.trigger(processingTime=f"{round(seconds * 1_000)} milliseconds").start()
 
 
+def _has_end(pipeline: PipelineSettings, *, once: bool) -> bool:
+    """Whether it ends by itself, when it has taken what was there at its start."""
+    return once or pipeline.trigger == "available-now"
+
+
 def _to_sink(
-    writer: DataStreamWriter, pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], worth: Worth
+    writer: DataStreamWriter,
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    worth: Worth,
+    stop: Stop,
 ) -> DataStreamWriter:
     sink = pipeline.sink
     if sink.format == "parquet":
-        return writer.foreachBatch(ParquetSink(sink, worth.wrote))
+        return writer.foreachBatch(stop.sink(ParquetSink(sink, worth.wrote)))
     if sink.format == "delta":
-        return writer.foreachBatch(_delta(sink, worth))
+        return writer.foreachBatch(stop.sink(_delta(sink, worth)))
     if sink.format == "jdbc":
-        return writer.foreachBatch(JdbcSink(sink))
+        return writer.foreachBatch(stop.sink(JdbcSink(sink)))
     if sink.format == "console":
         return writer.format("console")
     options = {**clusters[pipeline.sink_cluster], "delivery": sink.delivery}

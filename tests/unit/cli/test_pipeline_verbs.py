@@ -1,4 +1,4 @@
-"""`ingestd pipeline check` and `plan` say the files of a pipeline, and their bytes."""
+"""The verbs of `ingestd pipeline` say what a run did, and the files of a pipeline with their bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 
 from ingestd.cli import pipeline
 from ingestd.cli.main import main
+from ingestd.spark.pipelines.batch import PipelineResult
 from ingestd.spark.pipelines.checking import PipelineCheck, PipelinePlan
+from ingestd.spark.pipelines.streaming import StreamResult
 from ingestd.spark.pipelines.text_files import TextFile
 
 if TYPE_CHECKING:
@@ -43,3 +45,24 @@ def test_plan_says_each_file_and_its_bytes(
         "file:/var/log/app.log.1.gz    400\n"
         "\nScan text\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (StreamResult("p", 1, 1, 32.52), "p: 1 row in 1 micro-batch, 32.5 s"),
+        (StreamResult("p", 0, 0, 1.0), "p: 0 rows in 0 micro-batches, 1.0 s"),
+        (PipelineResult("p", 2_000, "topic t", 1.0), "p: 2,000 rows to topic t in 1.0 s"),
+        (PipelineResult("p", None, "table t", 1.0), "p: to table t in 1.0 s"),
+    ],
+)
+def test_run_says_in_one_line_what_it_did(
+    configuration: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    result: PipelineResult | StreamResult,
+    line: str,
+) -> None:
+    monkeypatch.setattr(pipeline, "run_configured", lambda *_: result)
+    assert main(["pipeline", "run", configuration, "p"]) == 0
+    assert capsys.readouterr().out == f"{line}\n"
