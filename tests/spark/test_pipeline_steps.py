@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -107,7 +108,9 @@ def test_access_logs_become_typed_columns_and_windows(sent, written, tmp_path: P
     ("step", "value", "row"),
     [
         (ParseStep("json", "n BIGINT, t TIMESTAMP"), b'{"n": 7, "x": 1}', {"n": 7, "t": None}),
+        (ParseStep("json", "`a``b c.d` BIGINT NOT NULL"), b'{"a`b c.d": 7}', {"a`b c.d": 7}),
         (ParseStep("csv", "n BIGINT, s STRING", delimiter=";"), b"7;a b", {"n": 7, "s": "a b"}),
+        (ParseStep("csv", "`a``b` BIGINT"), b"7", {"a`b": 7}),
         (ParseStep("regex", "n BIGINT, s STRING", pattern=r"n=(\d*)(?: s=(.*))?"), b"n=", {"n": None, "s": None}),
     ],
 )
@@ -132,13 +135,34 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
                 b"no json": "expected json with n BIGINT, m BIGINT NOT NULL",
                 b'{"n": 1}': "m is null",
                 b'{"n": 1, "m": null}': "m is null",
+                b"null": "expected json with n BIGINT, m BIGINT NOT NULL",
                 None: "it is null, or no UTF-8",
                 b"\xff": "it is null, or no UTF-8",
             },
         ),
         (
+            ParseStep("json", "n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>"),
+            {
+                b"{}": None,
+                b' {"n": 1, "a": [1, null], "s": {"m": 2}}\n': None,
+                b'{"a": [1, "x"]}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"s": {"m": "x"}}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b"": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b" ": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b"[]": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'[{"n": 1}]': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"n": 1} and more': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"n": 1}{"n": 2}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"n": 1}, {"n": 2}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"n": 1}]': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"n": 1}}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+            },
+        ),
+        (ParseStep("csv", "n BIGINT"), {b"": None, b"1": None}),
+        (
             ParseStep("csv", "n BIGINT, s STRING"),
             {
+                b"": "expected csv with n BIGINT, s STRING",
                 b"1,a": None,
                 b",a": None,
                 b'1,"a,b"': None,
@@ -192,6 +216,33 @@ def test_a_function_of_a_module_beside_the_configuration_is_a_step(sent, written
         written(topic, PipelineStep(python="pipeline_functions:wrong"))
     with pytest.raises(PipelineFailed, match=r"p: step 1 \(python\): pipeline_functions:none: .*no attribute 'none'"):
         written(topic, PipelineStep(python="pipeline_functions:none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def step(rows):\n    raise KeyError('seven')", r"KeyError: 'seven' \(.*failing_step\.py, line 2\)"),
+        ("def step():\n    return 7", r"TypeError: step\(\) takes 0 positional arguments but 1 was given$"),
+        ("1 / 0", r"ZeroDivisionError: division by zero \(.*failing_step\.py, line 1\)"),
+        ("def step(:", r"SyntaxError: invalid syntax \(failing_step\.py, line 1\)"),
+        ("step = 7", "is 7; expected a function"),
+        ("def step(rows):\n    return rows.select(rows.nothing)", r"\[\w+\] Attribute `nothing` is not supported"),
+    ],
+)
+def test_a_python_step_that_raises_is_named(
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, tmp_path: Path, text: str, reason: str
+) -> None:
+    (tmp_path / "failing_step.py").write_text(f"{text}\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "failing_step", raising=False)
+    pipeline = PipelineSettings(
+        "p",
+        PipelineSource("local", ("t",)),
+        PipelineSink(path="nowhere"),
+        steps=(PipelineStep(python="failing_step:step"),),
+    )
+    with pytest.raises(PipelineFailed, match=rf"^pipeline p: step 1 \(python\): (failing_step:step:? )?{reason}"):
+        check(pipeline, NOWHERE, modules=tmp_path, session=spark)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
 
 from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.dead_letters import LETTER
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["REASON", "parse", "typed"]
 
 _TEXT: Final = "__ingestd_text"
+_WHOLE: Final = "__ingestd_whole"
 _PARSED: Final = "__ingestd_parsed"
 REASON: Final = "__ingestd_reason"
 """The column that says why a row can not be typed."""
@@ -44,7 +45,7 @@ def parse(rows: DataFrame, step: ParseStep, name: str, letters: DeadLetters | No
 def _result(checked: DataFrame, rows: DataFrame, step: ParseStep, *more: str) -> DataFrame:
     wanted = _schema(step).fieldNames()
     kept = [name for name in rows.columns if name.lower() not in {each.lower() for each in wanted}]
-    return checked.select(*map(_quoted, kept), *(sql.col(f"{_PARSED}.`{name}`").alias(name) for name in wanted), *more)
+    return checked.select(*map(_quoted, kept), *(_of_parsed(name).alias(name) for name in wanted), *more)
 
 
 def typed(rows: DataFrame, step: ParseStep) -> DataFrame:
@@ -61,12 +62,15 @@ def typed(rows: DataFrame, step: ParseStep) -> DataFrame:
     with_text = rows.withColumn(_TEXT, text)
     if step.format == "regex":
         _check_groups(rows, schema, step)
-    parsed, malformed = _by_pattern(schema, step) if step.format == "regex" else _by_format(schema, step)
+        parsed, malformed = _by_pattern(schema, step)
+    else:
+        whole, parsed, malformed = _by_format(schema, step)
+        with_text = with_text.withColumn(_WHOLE, whole)
     with_parsed = with_text.withColumn(_PARSED, parsed)
     reason = sql.when(sql.col(_TEXT).isNull(), "it is null, or no UTF-8").when(*malformed)
     for field in schema.fields:
         if not field.nullable:
-            reason = reason.when(sql.col(f"{_PARSED}.`{field.name}`").isNull(), f"{field.name} is null")
+            reason = reason.when(_of_parsed(field.name).isNull(), f"{field.name} is null")
     return with_parsed.withColumn(REASON, reason)
 
 
@@ -76,22 +80,35 @@ def _schema(step: ParseStep) -> StructType:
     return schema
 
 
-def _by_format(schema: StructType, step: ParseStep) -> tuple[Column, tuple[Column, Column]]:
-    """What Spark parses; and when, and how, it says that it could not."""
+def _by_format(schema: StructType, step: ParseStep) -> tuple[Column, Column, tuple[Column, Column]]:
+    """What Spark parses, as `_WHOLE`; the columns in it; and when, and how, to say that it could not."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
     if step.timestamp_format is not None:
         options["timestampFormat"] = step.timestamp_format
+    nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
+    reason = sql.lit(f"expected {step.format} with {step.columns}")
+    corrupt = sql.col(f"{_WHOLE}.{REASON}").isNotNull()
     if step.format == "csv":
         options |= {"sep": step.delimiter, "nullValue": step.null_text}
-    nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
-    wanted = StructType([*nullable.fields, StructField(REASON, StringType())])
-    parser = sql.from_json(_TEXT, wanted, options) if step.format == "json" else _from_csv(wanted, options)
-    malformed = sql.col(f"{_PARSED}.{REASON}").isNotNull()
-    return parser, (malformed, sql.lit(f"expected {step.format} with {step.columns}"))
+        wanted = StructType([*nullable.fields, StructField(REASON, StringType())])
+        # An empty text is one value. Spark takes it for as many nulls as are wanted.
+        empty = (sql.col(_TEXT) == "") & sql.lit(len(schema) > 1)
+        return _from_csv(wanted, options), sql.col(_WHOLE), (corrupt | empty, reason)
+    # Spark takes no text for nulls, and reads no further than the end of the first value. So an array is made, of the
+    # text and one value more. It has two values if the text is one.
+    text = sql.concat(sql.lit('{"values": ['), sql.col(_TEXT), sql.lit(", {}]}"))
+    wanted = StructType([StructField("values", ArrayType(nullable)), StructField(REASON, StringType())])
+    values = sql.col(f"{_WHOLE}.values")
+    parsed = sql.get(values, sql.lit(0))
+    return (
+        sql.from_json(text, wanted, options),
+        parsed,
+        (corrupt | ~sql.size(values).eqNullSafe(2) | parsed.isNull(), reason),
+    )
 
 
 def _from_csv(wanted: StructType, options: dict[str, str]) -> Column:
-    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in wanted.fields)
+    ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted.fields)
     return sql.from_csv(_TEXT, ddl, options)
 
 
@@ -145,6 +162,10 @@ def _place(rows: DataFrame) -> Column:
         return sql.lit("a row")
     topic, partition, offset = (sql.coalesce(sql.col(name).cast("string"), sql.lit("?")) for name in known)
     return sql.concat(topic, sql.lit("-"), partition, sql.lit(" at offset "), offset)
+
+
+def _of_parsed(name: str) -> Column:
+    return sql.col(f"{_PARSED}.{_quoted(name)}")
 
 
 def _quoted(name: str) -> str:
