@@ -24,8 +24,11 @@ _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (?P<message>.+?)(?: SQLS
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _IN_PYTHON: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of any Python traceback."""
+_CALL: Final = re.compile(r"py4j\.protocol\.Py4JJavaError: ")
+"""Such a line says which call of Java it was. The next one has Java's exception."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Cannot run program .*")
 """What an interpreter of an executor lacks; or there is none of its name."""
+_NO_JAVA: Final = "[JAVA_GATEWAY_EXITED]"
 _NO_ANSWER: Final = "Python worker failed to connect back"
 """A new Python process was not there within the ten seconds that Spark gives it."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
@@ -55,6 +58,8 @@ def reason_of(error: Exception) -> str:
         return str(found[-1]).strip()
     if _TRACEBACK in text:
         found = _IN_PYTHON.findall(text)
+        if found and _CALL.match(found[-1]):
+            found = _JAVA.findall(text)
     elif isinstance(error, Py4JJavaError):
         # The first line says which call it was, the second one has Java's exception.
         found = _JAVA.findall(text)
@@ -62,6 +67,8 @@ def reason_of(error: Exception) -> str:
 
 
 def _with_remedy(reason: str) -> str:
+    if _NO_JAVA in reason:
+        return f"{reason} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"
     if _NO_ANSWER in reason:
         return f"{reason} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     if _MISSING.fullmatch(reason) is None:

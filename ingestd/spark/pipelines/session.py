@@ -127,6 +127,8 @@ def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkS
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
+    except (ConnectionError, Py4JNetworkError) as error:
+        raise ConfigurationError(f"Spark does not start with the master {master}: {ENDED}") from error
     except (PySparkException, Py4JError) as error:
         raise ConfigurationError(f"Spark does not start with the master {master}: {reason_of(error)}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from ingestd.errors import ConfigurationError
+from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.spark.pipelines.failures import reason_of
 from ingestd.spark.pipelines.parsing import parse
 
 if TYPE_CHECKING:
@@ -47,8 +49,7 @@ def apply_steps(
         try:
             rows = _parsed(rows, step.parse, number, letters) if step.parse else _applied(rows, step, modules)
         except (ConfigurationError, PySparkException) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise ConfigurationError(f"step {number} ({kind}): {first}") from error
+            raise ConfigurationError(f"step {number} ({kind}): {reason_of(error)}") from error
     return rows
 
 
@@ -71,7 +72,13 @@ def _parsed(rows: DataFrame, step: ParseStep, number: int, letters: DeadLetters 
 
 
 def _called(name: str, modules: Path | None, rows: DataFrame) -> DataFrame:
-    result = _function(name, modules)(rows)
+    function = _function(name, modules)
+    try:
+        result = function(rows)
+    except (IngestdError, PySparkException):
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise ConfigurationError(f"{name}: {_said(error, modules)}") from error
     if not isinstance(result, DataFrame):
         raise ConfigurationError(f"{name} returned {type(result).__name__}; expected a DataFrame")
     return result
@@ -86,10 +93,21 @@ def _function(name: str, modules: Path | None) -> Callable[[DataFrame], object]:
         function: Callable[[DataFrame], object] = getattr(module, function_name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{name}: {error}") from error
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigurationError(f"{name}: {_said(error, modules)}") from error
+    if not callable(function):
+        raise ConfigurationError(f"{name} is {function!r}; expected a function")
     if modules is not None and (module.__file__ or "").startswith(f"{modules}/"):
         # Executors do not have the file.
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return function
+
+
+def _said(error: Exception, modules: Path | None) -> str:
+    """What was raised, and at which line of which of the user's files."""
+    of_user = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{modules}/")]
+    place = f" ({of_user[-1].filename}, line {of_user[-1].lineno})" if of_user else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def _windows(rows: DataFrame, step: WindowStep) -> DataFrame:

@@ -9,6 +9,9 @@ from ingestd.spark.pipelines.failures import PipelineFailed, failing
 
 MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
 NO_PROGRAM = 'Job aborted: java.io.IOException: Cannot run program "its": error=2, No such file or directory'
+NO_JAVA = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet."
+NO_ROOM = ": java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes"
 NO_ANSWER = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
 IN_A_BATCH = """[STREAM_FAILED] Query terminated. Message: Traceback (most recent call last):
   File "parquet.py", line 50, in __call__
@@ -34,6 +37,11 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
             f"{NO_ANSWER}\n\tat java.lang",
             f"{NO_ANSWER} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again",
         ),
+        (
+            IN_A_BATCH.format(error=f"{CALL}\n{NO_ROOM}"),
+            "No space left on device",
+        ),
+        (NO_JAVA, f"{NO_JAVA} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"),
         (f"{NO_PROGRAM}\n\tat java.lang", f"{NO_PROGRAM}, for ./its/python where Spark runs it {PAGE}"),
     ],
 )

@@ -39,6 +39,19 @@ def test_one_that_is_not_where_the_driver_runs_is_refused(
         interpreter({PYTHON: python})
 
 
+def test_a_spark_that_dies_while_it_starts_is_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where spark.local.dir can not be written. It was said to be `[Errno 111] Connection refused`."""
+
+    def refuse() -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    builder = SimpleNamespace(getOrCreate=refuse)
+    builder.master = builder.appName = builder.config = lambda *_: builder
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=builder))
+    with pytest.raises(ConfigurationError, match=r"does not start with the master local: Spark has ended; what it"):
+        session.start_session("p", "local", {})
+
+
 @pytest.mark.parametrize(("ended", "raised"), [(True, IngestdError), (False, ConnectionRefusedError)])
 def test_a_spark_that_dies_amid_a_pipeline_is_what_went_wrong(
     monkeypatch: pytest.MonkeyPatch, ended: bool, raised: type[Exception]
