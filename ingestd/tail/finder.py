@@ -180,6 +180,8 @@ class TailFinder:
         self._refused: dict[FileId, tuple[int, str]] = {}
         self._doubts: dict[FileId, int] = {}
         """How often files were examined that may be copies of what is not told yet."""
+        self._unwatched: dict[str, Log] = {}
+        """By path, logs that were followed through a link to where nobody watched, until they are looked at again."""
         self._recent: dict[str, Log] = {}
         self._buried: dict[str, Log] = {}
         self._directories: dict[str, tuple[int, int, int]] = {}
@@ -413,10 +415,14 @@ class TailFinder:
             self._look(log, None)
 
     def _miss_before_watches(self, new: set[str]) -> None:
-        """Files may have come and gone in a directory that was made anew before it was watched."""
+        """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
         for log in self._logs.values() if new else ():
-            if os.path.dirname(log.path) in new:
+            through = self._ways.through.get(log.path, ())
+            if any(os.path.dirname(path) in new for path in (log.path, *through)):
                 self.apply(log, Missed(self._all_known))
+                if through:
+                    self._look(log.path, None)  # where its newest file still is, nothing was missed
+                    self._unwatched[log.path] = log
 
     def _miss(self) -> None:
         for log in self._logs.values():
@@ -623,9 +629,13 @@ class TailFinder:
             self._all_known = self._heard_at
 
     def _search_again(self) -> None:
-        """Files vanished while something else was searched for."""
+        """Files vanished while something else was searched for, or came and went before their directory was watched."""
         for log in self._vanished.take_unsought():
             self.apply(log, Listed())
+        for path, log in list(self._unwatched.items()):
+            if path not in self._due.looks and not log.asked:
+                del self._unwatched[path]
+                self._seek_missing(log)
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
