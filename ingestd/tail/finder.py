@@ -21,6 +21,8 @@ from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
 from ingestd.tail.awaited import Awaited
+from ingestd.tail.directories import Directories, watch_toward
+from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
 from ingestd.tail.facts import (
     TAKEN,
     VANISHED,
@@ -53,13 +55,15 @@ from ingestd.tail.facts import (
     Untold,
 )
 from ingestd.tail.files import Files
+from ingestd.tail.finished import Finished
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Examination, Looks, Unreadable, links_of
+from ingestd.tail.looks import Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, rotated_from
 from ingestd.tail.thread import LookThread
+from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import VanishedFiles
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, OVERFLOW, WRITTEN
 from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
@@ -72,7 +76,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.looks import Sighting, Walk
+    from ingestd.tail.looks import Sighting
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
     from ingestd.tail.searching import Search
@@ -82,12 +86,6 @@ if TYPE_CHECKING:
 __all__ = ["TailFinder"]
 
 T = TypeVar("T")
-
-DOUBT: Final = 2.0
-"""Seconds within which readers tell what they have read."""
-
-COMPRESSING: Final = 2.0
-"""Seconds without a write after which a compressed file is complete."""
 
 PATIENCE: Final = 10.0
 """Seconds that a look may take until it is said that a directory does not answer."""
@@ -107,16 +105,8 @@ _GRAIN: Final = 10_000_000
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
-_DOUBTS_MOST: Final = 4
-
 _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
-
-_RECENT_MOST: Final = 256
-"""Finished generations that are looked at again, for lines that came late."""
-
-_BURIED_MOST: Final = 256
-"""Generations that were read and deleted and are remembered, should their content come back compressed."""
 
 _log = get_logger(__name__)
 
@@ -177,19 +167,12 @@ class TailFinder:
         self._names = Names(self._log_at, self._is_read)
         self._vanished = VanishedFiles()
         self._due = _Due()
-        self._refused: dict[FileId, tuple[int, str]] = {}
-        self._doubts: dict[FileId, int] = {}
-        """How often files were examined that may be copies of what is not told yet."""
+        self._examinations = Examinations(route, self._kin, once=once)
         self._unwatched: dict[str, Log] = {}
         """By path, logs that were followed through a link to where nobody watched, until they are looked at again."""
-        self._recent: dict[str, Log] = {}
-        self._buried: dict[str, Log] = {}
-        self._directories: dict[str, tuple[int, int, int]] = {}
-        self._ancestors = {path for root in self._globs.roots for path in _up_from(root)}
-        """These lead to the directories of the globs; so do links on the way, and where they lead."""
-        self._told: dict[str, str] = {}
-        self._not_found: AbstractSet[str] = frozenset()
-        """Globs that nothing matches, and directories that can not be read."""
+        self._finished = Finished()
+        self._directories = Directories(self._globs)
+        self._troubles = Troubles()
         self._relist = True
         self._missed = False
         """Whether events are missing since the last pass."""
@@ -227,12 +210,7 @@ class TailFinder:
         if known.copy_of:
             self._files.note_copy(known.copy_of, self, log)
         if known.done:
-            self._look_later(position.source, log)
-
-    def _look_later(self, source: str, log: Log) -> None:
-        self._recent[source] = log
-        if len(self._recent) > _RECENT_MOST:
-            del self._recent[next(iter(self._recent))]
+            self._finished.finish(position.source, log)
 
     # What the supervisor calls.
 
@@ -242,7 +220,7 @@ class TailFinder:
 
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
-        self._sources = sources
+        self._sources = self._troubles.sources = sources
         if not self._once:
             self._watches.open()
         known = set(self._logs)
@@ -277,7 +255,7 @@ class TailFinder:
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`."""
-        self._sources = sources
+        self._sources = self._troubles.sources = sources
         rested = rescan = 0.0
         spare, looked = _SPARE_MOST, time.monotonic()
         try:
@@ -325,14 +303,14 @@ class TailFinder:
     # Passes.
 
     async def _look_again(self) -> None:
-        if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories)):
+        if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
             return
         await self._pass()
         await self._look_at_what_waits()
 
     def _look_at_troubles(self) -> None:
-        for path in self._told.keys() - self._not_found:
+        for path in self._troubles.paths:
             if self._log_at(path) == path:
                 self._look(path, None)
 
@@ -345,7 +323,7 @@ class TailFinder:
             self._look_at_awaited(file)
         self._look_at_troubles()
         self._watch_what_was_away(self._ways.away())
-        for source, log in self._recent.items():
+        for source, log in self._finished.recent():
             generation = log.named(source)
             if generation is not None:
                 self._look(generation.known.path, None)  # another file there is none of this log's
@@ -362,43 +340,17 @@ class TailFinder:
     async def _pass(self) -> None:
         missed, self._relist, self._missed = self._missed, False, False
         changed, self._changed_itself = self._changed_itself, set()
-        watched = self._watches.round()
-        ways = {path for root in self._globs.roots for path in _up_from(root)}
-        anew: set[str] = set()
-
-        def enter(directory: str) -> None:
-            watched.enter(directory)
-            before = self._directories.get(directory)
-            if before is not None and before[:2] != _directory_id(directory):
-                anew.add(directory)
-
-        def certain(path: str, inode: int) -> bool:
-            """In a directory that was mounted anew, other files may have the inode numbers of before."""
-            return os.path.dirname(path) not in anew and self._certain(path, inode)
-
-        def walk() -> Walk:
-            for root in self._globs.roots:
-                links = links_of(root)
-                ways.update(links)
-                for above in (_nearest(os.path.dirname(root)), *(os.path.dirname(link) for link in links)):
-                    enter(above)
-            return self._looks.walk(self._globs, enter, certain)
-
-        found = await self._ask(walk)
-        self._ancestors = ways
+        made = self._directories.look(self._watches.round())
+        found = await self._ask(lambda: made.walk(self._looks, self._certain))
         if not self._first_pass:
-            self._miss_before_watches(self._watches.new(watched) | anew)
+            self._miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
-        self._register(watched)
-        self._directories = found.directories
-        self._drop_watches(watched.watched.keys())
+        self._register(made.watched)
+        self._directories.listed(made, found)
+        self._drop_watches(made.watched.watched.keys())
         self._names.forget(found.present)
-        self._refused = {file: kept for file, kept in self._refused.items() if self._files.find(file) is None}
-        for thing in [thing for thing in self._told if thing not in found.troubles and thing not in found.present]:
-            self._trouble_over(thing)
-        self._not_found = found.troubles.keys()
-        for thing, reason in found.troubles.items():
-            self._trouble(thing, reason)
+        self._examinations.forget(lambda file: self._files.find(file) is not None)
+        self._troubles.listed(found.troubles, found.present)
         if missed:
             self._miss()
         else:
@@ -517,7 +469,7 @@ class TailFinder:
     def renamed(self, generation: Generation, path: str) -> None:
         """A file of this tail has another path now. The next run looks there for lines that come late."""
         generation.known = generation.known._replace(path=path)
-        if generation.source in self._recent:
+        if self._finished.is_recent(generation.source):
             self._store(generation)
 
     def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
@@ -528,10 +480,8 @@ class TailFinder:
 
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
-        if (
-            path in self._directories
-            or path in self._ancestors
-            or (mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO) and self._globs.leads_through(path))
+        if self._directories.leads(path) or (
+            mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO) and self._globs.leads_through(path)
         ):
             self._relist = True
         for log in self._ways.logs(path):
@@ -540,7 +490,7 @@ class TailFinder:
             for made in (f"{path}.{codec}" for codec in CODECS if codec):
                 if self._log_at(made) == made:
                     self._look(made, None)
-        if path in self._told:
+        if path in self._troubles:
             self._look(path, None)
         if mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
             self._watch_what_was_away(self._ways.away(path))
@@ -655,7 +605,7 @@ class TailFinder:
             except DeadlineExceeded:
                 if steps == self._looks.steps:
                     reason = f"no answer for {PATIENCE:g} s: a dead mount? Its files wait; nothing else does"
-                    self._trouble(", ".join(sorted(self._globs.roots)), reason)
+                    self._troubles.tell(", ".join(sorted(self._globs.roots)), reason)
 
     async def _watch_more(self, directories: set[str]) -> None:
         watched = self._watches.round()
@@ -666,7 +616,7 @@ class TailFinder:
             for directory in directories:
                 if directory not in ways:
                     watched.enter(directory)
-                elif (above := _watch_toward(directory, watched)) != directory:
+                elif (above := watch_toward(directory, watched)) != directory:
                     away[directory] = above
             return away
 
@@ -708,16 +658,7 @@ class TailFinder:
         def gather(wanted: tuple[Log, Place]) -> None:
             alike.setdefault(self._kin.eldest(wanted[0].path), []).append(wanted)
 
-        births: dict[str, int] = {}
-        for log, place in due.examinations.values():
-            births[log.path] = min(place.file.birth, births.get(log.path, place.file.birth))
-
-        def age(wanted: tuple[Log, Place]) -> tuple[int, str, bool, int]:
-            """Logs by their oldest file; of a log, what is written now comes last."""
-            log, place = wanted
-            return births[log.path], log.path, log.stands(place.file), place.modified
-
-        await self._in_turns(sorted(due.examinations.values(), key=age), gather)
+        await self._in_turns(self._examinations.by_age(due.examinations.values()), gather)
         for batch in zip_longest(*alike.values()):
             logs = [each[0] for each in batch if each]
             wanted: list[Examination] = []
@@ -732,7 +673,7 @@ class TailFinder:
     def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged
         finder = self
-        doubts = self._doubts.pop(wanted.place.file, 0)
+        doubts = self._examinations.take_doubts(wanted.place.file)
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
@@ -749,8 +690,8 @@ class TailFinder:
                 finder._search_unseen(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
-            self._doubts[examined.place.file] = doubts + 1
-            self._call_later(DOUBT / _DOUBTS_MOST, self._look, examined.place.path, log.path)
+            self._examinations.doubt(examined.place.file, doubts + 1)
+            self._call_later(DOUBT / DOUBTS_MOST, self._look, examined.place.path, log.path)
             return
         if isinstance(examined.verdict, Copy):
             original = self._log_of.get(examined.verdict.of)
@@ -764,7 +705,7 @@ class TailFinder:
             examined, finder, log = replace(examined, asked=log.path), self, original
         finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
-            self._refused.pop(wanted.place.file, None)
+            self._examinations.take_back(wanted.place.file)
 
     def _is_awaited_elsewhere(self, log: Log, file: FileId) -> bool:
         return any(other is not log and other.holds_back(file) for other in self._logs.values())
@@ -777,15 +718,10 @@ class TailFinder:
         self._vanish(self._names.looked(place.path, log.path, place.file))
 
     def _examination(self, place: Place) -> Examination:
-        route = self.route
-        at_end = self._first_run and self._first_pass and route.start != "beginning"
-        if at_end and route.start_age is not None:
-            at_end = place.modified / 1e9 < time.time() - route.start_age
-        patient = self._doubts.get(place.file, 0) < _DOUBTS_MOST
-        making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
-        if making:
+        examination = self._examinations.of(place, first=self._first_run and self._first_pass)
+        if examination.in_the_making:
             self._call_later(COMPRESSING, self._look, place.path, None)
-        return Examination(place, self._kin.originals(place), at_end, route.binary == "accept", patient, making)
+        return examination
 
     def _latest(self, source: str) -> Found | None:
         return self._sources.latest(source)
@@ -853,9 +789,9 @@ class TailFinder:
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
-            self._trouble(sighting.path, sighting.trouble)
+            self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None:
-            self._trouble_over(sighting.path)
+            self._troubles.over(sighting.path)
         before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
@@ -866,7 +802,7 @@ class TailFinder:
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None:
-            self._trouble(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
+            self._troubles.tell(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
 
     def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
         finder.apply(log, Seen(place, here=log.path == path))
@@ -907,37 +843,33 @@ class TailFinder:
                 self._due.logs[generation.source] = log
             case Read(generation, after):
                 self._note(log, generation)
-                self._trouble_over(log.path)
+                self._troubles.over(log.path)
                 self._sources.appeared(self._found(log, generation, after))
             case Conclude(generation):
                 self._sources.conclude(generation.source)
             case Keep(generation):
                 self._note(log, generation)
                 self._store(generation)
-                self._look_later(generation.source, log)
+                self._finished.finish(generation.source, log)
             case Bury(generation):
                 self._files.drop(generation)
                 self._store(generation)
                 self._names.over(generation.known.path, generation.known.file)
-                self._recent.pop(generation.source, None)
-                self._buried[generation.source] = log
-                if len(self._buried) > _BURIED_MOST:
-                    oldest = next(iter(self._buried))
-                    self.apply(self._buried.pop(oldest), Deleted(oldest))
+                for source, other in self._finished.bury(generation.source, log):
+                    self.apply(other, Deleted(source))
                 self._gone(generation)
             case Forget(generation, after):
                 self._log_of.pop(generation.source, None)
-                self._recent.pop(generation.source, None)
-                self._buried.pop(generation.source, None)
+                self._finished.forget(generation.source)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)
                 self._gone(generation, after)
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
-                self._refused[place.file] = (place.modified, reason)
+                self._examinations.refuse(place, reason)
                 self._names.judge(place.path, judged=True)
-                self._trouble(place.path, reason)
+                self._troubles.tell(place.path, reason)
             case Untold(generation):
                 self._due.untold.append((generation.known.path, generation.position))
             case Lose(loss):
@@ -971,7 +903,7 @@ class TailFinder:
         self._files.note(self, log, generation)
         if generation.copy_of:
             self._files.note_copy(generation.copy_of, self, log)
-        self._recent.pop(generation.source, None)
+        self._finished.begin(generation.source)
         self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
         self._watch_beside(generation.known.path)
 
@@ -996,10 +928,9 @@ class TailFinder:
         )
 
     def _want_examination(self, log: Log, place: Place) -> None:
-        modified, reason = self._refused.get(place.file, (-1, ""))
-        if modified == place.modified:
+        if reason := self._examinations.why_refused(place):
             self._names.judge(place.path, judged=True)
-            self._trouble(place.path, reason)
+            self._troubles.tell(place.path, reason)
             return
         self._due.examinations[place.file] = log, place
 
@@ -1012,39 +943,3 @@ class TailFinder:
         log, path = self._awaited.expect(file)
         self._look(path, log.path)
         return path
-
-    def _trouble(self, path: str, reason: str) -> None:
-        if self._told.get(path) != reason:
-            self._told[path] = reason
-            self._sources.trouble(printable(path), printable(reason))
-
-    def _trouble_over(self, path: str) -> None:
-        if self._told.pop(path, None) is not None:
-            self._sources.trouble_over(printable(path))
-
-
-def _directory_id(directory: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(directory)
-    except OSError:
-        return None  # it goes: who lists it says so
-    return status.st_dev, status.st_ino
-
-
-def _watch_toward(directory: str, watched: Round) -> str:
-    """Watch a directory, or the nearest one above it that is there: it says when more of the way is made."""
-    above = ""
-    while above != (above := _nearest(directory)) and watched.limit is None:
-        watched.enter(above)
-    return above
-
-
-def _nearest(directory: str) -> str:
-    while not os.path.isdir(directory) and directory != "/":
-        directory = os.path.dirname(directory)
-    return directory
-
-
-def _up_from(path: str) -> set[str]:
-    parts = path.split("/")
-    return {"/".join(parts[:end]) or "/" for end in range(1, len(parts) + 1)}

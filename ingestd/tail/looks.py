@@ -26,7 +26,7 @@ from ingestd.tail.searching import Searches
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ingestd.tail.facts import Verdict
     from ingestd.tail.file_id import FileId
@@ -160,7 +160,7 @@ class Looks:
                 walk.sightings.append(self.look(entry.path))
         return walk
 
-    def changed(self, directories: dict[str, Stamp]) -> bool:
+    def changed(self, directories: Mapping[str, Stamp]) -> bool:
         """Whether one of the directories was made anew, or names came or went in it, since it was listed."""
         return not all(is_unchanged(path, before) for path, before in directories.items())
 

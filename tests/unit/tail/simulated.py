@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from ingestd.daemon.source import End, Found, StoredPosition
+from ingestd.tail import directories as directories_module
+from ingestd.tail import examinations as examinations_module
 from ingestd.tail import finder as finder_module
 from ingestd.tail import globs as globs_module
 from ingestd.tail import known as known_module
@@ -1353,7 +1355,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
 
     system, clock = Current(), CurrentClock()
     return [
-        *((module, "os", system) for module in (looks_module, listings_module, searching_module)),
+        *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
         (known_module, "_births", itertools.count(1)),
         *((module, "open_text", open_text) for module in (looks_module, searching_module)),
         (finder_module, "_log", SimpleNamespace(warning=lambda *_, **__: None)),
@@ -1366,7 +1368,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "os", system),
         (watches_module, "os", system),
         (finder_module, "Files", _Files),
-        (finder_module, "time", clock),
+        *((module, "time", clock) for module in (examinations_module, finder_module)),
         # What waits for longer is found by the next rescan.
         (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
         (watches_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),

@@ -1,0 +1,88 @@
+"""Examinations: in which order the unknown files of one tail are examined, and what to know of each before."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from ingestd.tail.looks import Examination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ingestd.tail.facts import Place
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.kin import Kin
+    from ingestd.tail.log import Log
+    from ingestd.tail.route import TailRoute
+
+__all__ = ["COMPRESSING", "DOUBT", "DOUBTS_MOST", "Examinations"]
+
+DOUBT: Final = 2.0
+"""Seconds within which readers tell what they have read."""
+
+DOUBTS_MOST: Final = 4
+"""So often within that time a file is examined that may be a copy of what is not told yet."""
+
+COMPRESSING: Final = 2.0
+"""Seconds without a write after which a compressed file is complete."""
+
+
+class Examinations:
+    """What is remembered from one examination to the next."""
+
+    def __init__(self, route: TailRoute, kin: Kin, *, once: bool) -> None:
+        self._route = route
+        self._kin = kin
+        self._once = once
+        self._refused: dict[FileId, tuple[int, str]] = {}
+        """With the modification time (ns) at which it was refused, and why."""
+        self._doubts: dict[FileId, int] = {}
+
+    @staticmethod
+    def by_age(wanted: Collection[tuple[Log, Place]]) -> list[tuple[Log, Place]]:
+        """Logs by their oldest file; of a log, what is written now comes last."""
+        births: dict[str, int] = {}
+        for log, place in wanted:
+            births[log.path] = min(place.file.birth, births.get(log.path, place.file.birth))
+
+        def age(each: tuple[Log, Place]) -> tuple[int, str, bool, int]:
+            log, place = each
+            return births[log.path], log.path, log.stands(place.file), place.modified
+
+        return sorted(wanted, key=age)
+
+    def of(self, place: Place, *, first: bool) -> Examination:
+        """The examination of a file. `first`: it was there when the tail was configured."""
+        route = self._route
+        at_end = first and route.start != "beginning"
+        if at_end and route.start_age is not None:
+            at_end = place.modified / 1e9 < time.time() - route.start_age
+        patient = self._doubts.get(place.file, 0) < DOUBTS_MOST
+        making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
+        return Examination(place, self._kin.originals(place), at_end, route.binary == "accept", patient, making)
+
+    def doubt(self, file: FileId, doubts: int) -> None:
+        """It was examined so often, and nobody could tell yet whether it is a copy."""
+        self._doubts[file] = doubts
+
+    def take_doubts(self, file: FileId) -> int:
+        """How often it was examined in doubt; there is none any more."""
+        return self._doubts.pop(file, 0)
+
+    def refuse(self, place: Place, reason: str) -> None:
+        """It is not to be read as long as it is not modified."""
+        self._refused[place.file] = place.modified, reason
+
+    def why_refused(self, place: Place) -> str:
+        """Why it was refused, as it is now; empty if it was not."""
+        modified, reason = self._refused.get(place.file, (-1, ""))
+        return reason if modified == place.modified else ""
+
+    def take_back(self, file: FileId) -> None:
+        """It is not refused any more."""
+        self._refused.pop(file, None)
+
+    def forget(self, known: Callable[[FileId], bool]) -> None:
+        """Refusals of files that are known by now are over."""
+        self._refused = {file: kept for file, kept in self._refused.items() if not known(file)}

@@ -1,0 +1,53 @@
+"""Troubles: paths and globs of one tail of which people are told, until the trouble is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingestd.tail.known import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ingestd.daemon.source import Sources
+
+__all__ = ["Troubles"]
+
+
+class Troubles:
+    """What was told and is not over. Each trouble is told once, and again when its reason is another one."""
+
+    def __init__(self) -> None:
+        self.sources: Sources
+        """To whom it is told; to be set before there is anything to tell."""
+        self._told: dict[str, str] = {}
+        """Reasons by path or glob."""
+        self._not_found: Collection[str] = ()
+        """Globs that nothing matches, and directories that can not be read."""
+
+    def __contains__(self, thing: object) -> bool:
+        return thing in self._told
+
+    def tell(self, thing: str, reason: str) -> None:
+        """There is trouble with a path or a glob."""
+        if self._told.get(thing) != reason:
+            self._told[thing] = reason
+            self.sources.trouble(printable(thing), printable(reason))
+
+    def over(self, thing: str) -> None:
+        """There is none any more. Safe for what was in no trouble."""
+        if self._told.pop(thing, None) is not None:
+            self.sources.trouble_over(printable(thing))
+
+    def listed(self, found: Mapping[str, str], present: Collection[str]) -> None:
+        """A pass found these, by glob or directory, and these paths. What is neither is over."""
+        for thing in [thing for thing in self._told if thing not in found and thing not in present]:
+            self.over(thing)
+        self._not_found = found.keys()
+        for thing, reason in found.items():
+            self.tell(thing, reason)
+
+    @property
+    def paths(self) -> set[str]:
+        """Those of files: a look may show that it is over."""
+        return self._told.keys() - self._not_found
