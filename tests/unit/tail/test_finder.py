@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.daemon.source import StoredPosition, Surroundings, WrongDetail
+from ingestd.tail import directories as directories_module
 from ingestd.tail import finder as finder_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.looks import Looks
@@ -714,7 +715,7 @@ async def test_in_a_directory_that_was_mounted_anew_nothing_is_certain(
     follower = follow(looks=looks)
     await follower.begin()
     before = looks.looked.copy()
-    monkeypatch.setattr(finder_module, "_directory_id", lambda _: (0, 0))
+    monkeypatch.setattr(directories_module, "_directory_id", lambda _: (0, 0))
     follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
     await follower.until(lambda: looks.looked[f"{tmp_path}/a.log"] > before[f"{tmp_path}/a.log"])
 

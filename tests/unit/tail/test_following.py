@@ -26,6 +26,7 @@ import zstandard
 from ingestd.daemon.source import StoredPosition
 from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
+from ingestd.tail import finished as finished_module
 from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
 
@@ -136,7 +137,7 @@ async def test_what_is_stored_grows_by_no_row_a_restart(follow: Any, log: Any) -
 async def test_of_deleted_files_the_last_are_remembered(
     follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finder_module, "_BURIED_MOST", 2)
+    monkeypatch.setattr(finished_module, "_BURIED_MOST", 2)
     follower = follow()
     for number in range(5):
         append(tmp_path / f"{number}.log", str(number))
