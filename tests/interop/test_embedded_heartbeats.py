@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SECONDS = 20
 MINUTE = timedelta(minutes=1)
 STEPS = 60
+FIRST_STEPS = 7
 NEW = 0
 LEAVES = -1
 LEAVES_FOR_NOW = -2
@@ -117,6 +118,9 @@ class Classic:
 class ClassicWalk(Walk):
     """Up to three members of one group. Two of them may be static."""
 
+    steps = STEPS
+    leaves = 1
+
     def __init__(self, servers: str, name: str, seed: int) -> None:
         super().__init__(servers, name, seed)
         self._members: list[Classic] = []
@@ -131,12 +135,12 @@ class ClassicWalk(Walk):
             member.client.socket.close()
 
     def run(self) -> list[tuple[str, Any]]:
-        for _ in range(STEPS):
+        for _ in range(self.steps):
             steps: dict[Callable[[], None], int] = {self._beat: 8, self._sync_wrongly: 1, self._leave_wrongly: 1}
             if len(self._members) < 3:
                 steps[self._join] = 3
             if self._idle:
-                steps |= {self._join_again: 2, self._sync: 6, self._leave: 1}
+                steps |= {self._join_again: 2, self._sync: 6, self._leave: self.leaves}
             if any(member.instance for member in self._members):
                 steps[self._replace] = 1
             (step,) = self.rng.choices(list(steps), list(steps.values()))
@@ -144,7 +148,24 @@ class ClassicWalk(Walk):
             self._settle()
             for member in self._members:
                 self._ask_beat(f"{member.name} beats", 4, member.id, member.generation, member.instance)
+        self._delete()
         return self.said
+
+    def _delete(self) -> None:
+        """What is told of the group, and whether it can be deleted. Kafka lists what its log has, which is behind."""
+        asked: dict[str, Any] = {"groups": (self.group,), "include_authorized_operations": False}
+        described = self.client.ask(of(Api.describe_groups, 6, "DescribeGroupsRequest", **asked))
+        (state,) = [group.group_state for group in described.groups]
+        end = time.monotonic() + SECONDS
+        listed: list[Any] = []
+        while [group.group_state for group in listed] != ([] if state == "Dead" else [state]):
+            assert time.monotonic() < end, (listed, state)
+            request = of(Api.list_groups, 5, "ListGroupsRequest", states_filter=(), types_filter=())
+            listed = [group for group in self.client.ask(request).groups if group.group_id == self.group]
+        self.note("listed", tuple(listed))
+        deleted = self.client.ask(of(Api.delete_groups, 2, "DeleteGroupsRequest", groups_names=(self.group,)))
+        self.note("deleted", deleted)
+        self.note("state", self._described()[0])
 
     @property
     def _idle(self) -> list[Classic]:
@@ -340,6 +361,23 @@ class ClassicWalk(Walk):
                 member.members = tuple(one.member_id for one in response.members)
                 self.names[member.id] = member.name
                 self._leader = member if member.leader == member.id else self._leader
+
+
+class BriefClassicWalk(ClassicWalk):
+    """Members often leave a group that is new, before the first sync, or after it was told an id."""
+
+    steps = FIRST_STEPS
+    leaves = 8
+
+    def _leave_wrongly(self) -> None:
+        """Or one that was told an id, and has not joined."""
+        told = self._new(None)
+        told.version = 5
+        answer = told.client.ask(self._join_request(told))
+        self.names[answer.member_id] = told.name
+        self.note(f"{told.name} asks for an id", answer)
+        self._gone.append(told)
+        self._ask_leave(told.name, 3, answer.member_id, None)
 
 
 @dataclasses.dataclass(eq=False)
@@ -570,6 +608,11 @@ def test_random_heartbeats_of_classic_members_are_answered_as_kafka_answers_them
         ErrorCode.none, ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id,
         ErrorCode.fenced_instance_id, ErrorCode.invalid_group_id,
     }  # fmt: skip
+
+
+def test_new_groups_that_are_left_soon_are_told_and_deleted_as_by_kafka(brokers: tuple[str, str]) -> None:
+    said = [one for seed in range(40) for one in compare(BriefClassicWalk, brokers, seed)]
+    assert ErrorCode.unknown_member_id in said
 
 
 def test_random_heartbeats_of_kip_848_are_answered_as_kafka_answers_them(brokers: tuple[str, str]) -> None:

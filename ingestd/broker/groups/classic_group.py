@@ -170,12 +170,14 @@ class ClassicGroup:
         left = False
         for member_id, instance_id in leaving:
             try:
-                left = self._leave(member_id, instance_id) or left
+                self._leave(member_id, instance_id)
             except KafkaError as refused:
                 results.append((member_id, instance_id, refused.code))
             else:
+                left = True
                 results.append((member_id, instance_id, ErrorCode.none))
-        self._after_removal(now, of_member=left)
+        # In Kafka, one that was told an id and leaves before it joined begins a rebalance too.
+        self._after_removal(now, left=left)
         return results, self._taken()
 
     def check_commit(
@@ -213,12 +215,12 @@ class ClassicGroup:
         """Do what is due."""
         for member_id in [member_id for member_id, until in self.pending.items() if until <= now]:
             del self.pending[member_id]
-            self._after_removal(now, of_member=False)
+            self._after_removal(now, left=False)
         for member in [one for one in self.members.values() if one.may_expire and one.expires <= now]:
             # Its removal may have ended a phase, after which another one has time again.
             if self.members.get(member.id) is member and member.may_expire and member.expires <= now:
                 self._remove(member)
-                self._after_removal(now, of_member=True)
+                self._after_removal(now, left=True)
         if self._rebalance is not None and self._rebalance.ends <= now:
             self._end_wait(self._rebalance, now)
         if self._unsynced and self._sync_ends <= now:
@@ -537,15 +539,14 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.illegal_generation, f"generation {generation}, expected {self.generation}")
         return member
 
-    def _leave(self, member_id: str, instance_id: str | None) -> bool:
-        """Remove a member, or a member id that was given out. Returns whether it was a member."""
+    def _leave(self, member_id: str, instance_id: str | None) -> None:
+        """Remove a member, or a member id that was given out."""
         if member_id in self.pending:
             del self.pending[member_id]
-            return False
+            return
         if not member_id and instance_id is not None:
             member_id = self.instances.get(instance_id, "")
         self._remove(self._known(member_id, instance_id))
-        return True
 
     def _remove(self, member: Member) -> None:
         self._answer_join(member, Joined(ErrorCode.unknown_member_id, ""))
@@ -555,10 +556,10 @@ class ClassicGroup:
         if member.instance_id is not None:
             del self.instances[member.instance_id]
 
-    def _after_removal(self, now: float, *, of_member: bool) -> None:
+    def _after_removal(self, now: float, *, left: bool) -> None:
         if self.state is GroupState.preparing_rebalance:
             self._end_join_if_complete(now)
-        elif of_member:
+        elif left and self.state is not GroupState.empty:
             self._prepare_rebalance(now)
 
     # Answers.

@@ -31,8 +31,8 @@ class Group:
     """One group. `consumer` is the group if it is one of KIP-848; else it is `classic`.
 
     `saving` counts the changes of `consumer` on their way into the log. `offsets` has what is in the log. `writing`
-    counts the commits on their way there, by partition, and those of open transactions. `since` is when the group was
-    stored last, in milliseconds since the epoch; None: never. `wakes` is when its timer goes off.
+    counts the commits on their way there, by partition, and those of open transactions. `since` is when it was last
+    to be stored as a classic group, in milliseconds since the epoch; None: never. `wakes` is when its timer goes off.
     """
 
     id: str

@@ -124,7 +124,9 @@ class GroupPartition:
         if group is None and asked.member_id:
             waiting.set_result(Joined(ErrorCode.unknown_member_id, asked.member_id))
             return waiting
-        group = group or self._made(group_id)
+        if group is None:
+            group = self._made(group_id)
+            self._keep(group)
         consumer = group.consumer
         if consumer is not None and not group.vacant:
             before = consumer.kept.epoch
@@ -221,7 +223,13 @@ class GroupPartition:
     def _make_classic(self, group: Group, consumer: ConsumerGroup) -> None:
         """Make a group of KIP-848 without members a classic one. If that is not stored, its next generation says it."""
         group.consumer = None
-        self._log.append(consumer.kept.tombstones(), self._now_ms(), lambda _error: None)
+        self._keep(group, consumer.kept.tombstones())
+
+    def _keep(self, group: Group, before: Sequence[CoordinatorRecord] = ()) -> None:
+        """Store a classic group that nobody is in yet: as in Kafka, it is there from the first that asks to join."""
+        entry = GroupEntry(group.classic.to_store(), self._now_ms())
+        group.since = entry.since
+        self._append([*before, (GroupKey(group.id), entry)], lambda _error: None)
 
     # Offsets.
 
@@ -351,7 +359,8 @@ class GroupPartition:
                 _answer(action.ticket, action.answer)
             elif isinstance(action, Store):
                 entry = GroupEntry(action.group, self._now_ms())
-                self._append([(GroupKey(group.id), entry)], partial(self._stored, group, action, entry.since))
+                group.since = entry.since
+                self._append([(GroupKey(group.id), entry)], partial(self._stored, group, action))
             else:
                 self._save(group, action)
         self._schedule(group)
@@ -369,13 +378,11 @@ class GroupPartition:
         entry = GroupEntry(classic.to_store(), self._now_ms())
         gone: dict[Any, Any] = dict(record for save in saves for record in save.records)
         gone.update(consumer.kept.tombstones())
-        group.consumer, group.classic = None, classic
-        self._append([*gone.items(), (GroupKey(group.id), entry)], partial(self._downgraded, group, saves, entry.since))
+        group.consumer, group.classic, group.since = None, classic, entry.since
+        self._append([*gone.items(), (GroupKey(group.id), entry)], partial(self._downgraded, saves))
         self._do(group, classic.rebalance(now) if rebalance else ())
 
-    def _downgraded(self, group: Group, saves: Sequence[Save], since: int, error: ErrorCode) -> None:
-        if error is ErrorCode.none:
-            group.since = since
+    def _downgraded(self, saves: Sequence[Save], error: ErrorCode) -> None:
         for save in saves:
             _answer(save.ticket, save.answer if error is ErrorCode.none else _failed(save.answer, error))
 
@@ -399,9 +406,7 @@ class GroupPartition:
             consumer.not_saved(save)
             _answer(save.ticket, _failed(save.answer, error))
 
-    def _stored(self, group: Group, store: Store, since: int, error: ErrorCode) -> None:
-        if error is ErrorCode.none:
-            group.since = since
+    def _stored(self, group: Group, store: Store, error: ErrorCode) -> None:
         self._do(group, group.classic.stored(store, error, self._clock.monotonic()))
 
     def _append(
@@ -428,7 +433,7 @@ class GroupPartition:
         return waiting
 
     def _forget_if_bare(self, group: Group) -> None:
-        """Forget a group that was never stored. Others are forgotten when `expire` has deleted them."""
+        """Forget a group that was never to be stored. Others are forgotten when `expire` has deleted them."""
         if group.bare and group.since is None and self._groups.get(group.id) is group:
             self._forget(group)
 

@@ -159,6 +159,19 @@ def test_a_member_without_id_is_told_one_and_is_waited_for() -> None:
     assert len(driven.group.members) == 2
 
 
+def test_who_was_told_an_id_and_leaves_has_a_group_with_members_rebalance_and_no_other() -> None:
+    """As in Apache Kafka 4.3."""
+    driven = Driven()
+    told = driven.answers[driven.join(join(must_know_id=True))]
+    results, actions = driven.group.leave([(told.member_id, None)], driven.now)
+    assert (results[0][2], actions, driven.group.state) == (ErrorCode.none, [], GroupState.empty)
+    (only,) = driven.stable(join())
+    told = driven.answers[driven.join(join(must_know_id=True))]
+    driven.group.leave([(told.member_id, None)], driven.now)
+    beat = driven.group.heartbeat(only.member_id, None, only.generation, driven.now)
+    assert beat is ErrorCode.rebalance_in_progress
+
+
 def test_an_id_that_was_told_and_not_used_expires() -> None:
     driven = Driven()
     told = driven.answers[driven.join(join(must_know_id=True))]

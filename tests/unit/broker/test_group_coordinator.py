@@ -204,11 +204,63 @@ async def test_what_ends_after_the_close_sets_no_timer(started: Callable[..., Br
     assert list(group.classic.members) == ["member"]
 
 
-async def test_what_is_refused_leaves_no_group_behind(started: Callable[..., Broker]) -> None:
+async def test_a_commit_that_is_refused_leaves_no_group_behind(
+    started: Callable[..., Broker], clock: MovedClock
+) -> None:
     partition = await loaded(await started())
-    asked = Join("", None, "c", "/h", 10.0, 30.0, "consumer", (), "member")
-    assert (await partition.join("g", asked)).error is ErrorCode.inconsistent_group_protocol
+    with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
+        partition.commit("g", ("member", None, 3), {("orders", 0): offset(5, clock)})
     assert list(partition) == []
+
+
+@pytest.mark.parametrize("protocols", [(), (("range", b""),)], ids=["refused", "told an id"])
+async def test_a_group_is_there_from_the_first_that_asks_to_join_until_nobody_needs_it(
+    started: Callable[..., Broker], clock: MovedClock, protocols: tuple[tuple[str, bytes], ...]
+) -> None:
+    """As in Apache Kafka 4.3, also after a restart."""
+    partition = await loaded(await started())
+    asked = Join("", None, "c", "/h", 10.0, 30.0, "consumer", protocols, "member", must_know_id=True)
+    refused = ErrorCode.member_id_required if protocols else ErrorCode.inconsistent_group_protocol
+    assert (await partition.join("g", asked)).error is refused
+    await clock.move(10.0)
+    partition = await loaded(await started())
+    assert [(group.id, group.state, group.protocol_type) for group in partition] == [("g", "Empty", "")]
+    partition.expire(int(clock.wall() * 1000), int(DAY * 1000))
+    assert list(partition) == []
+    assert list(await loaded(await started())) == []
+
+
+@pytest.mark.parametrize("times_out", [False, True])
+async def test_a_group_whose_only_member_is_gone_before_its_first_sync_is_empty(
+    started: Callable[..., Broker], clock: MovedClock, times_out: bool
+) -> None:
+    """As in Apache Kafka 4.3."""
+    partition = await loaded(await started())
+    asked = Join("", None, "c", "/h", 10.0, 30.0, "consumer", (("range", b""),), "member")
+    joining = partition.join("g", asked)
+    await clock.move(0.0)
+    assert (await joining).generation == 1
+    if times_out:
+        await clock.move(10.0)
+    else:
+        assert await partition.leave("g", [("member", None)]) == [("member", None, ErrorCode.none)]
+    for _ in range(2):
+        (group,) = partition
+        assert (group.state, group.protocol_type, group.classic.generation) == ("Empty", "consumer", 2)
+        partition = await loaded(await started())
+    (group,) = partition
+    assert await partition.delete_group(group) is ErrorCode.none
+    assert list(await loaded(await started())) == []
+
+
+async def test_a_group_that_is_deleted_while_it_is_stored_does_not_come_back(
+    started: Callable[..., Broker], clock: MovedClock
+) -> None:
+    partition = await loaded(await started(flush=Flush.always))
+    partition.join("g", Join("", None, "c", "/h", 10.0, 30.0, "consumer", (), "member"))
+    (group,) = partition
+    await partition.delete_group(group)
+    assert list(await loaded(await started())) == []
 
 
 async def test_groups_of_a_damaged_log_are_refused_and_the_others_served(
