@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingestd.broker.groups.classic_values import GroupState
 from ingestd.errors import ErrorCode, KafkaError, ProtocolError
@@ -33,6 +33,8 @@ class Group:
     `saving` counts the changes of `consumer` on their way into the log. `offsets` has what is in the log. `writing`
     counts the commits on their way there, by partition, and those of open transactions. `since` is when it was last
     to be stored as a classic group, in milliseconds since the epoch; None: never. `wakes` is when its timer goes off.
+    `unremoved` has the keys of records that are to go from the log, where the disk had no room to say so: the group's
+    next records say it.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Group:
     writing: Counter[TopicPartition] = field(default_factory=Counter)
     since: int | None = None
     wakes: float = math.inf
+    unremoved: dict[Any, None] = field(default_factory=dict)
 
     @property
     def bare(self) -> bool:

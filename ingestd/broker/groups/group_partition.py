@@ -216,9 +216,10 @@ class GroupPartition:
             _answer(reply.ticket, reply.answer)
         stored = group.since is not None or group.classic.generation > 0
         group.classic, group.since, group.consumer = ClassicGroup(self._initial_delay), None, consumer
-        if not stored:
-            return saves
-        return [replace(saves[0], records=[(GroupKey(group.id), None), *saves[0].records]), *saves[1:]]
+        gone, group.unremoved = group.unremoved, {}
+        if stored:
+            gone[GroupKey(group.id)] = None
+        return [replace(saves[0], records=[*gone.items(), *saves[0].records]), *saves[1:]]
 
     def _make_classic(self, group: Group, consumer: ConsumerGroup) -> None:
         """Make a group of KIP-848 without members a classic one. If that is not stored, its next generation says it."""
@@ -229,7 +230,7 @@ class GroupPartition:
         """Store a classic group that nobody is in yet: as in Kafka, it is there from the first that asks to join."""
         entry = GroupEntry(group.classic.to_store(), self._now_ms())
         group.since = entry.since
-        self._append([*before, (GroupKey(group.id), entry)], lambda _error: None)
+        self._append_group(group, [*before, (GroupKey(group.id), entry)], lambda _error: None)
 
     # Offsets.
 
@@ -324,7 +325,8 @@ class GroupPartition:
     def delete_group(self, group: Group) -> asyncio.Future[ErrorCode]:
         """Delete a group without members. Done when that is in the log."""
         records: list[CoordinatorRecord] = [
-            (CommitKey(group.id, topic, number), None) for topic, number in group.known_partitions
+            *group.unremoved.items(),
+            *((CommitKey(group.id, topic, number), None) for topic, number in group.known_partitions),
         ]
         if group.since is not None:
             records.append((GroupKey(group.id), None))
@@ -360,7 +362,7 @@ class GroupPartition:
             elif isinstance(action, Store):
                 entry = GroupEntry(action.group, self._now_ms())
                 group.since = entry.since
-                self._append([(GroupKey(group.id), entry)], partial(self._stored, group, action))
+                self._append_group(group, [(GroupKey(group.id), entry)], partial(self._stored, group, action))
             else:
                 self._save(group, action)
         self._schedule(group)
@@ -379,7 +381,7 @@ class GroupPartition:
         gone: dict[Any, Any] = dict(record for save in saves for record in save.records)
         gone.update(consumer.kept.tombstones())
         group.consumer, group.classic, group.since = None, classic, entry.since
-        self._append([*gone.items(), (GroupKey(group.id), entry)], partial(self._downgraded, saves))
+        self._append_group(group, [*gone.items(), (GroupKey(group.id), entry)], partial(self._downgraded, saves))
         self._do(group, classic.rebalance(now) if rebalance else ())
 
     def _downgraded(self, saves: Sequence[Save], error: ErrorCode) -> None:
@@ -408,6 +410,20 @@ class GroupPartition:
 
     def _stored(self, group: Group, store: Store, error: ErrorCode) -> None:
         self._do(group, group.classic.stored(store, error, self._clock.monotonic()))
+
+    def _append_group(
+        self, group: Group, records: Sequence[CoordinatorRecord], done: Callable[[ErrorCode], None]
+    ) -> None:
+        """As `_append`. What these records were to remove, and did not for want of room, goes with the group's next."""
+        gone, group.unremoved = group.unremoved, {}
+
+        def settle(error: ErrorCode) -> None:
+            if error is not ErrorCode.none:
+                gone.update((key, None) for key, value in records if value is None)
+                group.unremoved = {**gone, **group.unremoved}
+            done(error)
+
+        self._append([*gone.items(), *records], settle)
 
     def _append(
         self, records: Sequence[CoordinatorRecord], done: Callable[[ErrorCode], None]

@@ -413,6 +413,23 @@ async def test_a_downgrade_that_is_not_stored_is_stored_with_the_next_generation
     assert old.beat() is ErrorCode.none
 
 
+async def test_whoever_left_while_the_disk_was_full_does_not_come_back_with_a_restart(broker: Broker) -> None:
+    """Its leave makes the group a classic one, which is not stored. The next member makes it one of KIP-848 again."""
+    old, new, later = reader(broker), consumer("new"), consumer("later")
+    await old.settle()
+    await broker.beat(new)
+    await old.settle()
+    await broker.beat(new)
+    broker.log.full = True
+    new.epoch = -1
+    assert (await broker.beat(new)).error is ErrorCode.coordinator_not_available
+    broker.log.full = False
+    await broker.beat(later)
+    await broker.restart()
+    assert broker.group.consumer is not None
+    assert set(broker.group.consumer.kept.members) == {old.id, "later"}
+
+
 class Interleavings(RuleBasedStateMachine):
     """Clients of both protocols that come, go on step by step, leave and vanish; a disk that is full; kills."""
 
