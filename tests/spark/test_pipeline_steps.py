@@ -131,10 +131,17 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
             ParseStep("json", "n BIGINT, m BIGINT NOT NULL"),
             {
                 b'{"n": 1, "m": 2}': None,
-                b'{"n": "x", "m": 2}': "expected json with n BIGINT, m BIGINT NOT NULL",
+                b'{"n": "x", "m": 2}': "n = x; expected bigint",
+                b'{"n": 1, "m": {"a": [true, "x"]}}': 'm = {"a":[true,"x"]}; expected bigint',
+                b'{"n": "x", "m": "y"}': "n = x; expected bigint",
+                b'{"n": "' + b"x" * 1_000 + b'", "m": 2}': f"n = {'x' * 100}…; expected bigint",
+                b'{"n": "x", "m": 2': "expected json with n BIGINT, m BIGINT NOT NULL",
+                b'{"n": "x", "m": 2} 7': "expected json with n BIGINT, m BIGINT NOT NULL",
+                b'{"n": "x", "m": 2}, 7': "expected json with n BIGINT, m BIGINT NOT NULL",
+                b'{"n": "x", "m": 2}, {}': "expected json with n BIGINT, m BIGINT NOT NULL",
                 b"no json": "expected json with n BIGINT, m BIGINT NOT NULL",
-                b'{"n": 1}': "m is null",
-                b'{"n": 1, "m": null}': "m is null",
+                b'{"n": 1}': "m is null; expected bigint",
+                b'{"n": 1, "m": null}': "m is null; expected bigint",
                 b"null": "expected json with n BIGINT, m BIGINT NOT NULL",
                 None: "it is null, or no UTF-8",
                 b"\xff": "it is null, or no UTF-8",
@@ -145,8 +152,8 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
             {
                 b"{}": None,
                 b' {"n": 1, "a": [1, null], "s": {"m": 2}}\n': None,
-                b'{"a": [1, "x"]}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
-                b'{"s": {"m": "x"}}': "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
+                b'{"a": [1, "x"]}': 'a = [1,"x"]; expected array<bigint>',
+                b'{"s": {"m": "x"}}': 's = {"m":"x"}; expected struct<m:bigint>',
                 b"": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
                 b" ": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
                 b"[]": "expected json with n BIGINT, a ARRAY<BIGINT>, s STRUCT<m: BIGINT>",
@@ -168,7 +175,26 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
                 b'1,"a,b"': None,
                 b"1": "expected csv with n BIGINT, s STRING",
                 b"1,a,b": "expected csv with n BIGINT, s STRING",
-                b"x,a": "expected csv with n BIGINT, s STRING",
+                b"x,a": "n = x; expected bigint",
+                b"x" * 1_000 + b",a": f"n = {'x' * 100}…; expected bigint",
+            },
+        ),
+        (
+            ParseStep("json", "`a``b c.d` TIMESTAMP, s STRUCT<a: INT, b: ARRAY<INT>>", timestamp_format="dd/MM/yyyy"),
+            {
+                b'{"a`b c.d": "01/02/2026", "s": {"a": 1, "b": [1]}}': None,
+                b'{"a`b c.d": "2026-02-01", "s": null}': "a`b c.d = 2026-02-01; expected timestamp",
+                b'{"s": {"a": 1, "b": [1, "x"]}}': 's = {"a":1,"b":[1,"x"]}; expected struct<a:int,b:array<int>>',
+            },
+        ),
+        (
+            ParseStep("csv", "d DATE NOT NULL, n INT, x DOUBLE", null_text="-"),
+            {
+                b"2026-01-01,-,1.5": None,
+                b"2026-01-32,-,1.5": "d = 2026-01-32; expected date",
+                b"2026-01-01,1,": None,
+                b"2026-01-01,1,many": "x = many; expected double",
+                b"-,1,1": "d is null; expected date",
             },
         ),
         (
@@ -180,6 +206,7 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
                 f"{LINE}x y".encode(): "it does not match the pattern",
                 LINE.replace("01/Jan", "32/Jan").encode(): ("time = 32/Jan/2026:10:00:01 +0000; expected timestamp"),
                 LINE.replace("200 1", "200 many").encode(): "bytes = many; expected bigint",
+                LINE.replace("200 1", f"200 {'9' * 1_000}").encode(): f"bytes = {'9' * 100}…; expected bigint",
                 LINE.replace("200 1", "99999999999 1").encode(): "status = 99999999999; expected int",
             },
         ),
@@ -197,7 +224,7 @@ def test_a_row_that_can_not_be_typed_ends_the_query_and_is_named(sent, written) 
     topic = sent([b'{"n": 1}', b'{"n": "x"}'])
     with pytest.raises(PipelineFailed) as caught:
         written(topic, PipelineStep(parse=ParseStep("json", "n BIGINT")), sql="SELECT 1 AS one FROM source")
-    assert str(caught.value) == f"pipeline p: column value of {topic}-0 at offset 1: expected json with n BIGINT"
+    assert str(caught.value) == f"pipeline p: column value of {topic}-0 at offset 1: n = x; expected bigint"
 
 
 def test_a_function_of_a_module_beside_the_configuration_is_a_step(sent, written, tmp_path: Path) -> None:

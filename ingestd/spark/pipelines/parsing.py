@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.dead_letters import LETTER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
     from ingestd.daemon.pipelines import ParseStep
@@ -24,6 +34,8 @@ _WHOLE: Final = "__ingestd_whole"
 _PARSED: Final = "__ingestd_parsed"
 REASON: Final = "__ingestd_reason"
 """The column that says why a row can not be typed."""
+_SHOWN: Final = 100
+"""Characters of a value that are shown."""
 _PLACE: Final = ("topic", "partition", "offset")
 """The columns that say where a row comes from."""
 
@@ -70,7 +82,8 @@ def typed(rows: DataFrame, step: ParseStep) -> DataFrame:
     reason = sql.when(sql.col(_TEXT).isNull(), "it is null, or no UTF-8").when(*malformed)
     for field in schema.fields:
         if not field.nullable:
-            reason = reason.when(_of_parsed(field.name).isNull(), f"{field.name} is null")
+            what = f"{field.name} is null; expected {field.dataType.simpleString()}"
+            reason = reason.when(_of_parsed(field.name).isNull(), what)
     return with_parsed.withColumn(REASON, reason)
 
 
@@ -85,31 +98,80 @@ def _by_format(schema: StructType, step: ParseStep) -> tuple[Column, Column, tup
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
     if step.timestamp_format is not None:
         options["timestampFormat"] = step.timestamp_format
-    nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
-    reason = sql.lit(f"expected {step.format} with {step.columns}")
+    typed = [StructField(field.name, field.dataType) for field in schema]
+    as_texts = [StructField(field.name, StringType()) for field in schema]
     corrupt = sql.col(f"{_WHOLE}.{REASON}").isNotNull()
     if step.format == "csv":
         options |= {"sep": step.delimiter, "nullValue": step.null_text}
-        wanted = StructType([*nullable.fields, StructField(REASON, StringType())])
         # An empty text is one value. Spark takes it for as many nulls as are wanted.
         empty = (sql.col(_TEXT) == "") & sql.lit(len(schema) > 1)
-        return _from_csv(wanted, options), sql.col(_WHOLE), (corrupt | empty, reason)
-    # Spark takes no text for nulls, and reads no further than the end of the first value. So an array is made, of the
-    # text and one value more. It has two values if the text is one.
-    text = sql.concat(sql.lit('{"values": ['), sql.col(_TEXT), sql.lit(", {}]}"))
-    wanted = StructType([StructField("values", ArrayType(nullable)), StructField(REASON, StringType())])
+        reason = _untyped(schema, step, options, _from_csv(as_texts, options), sql.col(_WHOLE))
+        return _from_csv(typed, options), sql.col(_WHOLE), (corrupt | empty, reason)
     values = sql.col(f"{_WHOLE}.values")
     parsed = sql.get(values, sql.lit(0))
+    texts = sql.filter(sql.array(_from_json_pair(as_texts, options)["values"]), lambda each: sql.size(each) == 2)
+    text = sql.get(sql.get(texts, sql.lit(0)), sql.lit(0))
     return (
-        sql.from_json(text, wanted, options),
+        _from_json_pair(typed, options),
         parsed,
-        (corrupt | ~sql.size(values).eqNullSafe(2) | parsed.isNull(), reason),
+        (
+            corrupt | ~sql.size(values).eqNullSafe(2) | parsed.isNull(),
+            _untyped(schema, step, options, text, _from_json(typed, options)),
+        ),
     )
 
 
-def _from_csv(wanted: StructType, options: dict[str, str]) -> Column:
-    ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted.fields)
+def _from_json_pair(fields: Sequence[StructField], options: dict[str, str]) -> Column:
+    """An array `values`, of the text's value and another one.
+
+    Spark takes no text for nulls, and reads no further than the end of the first value. So an array is made, of the
+    text and one value more. It has two values if the text is one.
+    """
+    text = sql.concat(sql.lit('{"values": ['), sql.col(_TEXT), sql.lit(", {}]}"))
+    wanted = [StructField("values", ArrayType(StructType(list(fields))))]
+    return sql.from_json(text, _with_reason(wanted), options)
+
+
+def _from_json(fields: Sequence[StructField], options: dict[str, str]) -> Column:
+    return sql.from_json(_TEXT, _with_reason(fields), options)
+
+
+def _from_csv(fields: Sequence[StructField], options: dict[str, str]) -> Column:
+    wanted = _with_reason(fields).fields
+    ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
     return sql.from_csv(_TEXT, ddl, options)
+
+
+def _with_reason(fields: Sequence[StructField]) -> StructType:
+    return StructType([*fields, StructField(REASON, StringType())])
+
+
+def _untyped(schema: StructType, step: ParseStep, options: dict[str, str], texts: Column, typed: Column) -> Column:
+    """Which column can not be typed, if it is one. `texts`, `typed`: structs of the columns; the first may be null."""
+    otherwise = sql.lit(f"expected {step.format} with {step.columns}")
+
+    def reason(row: Column) -> Column:
+        return sql.coalesce(*(untyped(row["texts"][field.name], row["typed"], field) for field in schema), otherwise)
+
+    def untyped(text: Column, typed: Column, field: StructField) -> Column:
+        wrong = typed[field.name].isNull()
+        if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+            # Parsed alone, because what can be typed of it is there.
+            wrong = _from_json([StructField(field.name, field.dataType)], options)[REASON].isNotNull()
+        return sql.when(text.isNotNull() & wrong, _wrong_value(field, text))
+
+    # A function, so that a row is parsed once, and not for each column.
+    return sql.transform(sql.array(sql.struct(texts.alias("texts"), typed.alias("typed"))), reason)[0]
+
+
+def _wrong_value(field: StructField, text: Column) -> Column:
+    start = sql.when(sql.length(text) > _SHOWN, sql.concat(sql.substring(text, 1, _SHOWN), sql.lit("…")))
+    said = (
+        sql.lit(f"{field.name} = "),
+        sql.coalesce(start, text),
+        sql.lit(f"; expected {field.dataType.simpleString()}"),
+    )
+    return sql.concat(*said)
 
 
 def _check_groups(rows: DataFrame, schema: StructType, step: ParseStep) -> None:
@@ -131,10 +193,7 @@ def _by_pattern(schema: StructType, step: ParseStep) -> tuple[Column, tuple[Colu
         value = _value(group, field, step.timestamp_format)
         untyped = sql.coalesce(
             untyped,
-            sql.when(
-                group.isNotNull() & value.isNull(),
-                sql.concat(sql.lit(f"{field.name} = "), group, sql.lit(f"; expected {field.dataType.simpleString()}")),
-            ),
+            sql.when(group.isNotNull() & value.isNull(), _wrong_value(field, group)),
         )
         values.append(value.alias(field.name))
     matches = sql.col(_TEXT).rlike(pattern)
