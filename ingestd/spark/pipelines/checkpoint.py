@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.stream import StreamEnd
@@ -11,7 +13,19 @@ from ingestd.spark.stream import StreamEnd
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["begun_batch", "has_begun", "last_end"]
+__all__ = ["begun_batch", "has_begun", "has_begun_here", "last_end"]
+
+_LOCAL: Final = re.compile(r"(?:file:(?://)?)?(?P<path>/.*)|(?P<relative>[^:]*)")
+"""A path of this machine as Hadoop writes it. Without a scheme it may be one of another file system."""
+
+
+def has_begun_here(checkpoint: str) -> bool:
+    """Whether a stream has begun on this checkpoint, as far as can be known without Spark: on this machine alone."""
+    local = _LOCAL.fullmatch(checkpoint)
+    if local is None:
+        return False
+    offsets = Path(local["path"] or local["relative"], "offsets")
+    return offsets.is_dir() and any(file.name.isdecimal() for file in offsets.iterdir())
 
 
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
 from ingestd.spark.commits import Commits
-from ingestd.spark.pipelines.checkpoint import begun_batch, has_begun, last_end
+from ingestd.spark.pipelines.checkpoint import begun_batch, has_begun, has_begun_here, last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.jdbc import JdbcSink, prepare_driver
@@ -87,6 +87,8 @@ def run_stream(
         metrics.take(told)
         progress(told)
 
+    with failing(pipeline.name):
+        _require_new(pipeline, start, has_begun_here)
     with (
         failing(pipeline.name),
         served(metrics, pipeline.http),
@@ -147,6 +149,17 @@ def stream_rows(
     return rows
 
 
+def _require_new(pipeline: PipelineSettings, start: str | None, has_begun: Callable[[str], bool]) -> None:
+    """Refuse a start that the checkpoint would not heed. Raises `ConfigurationError`."""
+    checkpoint = pipeline.checkpoint
+    assert checkpoint is not None, "the pipeline is a stream"
+    if start is not None and has_begun(checkpoint):
+        raise ConfigurationError(
+            f"checkpoint {checkpoint}: a stream has begun there and goes on where it was; expected a new one to begin "
+            f"at {start}"
+        )
+
+
 def _checked(
     pipeline: PipelineSettings,
     clusters: Mapping[str, Mapping[str, str]],
@@ -156,13 +169,7 @@ def _checked(
     waiting: Mapping[str, str],
 ) -> DataFrame:
     """What the sink gets, if a stream can begin here."""
-    checkpoint = pipeline.checkpoint
-    assert checkpoint is not None, "the pipeline is a stream"
-    if start is not None and has_begun(spark, checkpoint):
-        raise ConfigurationError(
-            f"checkpoint {checkpoint}: a stream has begun there and goes on where it was; expected a new one to begin "
-            f"at {start}"
-        )
+    _require_new(pipeline, start, lambda checkpoint: has_begun(spark, checkpoint))
     rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start, waiting), pipeline, clusters)
     if pipeline.sink.format == "jdbc":
         prepare_driver(spark, pipeline.sink)
