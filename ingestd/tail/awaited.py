@@ -42,7 +42,7 @@ class Awaited:
         self._held[place.file] = log, place
         if self._lengths.get(place.file, (-1, 0.0))[0] != place.size:
             self._lengths[place.file] = place.size, now
-        return self._watches.file(place.path, place.file, place.size)
+        return self._watches.file(place)
 
     def release(self, file: FileId, *, read: bool = True) -> None:
         """Stop waiting for a file. Unless it is `read`, its size and since when it has it are remembered."""

@@ -327,6 +327,8 @@ class Log:
                 yield from self._supersede()
                 if place.size and not place.codec:
                     yield from self._seek_content(place.modified - 1)
+                elif known is None and len(self.generations) > 1 and 0 < place.file.birth < place.modified:
+                    yield from self._seek_content(place.file.birth)  # it came, was written to, copied and truncated
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.route import TailRoute
     from ingestd.tail.watch import Event
@@ -142,23 +143,24 @@ class Watches:
 
     # Files.
 
-    def file(self, path: str, file: FileId, size: int) -> bool:
-        """Tell when a file is written to. False: it is another one by now, or has another size (bytes) already."""
+    def file(self, place: Place) -> bool:
+        """Tell when a file is written to. False: it is another one by now, or was modified since it was there."""
         if self._stream is None:
             return True
-        watched = file in self._stream
+        watched = place.file in self._stream
         try:
             if not watched:
-                self._stream.add(file, path, WRITTEN)
-            status = os.stat(path)
-            if not watched and status.st_ino != file.inode:
-                self._stream.drop(file)
+                self._stream.add(place.file, place.path, WRITTEN)
+            status = os.stat(place.path)
+            if not watched and status.st_ino != place.file.inode:
+                self._stream.drop(place.file)
         except WatchLimit as error:
             self._warn(error)
             return True
         except OSError:
             return False
-        return (status.st_ino, status.st_size) == (file.inode, size)
+        found = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return found == (place.file.inode, place.size, place.modified)
 
     def _warn(self, error: OSError) -> None:
         _log.warning(
