@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -261,8 +262,8 @@ def test_a_micro_batch_that_spark_runs_again_is_written_once(
     spark: SparkSession, here: Servers, tmp_path: Path, form: Any
 ) -> None:
     """The driver died when all was written, before Spark had logged that. The windows are as if nothing had been."""
-    topic = here.create_topic(partitions=2)
-    sink = PipelineSink(form, str(tmp_path / "out"), partition_by=("odd",))
+    topic, out = here.create_topic(partitions=2), tmp_path / "the [1] {a} out"  # to Spark's readers a glob
+    sink = PipelineSink(form, str(out), partition_by=("odd",))
     pipeline = stream(topic, tmp_path, sink, sql=f"SELECT number, number % 2 = 1 AS odd FROM ({NUMBERS})")
     for first in (0, 100):
         send(here.servers, topic, range(first, first + 100))
@@ -272,7 +273,7 @@ def test_a_micro_batch_that_spark_runs_again_is_written_once(
         last.with_name(f".{last.name}.crc").unlink()
         run_stream(pipeline, here.clusters, once=True, session=spark)
         assert last.exists(), "it ran again"
-        assert numbers(tmp_path / "out", form) == list(range(first + 100))
+        assert numbers(out, form) == list(range(first + 100))
 
 
 def test_a_delta_table_with_other_columns_is_refused(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
@@ -289,14 +290,14 @@ POINTS = {
     "amid the files": lambda path: path.endswith("-1.parquet"),
     "before all is said to be done": lambda path: path.endswith(".done"),
 }
-"""Moves of files before which the driver is killed."""
+"""Files before which the driver is killed: before it writes them, or moves them to their places."""
 LAST = "before Spark knows"
 
 
 def drive(point: str, form: Any, flag: str, servers: str, topic: str, path: str) -> None:
     """A driver of its own, in a process group of its own. At the point, while the flag is there, it is killed."""
     kind: Any = delta.DeltaSink if form == "delta" else parquet.ParquetSink
-    moved, called = Directory.move, kind.__call__
+    moved, noted, wrote, called = Directory.move, Directory.note, Directory.write, kind.__call__
 
     def kill(here: bool) -> None:
         if here and Path(flag).exists():
@@ -307,11 +308,20 @@ def drive(point: str, form: Any, flag: str, servers: str, topic: str, path: str)
         kill(point != LAST and POINTS[point](target))
         moved(self, source, target)
 
+    def note(self: Directory, path: str, text: str) -> bool:
+        kill(point != LAST and POINTS[point](path))
+        return noted(self, path, text)
+
+    def write(self: Directory, path: str, text: str) -> None:
+        kill(point != LAST and POINTS[point](path))
+        wrote(self, path, text)
+
     def call(self: Any, rows: Any, batch: int) -> None:
         called(self, rows, batch)
         kill(point == LAST)
 
-    Directory.move, kind.__call__ = move, call  # type: ignore[method-assign]
+    Directory.move, Directory.note, Directory.write = move, note, write  # type: ignore[method-assign]
+    kind.__call__ = call
     sink = PipelineSink(form, f"{path}/out", partition_by=("odd",))
     sql = f"SELECT number, number % 2 AS odd FROM ({NUMBERS})"
     pipeline = stream(topic, Path(path), sink, sql=sql, master="local[2]")
@@ -349,6 +359,56 @@ def test_every_row_is_in_the_files_once_although_the_driver_is_killed(
         assert not flag.exists()
     assert numbers(tmp_path / "out", form) == list(range(1_100))
     assert not list((tmp_path / "out").rglob("*.names"))
+
+
+class _Rival:
+    """The sink of another driver, which runs a micro-batch once while the first one is at a point in it."""
+
+    def __init__(self, point: str, sink: Any, rows: Any, batch: int) -> None:
+        self.point, self.sink, self.rows, self.batch = point, sink, rows, batch
+        self.ran = False
+
+    def run(self, path: str) -> None:
+        if not self.ran and self.point in path:
+            self.ran = True
+            self.sink(self.rows, self.batch)
+
+
+@pytest.mark.parametrize("point", ["/written", ".names", "-0.parquet", ".done"])
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_two_drivers_that_run_one_micro_batch_write_it_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any, point: str
+) -> None:
+    """One was taken for dead, and woke: the other one has staged, noted, moved and finished in between."""
+    query = uuid.uuid4()
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", str(query))
+    kind: Any = delta.DeltaSink if form == "delta" else parquet.ParquetSink
+    setting = PipelineSink(form, str(tmp_path / "out"), partition_by=("odd",))
+    rows = spark.sql("SELECT id AS number, id % 2 AS odd FROM range(10)")
+    for batch in range(2):
+        rival = _Rival(point, kind(setting), rows, batch)
+        for name in ("move", "note", "write", "files"):
+            whole = getattr(Directory, name)
+
+            def hindered(self: Directory, *paths: str, whole: Any = whole, rival: _Rival = rival) -> Any:
+                rival.run(paths[-1] if whole.__name__ == "move" else paths[0])
+                return whole(self, *paths)
+
+            monkeypatch.setattr(Directory, name, hindered)
+        with contextlib.suppress(Exception):  # that the second one is refused is as good as that it writes nothing
+            kind(setting)(rows, batch)
+        monkeypatch.undo()
+        assert rival.ran or (form, point) in {("delta", ".names"), ("delta", ".done")}
+        kind(setting)(rows, batch)
+        assert numbers(tmp_path / "out", form) == sorted([*range(10)] * (batch + 1)), point
+    with pytest.raises(
+        parquet.OlderRun, match=r"has micro-batch 1 of this query, and this is 0; expected that no other"
+    ):
+        kind(setting)(rows, 0)
+    ours = tmp_path / "out" / "_ingestd" / str(query)
+    left = sorted(each.name for each in ours.glob("[0-9a-f]*")) if ours.exists() else []
+    assert left == (["1.done"] if form == "parquet" else [])
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
 
 def test_what_readme_shows_of_pipelines(spark: SparkSession, here: Servers, tmp_path: Path) -> None:

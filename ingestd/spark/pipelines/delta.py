@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -17,8 +18,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from ingestd.errors import ConfigurationError
-from ingestd.spark.pipelines.files import Directory
-from ingestd.spark.pipelines.parquet import OURS, final_paths, query_of, write_nothing
+from ingestd.spark.pipelines.files import Directory, literal
+from ingestd.spark.pipelines.parquet import OURS, final_paths, query_of, was_written, write_nothing
 from ingestd.spark.pipelines.sized import parent, write_sized
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 class DeltaSink:
     """Takes micro-batches in order, by `foreachBatch`. One that comes again is not written again.
 
-    A version of the table has the application `ingestd-QUERY` and the number of the micro-batch. Files that no version
-    names are of a run that was killed. Nobody reads them, and the next run replaces them.
+    A version of the table has the application `ingestd-QUERY` and the number of the micro-batch. Of two drivers that
+    run one micro-batch, the table's log refuses the second one. Files that no version names are of a run that was
+    killed. Nobody reads them, and a vacuum of the table removes them.
     """
 
     def __init__(self, sink: PipelineSink, wrote: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -47,6 +49,8 @@ class DeltaSink:
         self._sink = sink
         self._wrote = wrote
         self._path = sink.path
+        self._run = uuid.uuid4().hex
+        self._tidy = False
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch. Raises what Spark, the file system and `deltalake` raise."""
@@ -54,20 +58,22 @@ class DeltaSink:
         application = f"ingestd-{query}"
         table = DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
         if table is not None:
-            last = table.transaction_version(application)
-            if last is not None and last >= batch:
+            if was_written(self._path, table.transaction_version(application), batch):
                 write_nothing(rows)
                 return
             self._require_same(table, rows)
         directory = Directory(rows.sparkSession, self._path)
-        stage = f"{OURS}/{query}/stage"
+        if not self._tidy:
+            directory.delete(f"{OURS}/{query}")  # what runs have staged that were killed
+            self._tidy = True
+        stage = f"{OURS}/{query}/{self._run}"
         directory.delete(stage)
         files = write_sized(rows, directory, stage, self._sink.partition_by, self._sink.file_bytes)
-        moves = final_paths(files, stage, query, batch)
+        moves = final_paths(files, stage, f"{query}-{batch}-{self._run}")
         sizes = {moves[file.path]: file.size for file in files}
         for source, target in moves.items():
             directory.move(source, target)
-        directory.delete(f"{OURS}/{query}")
+        directory.delete(stage)
         if sizes:
             self._commit(table, rows, list(_actions(rows.sparkSession, self._path, sizes)), application, batch)
         self._wrote(batch, sum(sizes.values()))
@@ -118,7 +124,7 @@ def _said(columns: Mapping[str, str], by: tuple[str, ...]) -> str:
 def _actions(spark: SparkSession, path: str, sizes: Mapping[str, int]) -> Iterator[AddAction]:
     """What the table's log says of the files, with their numbers of rows."""
     now = time.time_ns() // 1_000_000
-    written = spark.read.parquet(*(f"{path}/{file}" for file in sizes))
+    written = spark.read.parquet(*(literal(f"{path}/{file}") for file in sizes))
     named = written.groupBy(sql.col("_metadata.file_name").alias("name")).count().collect()
     counts = {row["name"]: row["count"] for row in named}
     for file, size in sizes.items():

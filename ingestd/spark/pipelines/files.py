@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Directory", "File"]
+__all__ = ["Directory", "File", "literal"]
+
+_MAGIC: Final = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +28,11 @@ class File:
     size: int
 
 
+def literal(path: str) -> str:
+    """A path for Spark's readers, which take it for a glob."""
+    return _MAGIC.sub(r"\\\g<0>", path)
+
+
 class Directory:
     """One directory. Paths begin there. Raises `Py4JError` where the file system refuses."""
 
@@ -29,8 +41,12 @@ class Directory:
         hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001 - Spark has no other way
         self._path = hadoop.fs.Path
         self._root = self._path(path)
-        self._system = self._root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-        self._qualified = str(self._system.makeQualified(self._root).toUri().getPath()).rstrip("/") + "/"
+        configuration = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        self._system = self._root.getFileSystem(configuration)
+        uri = self._system.makeQualified(self._root).toUri()
+        self._context = hadoop.fs.FileContext.getFileContext(uri, configuration)
+        self._replacing_nothing = spark.sparkContext._gateway.new_array(hadoop.fs.Options.Rename, 0)  # type: ignore[union-attr]  # noqa: SLF001
+        self._qualified = str(uri.getPath()).rstrip("/") + "/"
 
     def exists(self, path: str = "") -> bool:
         """Whether there is a file or a directory."""
@@ -59,25 +75,48 @@ class Directory:
             with_text.close()
 
     def write(self, path: str, text: str) -> None:
-        """A file with this text, whole or not at all."""
-        whole = f"{path}.new"
-        stream = self._system.create(self._of(whole), True)  # noqa: FBT003 - Java's argument: overwrite
+        """A file with this text, whole or not at all. One that is there already goes."""
+        self._create(f"{path}.new", text)
+        self.delete(path)
+        if not self._system.rename(self._of(f"{path}.new"), self._of(path)):
+            raise OSError(f"{self.path}/{path} can not be written")
+
+    def note(self, path: str, text: str) -> bool:
+        """A file with this text, whole, unless one is there already. Returns whether it was written.
+
+        It is as atomic as the file system's rename that replaces nothing, on which Spark's checkpoints rely as well.
+        """
+        whole = f"{path}.{uuid.uuid4().hex}"
+        self._create(whole, text)
         try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        self.move(whole, path)
+            self._context.rename(self._of(whole), self._of(path), self._replacing_nothing)
+        except Py4JJavaError:
+            self.delete(whole)
+            if not self.exists(path):
+                raise
+            return False
+        return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file. One that is there already goes. Raises `OSError`."""
-        self.delete(target)
+        """Rename a file, unless that was done before. Raises `FileNotFoundError` if neither of them is there."""
+        if self.exists(target):
+            return
         self._system.mkdirs(self._of(target).getParent())
-        if not self._system.rename(self._of(source), self._of(target)):
-            raise OSError(f"{self.path}/{source} can not be renamed to {target}")
+        with contextlib.suppress(Py4JJavaError):
+            self._system.rename(self._of(source), self._of(target))
+        if not self.exists(target):
+            raise FileNotFoundError(f"{self.path}/{source} can not be renamed to {target}")
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it, if it is there."""
         self._system.delete(self._of(path), True)  # noqa: FBT003 - Java's argument: recursive
+
+    def _create(self, path: str, text: str) -> None:
+        stream = self._system.create(self._of(path), True)  # noqa: FBT003 - Java's argument: overwrite
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
 
     def _of(self, path: str) -> Any:
         return self._path(self._root, path) if path else self._root

@@ -1,33 +1,43 @@
-"""Parquet: each micro-batch of a stream as files of a directory, once, although the driver is killed."""
+"""Parquet: each micro-batch of a stream as files of a directory, once, although the driver is killed, or two run."""
 
 from __future__ import annotations
 
+import json
+import uuid
 from typing import TYPE_CHECKING, Final
 
+from ingestd.errors import IngestdError
 from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.pipelines.sized import parent, write_sized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
     from ingestd.daemon.pipelines import PipelineSink
     from ingestd.spark.pipelines.files import File
 
-__all__ = ["OURS", "ParquetSink", "final_paths", "query_of", "write_nothing"]
+__all__ = ["OURS", "OlderRun", "ParquetSink", "final_paths", "query_of", "was_written", "write_nothing"]
 
 OURS: Final = "_ingestd"
 """A directory beside the files. Readers of parquet leave out names that begin so."""
 
 
+class OlderRun(IngestdError):
+    """A run of a query is behind what was written for it."""
+
+
 class ParquetSink:
     """Takes micro-batches in order, by `foreachBatch`. One that comes again is not written again.
 
-    `_ingestd/QUERY` has what is known of the query's micro-batches: `N.names` has the files of one that is being moved
-    to its place, `N.done` says that all of them are there.
+    `_ingestd/QUERY` has what is known of the query's micro-batches. `N.names` has the files of one, from where they are
+    staged to their places. `N.done` says that all of them are there. Each run has a directory of its own as its stage.
 
-    Invariant: a file with rows of a micro-batch is in its place only if `N.names` or a `.done` says so.
+    Invariants
+        A file with rows of a micro-batch is in its place only if `N.names` or a `.done` says so.
+        `N.names` is never replaced. Who finds it moves those files, whoever staged them. So two drivers that run one
+        micro-batch, because one of them was taken for dead, write it once.
     """
 
     def __init__(self, sink: PipelineSink, wrote: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -36,30 +46,95 @@ class ParquetSink:
         self._sink = sink
         self._wrote = wrote
         self._path = sink.path
+        self._run = uuid.uuid4().hex
+        self._tidy = False
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch. Raises what Spark and the file system raise."""
-        query = query_of(rows)
-        directory = Directory(rows.sparkSession, self._path)
-        ours = f"{OURS}/{query}"
-        known = directory.names(ours)
-        if f"{batch}.done" in known:
+        directory, query = Directory(rows.sparkSession, self._path), query_of(rows)
+        notes = _Notes(directory, f"{OURS}/{query}")
+        if not self._tidy:
+            notes.clear_stages()
+            self._tidy = True
+        if notes.is_done(batch) or notes.complete(batch):
             write_nothing(rows)
             return
-        if f"{batch}.names" in known:
-            for name in directory.read(f"{ours}/{batch}.names").splitlines():
-                directory.delete(name)
-        stage = f"{ours}/stage"
+        stage = f"{notes.path}/{self._run}"
         directory.delete(stage)
         files = write_sized(rows, directory, stage, self._sink.partition_by, self._sink.file_bytes)
-        moves = final_paths(files, stage, query, batch)
-        directory.write(f"{ours}/{batch}.names", "\n".join(moves.values()))
-        for source, target in moves.items():
-            directory.move(source, target)
-        directory.write(f"{ours}/{batch}.done", "")
+        notes.publish(batch, final_paths(files, stage, f"{query}-{batch}-{self._run}"))
+        directory.delete(stage)
         self._wrote(batch, sum(file.size for file in files))
-        for name in ("stage", f"{batch}.names", *(name for name in known if name.endswith(".done"))):
-            directory.delete(f"{ours}/{name}")
+
+
+class _Notes:
+    """What is noted of a query's micro-batches. Several drivers may note at once."""
+
+    def __init__(self, directory: Directory, path: str) -> None:
+        self._directory = directory
+        self.path = path
+
+    def is_done(self, batch: int) -> bool:
+        """Whether all files of the micro-batch are in their places. Raises `OlderRun`."""
+        return was_written(self._directory.path, max(self._numbers(".done"), default=None), batch)
+
+    def complete(self, batch: int) -> bool:
+        """Do what a run has begun that was killed, or goes on elsewhere. Returns whether there was such a one."""
+        name = f"{self.path}/{batch}.names"
+        if not self._directory.exists(name):
+            return False
+        moves: dict[str, str] = json.loads(self._directory.read(name))
+        try:
+            for source, target in moves.items():
+                self._directory.move(source, target)
+        except FileNotFoundError:
+            if self.is_done(batch):  # somebody else was faster
+                return True
+            # Its stage was cleared before it had noted the files. So nobody can complete it.
+            for target in moves.values():
+                self._directory.delete(target)
+            self._directory.delete(name)
+            return False
+        self._finish(batch)
+        return True
+
+    def publish(self, batch: int, moves: Mapping[str, str]) -> None:
+        """Move files to their places, unless another run has done so for this micro-batch."""
+        name = f"{self.path}/{batch}.names"
+        if self._directory.note(name, json.dumps(moves)) and (last := max(self._numbers(".done"), default=-1)) >= batch:
+            # Another run has noted, moved and finished while this one wrote.
+            self._directory.delete(name)
+            was_written(self._directory.path, last, batch)
+        elif not self.complete(batch) and not self.is_done(batch):
+            raise OlderRun(f"{self._directory.path}: another run of this query has cleared the stage of this one")
+
+    def clear_stages(self) -> None:
+        """Delete what runs have staged that were killed."""
+        noted = [self._directory.read(f"{self.path}/{number}.names") for number in self._numbers(".names")]
+        for each in self._directory.names(self.path):
+            if not each.endswith((".names", ".done")) and not any(each in text for text in noted):
+                self._directory.delete(f"{self.path}/{each}")
+
+    def _finish(self, batch: int) -> None:
+        self._directory.write(f"{self.path}/{batch}.done", "")
+        self._directory.delete(f"{self.path}/{batch}.names")
+        for number in self._numbers(".done"):
+            if number < batch:
+                self._directory.delete(f"{self.path}/{number}.done")
+
+    def _numbers(self, ending: str) -> list[int]:
+        found = (name.removesuffix(ending) for name in self._directory.names(self.path) if name.endswith(ending))
+        return [int(name) for name in found if name.isdecimal()]
+
+
+def was_written(path: str, last: int | None, batch: int) -> bool:
+    """Whether a micro-batch is written, if `last` is the newest one. Raises `OlderRun` for one before that."""
+    if last is not None and last > batch:
+        raise OlderRun(
+            f"{path} has micro-batch {last} of this query, and this is {batch}; expected that no other run of it goes "
+            "on, and that its checkpoint is not an older one"
+        )
+    return last == batch
 
 
 def query_of(rows: DataFrame) -> str:
@@ -74,12 +149,12 @@ def write_nothing(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def final_paths(files: list[File], stage: str, query: str, batch: int) -> dict[str, str]:
-    """Where each staged file goes: beside the others, by a name of its query and micro-batch."""
+def final_paths(files: list[File], stage: str, written: str) -> dict[str, str]:
+    """Where each staged file goes: beside the others, by a name of its query, micro-batch and run."""
     found = {}
     for number, file in enumerate(files):
         # Below the stage are `written` or `sized`, and then directories of partitions.
         inner = parent(file.path.removeprefix(f"{stage}/")).partition("/")[2]
-        name = f"part-{query}-{batch}-{number}.parquet"
+        name = f"part-{written}-{number}.parquet"
         found[file.path] = f"{inner}/{name}" if inner else name
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ingestd.spark.pipelines.files import literal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,7 +28,7 @@ def write_sized(
     first, second = f"{stage}/written", f"{stage}/sized"
     rows.write.mode("overwrite").partitionBy(*partition_by).parquet(f"{directory.path}/{first}")
     spark = rows.sparkSession
-    if spark.read.schema(rows.schema).parquet(f"{directory.path}/{first}").isEmpty():
+    if spark.read.schema(rows.schema).parquet(literal(f"{directory.path}/{first}")).isEmpty():
         return []
     found: list[File] = []
     for place, files in sorted(_by_parent(_parquet(directory, first)).items()):
@@ -35,7 +37,7 @@ def write_sized(
             found += files
             continue
         again = f"{second}{place.removeprefix(first)}"
-        part = spark.read.parquet(f"{directory.path}/{place}")
+        part = spark.read.parquet(literal(f"{directory.path}/{place}"))
         part = part.coalesce(count) if count < len(files) else part.repartition(count)
         part.write.mode("overwrite").parquet(f"{directory.path}/{again}")
         found += _parquet(directory, again)

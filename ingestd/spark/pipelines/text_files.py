@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
 
 from ingestd.errors import ConfigurationError
+from ingestd.spark.pipelines.files import literal
 from ingestd.tail.rotation import codec_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["TextFile", "find_files", "line_rows"]
 
 _LOCAL: Final = "file:"
-_MAGIC: Final = re.compile(r"[\\{}\[\]*?]")
 _UNREAD: Final = ("xz", "lz4")
 """Spark takes .xz for text that is not compressed. Its reader of .lz4 knows another format, and ends the JVM."""
 
@@ -71,6 +70,6 @@ def line_rows(spark: SparkSession, files: Sequence[TextFile]) -> DataFrame:
         if name.startswith(("_", ".")):
             raise ConfigurationError(f"source.files: {file.path}: Spark reads no file whose name begins with _ or .")
     # Spark takes paths for globs again. A newline alone ends a line, as in a tail.
-    paths = [_MAGIC.sub(r"\\\g<0>", file.path) for file in files]
+    paths = [literal(file.path) for file in files]
     rows = spark.read.option("lineSep", "\n").text(paths)
     return rows.select(sql.col("value").cast("binary"), sql.col("_metadata.file_path").alias("file"))
