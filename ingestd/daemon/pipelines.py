@@ -327,6 +327,11 @@ class PipelineSettings:
             yield ("sink", "cluster"), "expected the source's cluster, for exactly-once"
         if source.cluster is None and (self.dead_letters or (sink.format == "topic" and sink.cluster is None)):
             yield ("source", "cluster"), "expected the cluster of the topic that is written"
+        if self.dead_letters in source.topics:
+            yield (
+                ("dead_letters",),
+                "expected a topic that the pipeline does not read: its letters would come back",
+            )
         if stream and source.files:
             yield ("checkpoint",), "expected none beside source.files: each run takes them all. A tail follows files"
         if self.max_trigger_delay is not None and not sink.has_files:

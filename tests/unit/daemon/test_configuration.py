@@ -286,6 +286,10 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.sink.mode = "ignore": expected another one beside source.group',
         ),
         (
+            with_pipeline("source={cluster='x', topics=['s', 't']}\nsink={path='/p'}\ndead_letters='t'"),
+            'pipelines.p.dead_letters = "t": expected a topic that the pipeline does not read: its letters would come',
+        ),
+        (
             with_pipeline("source={cluster='x', topics=['t'], start='latest'}\nsink={path='/p'}"),
             'pipelines.p.source.start = "latest": expected a checkpoint beside it: it is for streams',
         ),
