@@ -41,12 +41,11 @@ class Directory:
         hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001 - Spark has no other way
         self._path = hadoop.fs.Path
         self._root = self._path(path)
-        configuration = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        self._system = self._root.getFileSystem(configuration)
-        uri = self._system.makeQualified(self._root).toUri()
-        self._context = hadoop.fs.FileContext.getFileContext(uri, configuration)
-        self._replacing_nothing = spark.sparkContext._gateway.new_array(hadoop.fs.Options.Rename, 0)  # type: ignore[union-attr]  # noqa: SLF001
-        self._qualified = str(uri.getPath()).rstrip("/") + "/"
+        self._spark = spark
+        self._configuration = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        self._system = self._root.getFileSystem(self._configuration)
+        self._uri = self._system.makeQualified(self._root).toUri()
+        self._qualified = str(self._uri.getPath()).rstrip("/") + "/"
 
     def exists(self, path: str = "") -> bool:
         """Whether there is a file or a directory."""
@@ -88,8 +87,11 @@ class Directory:
         """
         whole = f"{path}.{uuid.uuid4().hex}"
         self._create(whole, text)
+        hadoop = self._spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # noqa: SLF001
+        context = hadoop.FileContext.getFileContext(self._uri, self._configuration)
+        replacing_nothing = self._spark.sparkContext._gateway.new_array(hadoop.Options.Rename, 0)  # type: ignore[union-attr]  # noqa: SLF001
         try:
-            self._context.rename(self._of(whole), self._of(path), self._replacing_nothing)
+            context.rename(self._of(whole), self._of(path), replacing_nothing)
         except Py4JJavaError:
             self.delete(whole)
             if not self.exists(path):
