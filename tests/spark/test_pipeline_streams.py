@@ -477,7 +477,11 @@ def slow_once(rows):
 
 @pytest.mark.parametrize(
     ("number", "form", "once"),
-    [(signal.SIGINT, "parquet", False), (signal.SIGTERM, "topic", False), (signal.SIGTERM, "delta", True)],
+    [
+        (signal.SIGINT, "parquet", False),
+        (signal.SIGTERM, "topic", False),
+        pytest.param(signal.SIGTERM, "delta", True, marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_amid_a_micro_batch_gives_it_up_in_few_lines_and_the_next_run_has_its_rows(
     here: Servers, tmp_path: Path, number: signal.Signals, form: str, once: bool
