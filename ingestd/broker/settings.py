@@ -124,8 +124,6 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         if self.default_partitions < 1:
             raise ConfigurationError(f"default_partitions: {self.default_partitions} is not a number of partitions")
-        if not 0 <= self.port < 1 << 16:
-            raise ConfigurationError(f"port: {self.port} is not a TCP port")
         if self.max_request_bytes > self.max_in_flight_bytes:
             raise ConfigurationError(
                 f"max_in_flight_bytes: {self.max_in_flight_bytes} has no room for a request of {self.max_request_bytes}"
@@ -144,9 +142,17 @@ class BrokerSettings:
             self.security.check_reach(self.host)
         if self.cleaner_map_bytes < 1:
             raise ConfigurationError(f"cleaner_map_bytes: {self.cleaner_map_bytes} has no room for a key")
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise ConfigurationError(f"port: {self.port} is not a TCP port")
         if self.node_id < 0:
             raise ConfigurationError(f"node_id: {self.node_id} is negative")
         if not 1 <= self.nodes <= MOST_NODES:
             raise ConfigurationError(f"nodes: {self.nodes} is not 1 to {MOST_NODES}")
         if self.port + self.nodes - 1 >= 1 << 16:
             raise ConfigurationError(f"nodes: {self.nodes} ports from {self.port} on are not all TCP ports")
+        most = (1 << 16) - self.nodes
+        if self.advertised is not None and not 1 <= self.advertised[1] <= most:
+            raise ConfigurationError(f"advertised: port {self.advertised[1]} is not 1 to {most}")
