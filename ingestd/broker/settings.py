@@ -142,7 +142,14 @@ class BrokerSettings:
             self.security.check_reach(self.host)
         if self.cleaner_map_bytes < 1:
             raise ConfigurationError(f"cleaner_map_bytes: {self.cleaner_map_bytes} has no room for a key")
+        self._check_intervals()
         self._check_addresses()
+
+    def _check_intervals(self) -> None:
+        for name in ("cleaner_interval", "retention_check_interval", "offsets_retention_check_interval"):
+            seconds = getattr(self, name)
+            if not seconds > 0:
+                raise ConfigurationError(f"{name}: {seconds} is not a number of seconds above 0")
 
     def _check_addresses(self) -> None:
         if not 0 <= self.port < 1 << 16:

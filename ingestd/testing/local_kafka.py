@@ -51,7 +51,8 @@ class LocalKafka:
         configs: Mapping[str, str] | None = None,
         upkeep_interval: float | None = None,
     ) -> None:
-        self._directory = as_path("directory", directory) or Path(tempfile.mkdtemp(prefix="local-kafka-"))
+        # Absolute: the process that forks brokers may have begun in another directory.
+        self._directory = (as_path("directory", directory) or Path(tempfile.mkdtemp(prefix="local-kafka-"))).absolute()
         self._removal: Callable[[], object] | None = None
         if directory is None:
             self._removal = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)

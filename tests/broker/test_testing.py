@@ -237,6 +237,22 @@ def test_a_directory_may_be_text_and_be_made(tmp_path: Path) -> None:
         LocalKafka(3)  # type: ignore[arg-type]
 
 
+def test_a_relative_directory_is_where_the_test_is(
+    local: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that forks brokers began elsewhere, and the test goes on elsewhere."""
+    local.start()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with LocalKafka("kafka") as broker:
+        broker.create_topic("a")
+        monkeypatch.chdir(tmp_path)
+        assert broker.faults.waiting == 0
+        broker.kill()
+        broker.start()
+    assert (tmp_path / "here" / "kafka" / "data" / "a-0").is_dir()
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_what_is_asked_of_one_that_does_not_run_says_so(local: LocalKafka, how: str) -> None:
     getattr(local, how)()
