@@ -531,6 +531,31 @@ def test_a_signal_amid_a_micro_batch_gives_it_up_in_few_lines_and_the_next_run_h
     assert (committed(here.servers, target) if form == "topic" else numbers(tmp_path / "out", form)) == [0]
 
 
+def test_ctrl_c_amid_a_run_without_a_checkpoint_ends_it_without_traces(here: Servers, tmp_path: Path) -> None:
+    topic = here.create_topic()
+    send(here.servers, topic, [0])
+    Path(tmp_path, "slowness.py").write_text(SLOW)
+    file = tmp_path / "ingestd.toml"
+    file.write_text(
+        f'[clusters.main]\nbootstrap = ["{here.servers}"]\n[pipelines.p]\nmaster = "local[2]"\n'
+        f'steps = [{{ python = "slowness:slow_once" }}]\nsource = {{ cluster = "main", topics = ["{topic}"] }}\n'
+        f'sink = {{ path = "{tmp_path}/out" }}\n'
+    )
+    command = [*ingestd(), "pipeline", "run", str(file), "p"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        while not (tmp_path / "begun").exists():
+            assert running.poll() is None
+            time.sleep(0.1)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    # What Spark says when it starts is before that.
+    assert said.splitlines()[-1] == 'Setting Spark log level to "ERROR".'
+    assert "Traceback" not in said
+
+
 def test_a_sink_that_does_not_end_is_waited_for_by_a_deadline(
     spark: SparkSession, here: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,6 +51,8 @@ _DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
     LOG_LEVEL: "ERROR",
 }
+_CTRL_C: Final = "KeyboardInterrupt while sending command."
+"""What py4j logs, with a trace, before the exception goes on."""
 _TRACES: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -73,6 +77,10 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
             _leave_out_traces(started)
         try:
             yield _prepared(started)
+        except KeyboardInterrupt:
+            if LOG_LEVEL not in pipeline.spark:
+                started.sparkContext.setLogLevel("OFF")  # a query is under way, and Spark is stopped beneath it
+            raise
         except NO_ANSWER as error:
             if has_ended(started):
                 raise IngestdError(ENDED) from error
@@ -97,6 +105,7 @@ def _leave_out_traces(spark: SparkSession) -> None:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j.clientserver").disabled = True  # of a sink in Python
+    logging.getLogger().addFilter(lambda record: record.msg != _CTRL_C)
 
 
 def _activate(spark: SparkSession) -> None:
@@ -125,12 +134,17 @@ def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkS
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)
+    before = signal.getsignal(signal.SIGINT)
     try:
         return builder.getOrCreate()
     except (ConnectionError, Py4JNetworkError) as error:
         raise ConfigurationError(f"Spark does not start with the master {master}: {ENDED}") from error
     except (PySparkException, Py4JError) as error:
         raise ConfigurationError(f"Spark does not start with the master {master}: {reason_of(error)}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            # PySpark sets a handler that asks the JVM while it may be asked already, and fails.
+            signal.signal(signal.SIGINT, before)
 
 
 def stop_session(spark: SparkSession) -> None:
