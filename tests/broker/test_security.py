@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -380,3 +381,27 @@ def test_a_broker_whose_users_can_not_be_read_does_not_start(tmp_path: Path) -> 
     refused = subprocess.run(run, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert refused.returncode == 2
     assert "users.json: not a list of users of this broker" in refused.stderr
+
+
+def test_a_client_that_asks_much_and_is_gone_leaves_no_lines_in_the_log(secured: SecuredBroker) -> None:
+    """uvloop says for each answer behind the fifth that nobody can read it."""
+    context = ssl.create_default_context(cafile=str(secured.certificates.ca))
+
+    def connected() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", secured.process.port), SECONDS)
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    asked = entity(Api.api_versions, 0, "ApiVersionsRequest")
+    parts, _size = frame_request(Api.api_versions, 0, 1, "gone", [encode_entity(asked)])
+    for _ in range(5):
+        client = connected()
+        client.sendall(b"".join(parts) * 400)
+        client.setblocking(False)
+        with contextlib.suppress(ssl.SSLError):
+            client.unwrap()  # says that it goes, and does not wait
+        client.close()
+    client = connected()
+    client.sendall(b"".join(parts))
+    assert client.recv(4)
+    client.close()
+    assert "SSL connection is closed" not in secured.process.stderr.read_text()
