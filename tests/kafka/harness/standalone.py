@@ -83,6 +83,13 @@ class Standalone:
         return daemon
 
 
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("ExecutorBackend" in each for each in process.cmdline())
+    except psutil.NoSuchProcess:  # a worker runs other programs too, for a moment
+        return False
+
+
 class _Daemon:
     def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
         self._lines: list[str] = []
@@ -111,7 +118,7 @@ class _Daemon:
     def executors(self) -> list[psutil.Process]:
         """The processes of its executors. There are none of a master."""
         children = psutil.Process(self._process.pid).children()
-        return [child for child in children if any("ExecutorBackend" in each for each in child.cmdline())]
+        return [child for child in children if _is_executor(child)]
 
     def stop(self) -> None:
         """End it, and whatever it has left."""
