@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ingestd.spark.read_options import BatchOptions, RangeBounds, ReadOptions, Subscription
 
 __all__ = [
+    "READS_THE_REST",
     "DataLoss",
     "Log",
     "OffsetRange",
@@ -38,7 +39,9 @@ __all__ = [
 ]
 
 
-_MAYBE_DELETED: Final = "some records may have been deleted (failOnDataLoss = false reads what is there)"
+READS_THE_REST: Final = "failOnDataLoss = false reads what is there"
+"""What to do about a `DataLoss`. A pipeline has no such option, and says what it has instead."""
+_MAYBE_DELETED: Final = f"some records may have been deleted ({READS_THE_REST})"
 
 
 _LEAST_TASKS: Final = 32

@@ -9,7 +9,7 @@ from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, TopicRecreated
 from ingestd.spark.arrow import record_batches
 from ingestd.spark.kept import Kept
-from ingestd.spark.planning import DataLoss
+from ingestd.spark.planning import READS_THE_REST, DataLoss
 from ingestd.spark.raw import raw_rows
 from ingestd.spark.read_options import Rows
 
@@ -52,7 +52,7 @@ def read_ranges(options: ReadOptions, wanted: Sequence[OffsetRange]) -> Iterator
                 if options.fail_on_data_loss:
                     raise DataLoss(
                         f"ingestd source: offsets {one.start} to {one.end} of {one.topic}-{one.partition} were deleted "
-                        f"while the query ran: {error} (failOnDataLoss = false reads what is there)"
+                        f"while the query ran: {error} ({READS_THE_REST})"
                     ) from error
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.consumer.settings import Edge, TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.spark.planning import DataLoss, OffsetRange, nested, require_all, split, starts, subscribed
+from ingestd.spark.planning import READS_THE_REST, DataLoss, OffsetRange, nested, require_all, split, starts, subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -190,10 +190,7 @@ class StreamPlan:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"ingestd source: {what}; some records may have been deleted (failOnDataLoss = false reads what is "
-                "there)"
-            )
+            raise DataLoss(f"ingestd source: {what}; some records may have been deleted ({READS_THE_REST})")
         if what not in self._said:
             self._said.add(what)
             _log.warning("ingestd source: data lost: %s", what)

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 
 from ingestd.errors import IngestdError
+from ingestd.spark.planning import READS_THE_REST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,8 @@ _NO_ANSWER: Final = "Python worker failed to connect back"
 """A new Python process was not there within the ten seconds that Spark gives it."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
+_BEGINS_ELSEWHERE: Final = "--from begins at records that are there; a stream needs a new --checkpoint for it"
+"""What a pipeline has in place of an option of the data source."""
 
 
 class PipelineFailed(IngestdError):
@@ -55,7 +58,7 @@ def reason_of(error: Exception) -> str:
     text = str(error).strip()
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)
     if found:
-        return str(found[-1]).strip()
+        return str(found[-1]).strip().replace(READS_THE_REST, _BEGINS_ELSEWHERE)
     if _TRACEBACK in text:
         found = _IN_PYTHON.findall(text)
         if found and _CALL.match(found[-1]):

@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
+from ingestd.spark.planning import READS_THE_REST
 
 MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
 NO_PROGRAM = 'Job aborted: java.io.IOException: Cannot run program "its": error=2, No such file or directory'
@@ -32,6 +33,10 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
         ("[STREAM_FAILED] exception: [USER_RAISED_EXCEPTION] no SQLSTATE: P0001 SQLSTATE: XXKST", "no"),
         (IN_A_BATCH.format(error="ValueError: seven"), "ValueError: seven"),
         (IN_A_BATCH.format(error="ingestd.spark.executors.NotInstalled: none there"), "none there"),
+        (
+            IN_A_BATCH.format(error=f"ingestd.spark.planning.DataLoss: they were deleted ({READS_THE_REST})"),
+            "they were deleted (--from begins at records that are there; a stream needs a new --checkpoint for it)",
+        ),
         (IN_A_BATCH.format(error=f"{MISSING} 'a'"), f"{MISSING} 'a', for ./its/python where Spark runs it {PAGE}"),
         (
             f"{NO_ANSWER}\n\tat java.lang",
