@@ -50,14 +50,20 @@ class Commits:
 
     def done(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Every record below these offsets is processed, and Spark has logged that."""
+        self.done_of(lambda: offsets)
+
+    def done_of(self, current: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """The same of what this finds; it may raise `IngestdError`, as a commit may."""
         now = self._clock()
         if now >= self._anew:
             self._committed.clear()
             self._anew = now + _ANEW
-        news = dict(offsets.items() - self._committed.items())
-        if not news or now < self._not_before:
+        if now < self._not_before:
             return
         try:
+            news = dict(current().items() - self._committed.items())
+            if not news:
+                return
             outcomes = self._writer.commit(self._group, news)
         except IngestdError as error:
             self._failed(error)

@@ -52,7 +52,7 @@ def read_ranges(options: ReadOptions, wanted: Sequence[OffsetRange]) -> Iterator
                 if options.fail_on_data_loss:
                     raise DataLoss(
                         f"ingestd source: offsets {one.start} to {one.end} of {one.topic}-{one.partition} were deleted "
-                        f"while the query ran: {error} ({READS_THE_REST})"
+                        f"before they were read: {error} ({READS_THE_REST})"
                     ) from error
 
 

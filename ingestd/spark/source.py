@@ -210,7 +210,9 @@ class StreamReader(_Sent[StreamOptions], DataSourceStreamReader, SupportsTrigger
         if self._commits is not None and before is not None and plan.latest is not None:
             # Spark asks for a next end only when it has logged that the batch before is done. Its own `commit` comes
             # later, when there is something new, and so never for the last batch.
-            self._commits.done({key: offset for key, offset in before.offsets.items() if key in plan.latest})
+            self._commits.done(
+                {key: offset for key, offset in before.offsets_now(plan.ids).items() if key in plan.latest}
+            )
         if end is None:
             time.sleep(_IDLE)
             return start

@@ -65,6 +65,11 @@ class StreamEnd:
                 "with that offset as `startingOffsets`"
             ) from None
 
+    def offsets_now(self, ids: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """The offsets, without those of topics that were made again. `ids`: of the topics as they are now."""
+        remade = {name for name in self.ids.keys() & ids.keys() if self.ids[name] != ids[name]}
+        return {key: offset for key, offset in self.offsets.items() if key.topic not in remade}
+
     def ranges_since(self, before: StreamEnd | None) -> list[OffsetRange]:
         """What is between the end of the batch before and this one."""
         known = {} if before is None else before.offsets
@@ -94,6 +99,8 @@ class StreamPlan:
         """When it was last decided not to wait for more. The first time after a start it never waits."""
         self.latest: dict[TopicPartition, int] | None = None
         """The ends of all logs at the last look."""
+        self.ids: Mapping[str, str] = {}
+        """The topics' ids at the last look, as far as the cluster tells them."""
         self._said: set[str] = set()
 
     def stop_at_present(self) -> None:
@@ -106,7 +113,7 @@ class StreamPlan:
         `limited`: whether the limits of the options count. Raises `DataLoss`, and what `planning.plan` raises.
         """
         topics, latest = self._present or self._look()
-        self.latest = latest
+        self.latest, self.ids = latest, topics.ids
         if before is None:
             self._waits_since = self._clock()
             positions, moved, ids = self._first(topics, latest)

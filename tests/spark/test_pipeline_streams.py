@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from harness.programs import ingestd
 from structlog.testing import capture_logs
@@ -119,6 +120,27 @@ def test_a_stream_goes_on_from_its_checkpoint_and_its_group_knows(
     assert group_offsets(here.servers, group) == {0: 52, 1: 51}
     with pytest.raises(PipelineFailed, match="a stream has begun there and goes on where it was; expected a new one"):
         run_stream(pipeline, here.clusters, start="earliest", session=spark)
+
+
+def test_a_group_gets_no_offsets_of_a_topic_that_was_deleted_and_made_again(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    """Who began there would miss records of the new topic. The cluster itself has forgotten those of the old one."""
+    topic, group = here.create_topic(partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    send(here.servers, topic, range(10))
+    pipeline = stream(topic, tmp_path, group=group)
+    run_stream(pipeline, here.clusters, once=True, session=spark)
+    assert group_offsets(here.servers, group) == {0: 5, 1: 5}
+    admin = AdminClient({"bootstrap.servers": here.servers, "log_level": 2})
+    admin.delete_topics([topic])[topic].result(60)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
+    send(here.servers, topic, range(100, 130))
+    assert group_offsets(here.servers, group) == {}
+    with pytest.raises(PipelineFailed, match=f"topic {topic} was deleted and made again.*needs a new --checkpoint"):
+        run_stream(pipeline, here.clusters, once=True, session=spark)
+    assert group_offsets(here.servers, group) == {}
+    run_stream(replace(pipeline, checkpoint=str(tmp_path / "new")), here.clusters, once=True, session=spark)
+    assert numbers(tmp_path / "out") == [*range(10), *range(100, 130)]
 
 
 def test_a_stream_that_is_stopped_between_two_triggers_leaves_no_lag(

@@ -26,6 +26,7 @@ from ingestd.spark.pipelines.steps import apply_steps
 from ingestd.spark.pipelines.stopping import Stop
 from ingestd.spark.pipelines.worth import Worth
 from ingestd.spark.planner import Planner
+from ingestd.spark.planning import subscribed
 from ingestd.spark.read_options import stream_options
 
 if TYPE_CHECKING:
@@ -248,4 +249,6 @@ def _commit(pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]
         return
     options = stream_options(stream_source(pipeline, clusters[pipeline.source_cluster]))
     with Planner(options.cluster, options.consumer) as planner:
-        Commits(group, planner).done(end.offsets)
+        # The query may have ended because a topic was made again. The old one's offsets would skip records of the new.
+        topics = options.subscription
+        Commits(group, planner).done_of(lambda: end.offsets_now(subscribed(topics, planner).ids))
