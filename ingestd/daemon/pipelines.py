@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from ingestd.checks import Checks
-from ingestd.daemon.fields import Address, ClusterName, Expected, Interval
+from ingestd.daemon.fields import Address, ClusterName, Expected, Interval, Topic
 from ingestd.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PipelineSource:
 
     cluster: ClusterName | None = None
     """The cluster of the topics, a [clusters.NAME]. For `files`: that of the sink's topic and of dead letters."""
-    topics: Annotated[tuple[str, ...], Expected("at least one topic", bool)] = ()
+    topics: Annotated[tuple[Topic, ...], Expected("at least one topic", bool)] = ()
     """The topics."""
     group: Annotated[str, Expected("a group's name, not an empty one", bool)] | None = None
     """A consumer group. Without a checkpoint, a run begins where the group has committed, and commits where it ended
@@ -111,8 +111,9 @@ class PipelineSink:
     directory than its bytes need."""
     cluster: ClusterName | None = None
     """For `topic`: the cluster to write to, a [clusters.NAME]; by default the source's."""
-    topic: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
-    """For `topic`: the topic of all rows. By default the column `topic` says it."""
+    topic: Topic | None = None
+    """For `topic`: the topic of all rows. By default the column `topic` says it, which steps have to make then: without
+    them it is the one that the row came from."""
     delivery: Literal["at-least-once", "exactly-once"] = "at-least-once"
     """For `topic` of a stream: `exactly-once` writes each row once, for readers of committed records. It is for one
     cluster, and for steps that keep each row in its task and its column `position`: SQL without grouping, sorting or
@@ -282,7 +283,7 @@ class PipelineSettings:
     connector: key, value, topic, partition, offset, timestamp, timestampType, headers."""
     sql: str | None = None
     """The last step, if it is SQL."""
-    dead_letters: Annotated[str, Expected("a topic's name, not an empty one", bool)] | None = None
+    dead_letters: Topic | None = None
     """A topic on `source.cluster` for rows that a parse step can not type, and for rows that the sink's topic would
     refuse: they are too large (as they are, not compressed), have no key although it is compacted, or name a partition
     that it has not. Each comes with its key, its headers and headers that begin with `ingestd.`: reason, pipeline,
@@ -323,15 +324,7 @@ class PipelineSettings:
         if sink.mode == "ignore" and source.group is not None:
             problem = "expected another one beside source.group: with ignore nobody knows whether rows were written"
             yield ("sink", "mode"), problem
-        if sink.delivery == "exactly-once" and sink.cluster not in (None, source.cluster):
-            yield ("sink", "cluster"), "expected the source's cluster, for exactly-once"
-        if source.cluster is None and (self.dead_letters or (sink.format == "topic" and sink.cluster is None)):
-            yield ("source", "cluster"), "expected the cluster of the topic that is written"
-        if self.dead_letters in source.topics:
-            yield (
-                ("dead_letters",),
-                "expected a topic that the pipeline does not read: its letters would come back",
-            )
+        yield from self._unfit_topics()
         if stream and source.files:
             yield ("checkpoint",), "expected none beside source.files: each run takes them all. A tail follows files"
         if self.max_trigger_delay is not None and not sink.has_files:
@@ -353,6 +346,24 @@ class PipelineSettings:
         }.items():
             if given:
                 yield key, "expected a checkpoint beside it: it is for streams"
+
+    def _unfit_topics(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        source, sink = self.source, self.sink
+        if sink.delivery == "exactly-once" and sink.cluster not in (None, source.cluster):
+            yield ("sink", "cluster"), "expected the source's cluster, for exactly-once"
+        if source.cluster is None and (self.dead_letters or (sink.format == "topic" and sink.cluster is None)):
+            yield ("source", "cluster"), "expected the cluster of the topic that is written"
+        if self._comes_back():
+            yield ("sink", "topic"), "expected one, or steps that make the column topic: rows would come back"
+        if self.dead_letters in source.topics:
+            problem = "expected a topic that the pipeline does not read: its letters would come back"
+            yield ("dead_letters",), problem
+
+    def _comes_back(self) -> bool:
+        """Whether each row goes to the topic that it came from."""
+        if self.sink.format != "topic" or not self.source.topics or self.sink.topic is not None:
+            return False
+        return self.sink_cluster == self.source_cluster and all(step.deduplicate for step in self.all_steps)
 
     @property
     def delay(self) -> float | None:

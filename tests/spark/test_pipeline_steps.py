@@ -276,6 +276,13 @@ def test_a_python_step_that_raises_is_named(
     ("step", "reason"),
     [
         (PipelineStep(sql="SELECT nothing FROM source"), r"step 1 \(sql\): .*`nothing`"),
+        (PipelineStep(sql="CREATE TABLE made (n INT)"), r"step 1 \(sql\): it is a command, \w+; expected a query"),
+        (
+            PipelineStep(sql="WITH one AS (SELECT 1 AS n) INSERT INTO made SELECT n FROM one"),
+            r"step 1 \(sql\): it is a command, \w+; expected a query",
+        ),
+        (PipelineStep(sql="SET spark.sql.ansi.enabled = false"), r"step 1 \(sql\): it is a command"),
+        (PipelineStep(sql="SELECT nothing WHERE"), r"step 1 \(sql\): .*"),
         (PipelineStep(parse=ParseStep("json", "n BIGNIT")), r"step 1 \(parse\): .*BIGNIT"),
         (PipelineStep(parse=ParseStep("json", "n INT", "line")), r"step 1 \(parse\): there is no column line"),
         (PipelineStep(parse=ParseStep("json", "n INT", "offset")), r"column offset is bigint; expected text or bytes"),

@@ -8,6 +8,7 @@ import traceback
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, ParseStep, PipelineStep, WindowStep
     from ingestd.spark.pipelines.dead_letters import DeadLetters
 
@@ -29,6 +32,8 @@ __all__ = ["VIEW", "apply_steps"]
 VIEW: Final = "source"
 """The view that a step's SQL reads: the rows of the step before."""
 
+_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
+_COMMANDS: Final = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
 _WATERMARK: Final = "spark.watermarkDelayMs"
 
 
@@ -55,6 +60,7 @@ def apply_steps(
 
 def _applied(rows: DataFrame, step: PipelineStep, modules: Path | None) -> DataFrame:
     if step.sql is not None:
+        _require_query(rows.sparkSession, step.sql)
         rows.createOrReplaceTempView(VIEW)
         return rows.sparkSession.sql(step.sql)
     if step.python is not None:
@@ -65,6 +71,17 @@ def _applied(rows: DataFrame, step: PipelineStep, modules: Path | None) -> DataF
         return _deduplicated(rows, step.deduplicate)
     assert step.join is not None, "a step has one key"
     return _joined(rows, step.join)
+
+
+def _require_query(spark: SparkSession, text: str) -> None:
+    """Refuse a command, which Spark would carry out at once, in `ingestd pipeline check` too."""
+    unread = [spark._jsparkSession.sessionState().sqlParser().parsePlan(text)]  # noqa: SLF001 - nothing public parses
+    while unread:
+        plan = unread.pop()
+        if any(is_instance_of(spark.sparkContext._gateway, plan, each) for each in _COMMANDS):  # noqa: SLF001
+            raise ConfigurationError(f"it is a command, {plan.nodeName()}; expected a query")
+        children = plan.children()
+        unread += [children.apply(index) for index in range(children.size())]
 
 
 def _parsed(rows: DataFrame, step: ParseStep, number: int, letters: DeadLetters | None) -> DataFrame:

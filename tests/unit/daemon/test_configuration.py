@@ -286,6 +286,14 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.sink.mode = "ignore": expected another one beside source.group',
         ),
         (
+            with_pipeline("source={cluster='x', topics=['s,t']}\nsink={path='/p'}"),
+            "pipelines.p.source.topics[0] = \"s,t\": expected 1 to 249 of letters, digits, '.', '_' and '-'",
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['s']}\nsink={format='topic'}"),
+            "pipelines.p.sink.topic: expected one, or steps that make the column topic: rows would come back",
+        ),
+        (
             with_pipeline("source={cluster='x', topics=['s', 't']}\nsink={path='/p'}\ndead_letters='t'"),
             'pipelines.p.dead_letters = "t": expected a topic that the pipeline does not read: its letters would come',
         ),
