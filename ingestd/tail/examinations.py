@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ingestd.tail.facts import Place
+    from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.kin import Kin
     from ingestd.tail.log import Log
@@ -52,15 +53,18 @@ class Examinations:
 
         return sorted(wanted, key=age)
 
-    def of(self, place: Place, *, first: bool) -> Examination:
-        """The examination of a file. `first`: it was there when the tail was configured."""
+    def of(self, place: Place, known: Generation | None, *, first: bool) -> Examination:
+        """The examination of a file, that of a generation if it is known. `first`: it was there before the tail was."""
         route = self._route
         at_end = first and route.start != "beginning"
         if at_end and route.start_age is not None:
             at_end = place.modified / 1e9 < time.time() - route.start_age
         patient = self._doubts.get(place.file, 0) < DOUBTS_MOST
         making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
-        return Examination(place, self._kin.originals(place), at_end, route.binary == "accept", patient, making)
+        repeats = known is not None and known.copy_of not in {None, NOTHING}
+        repeated = known.known.witness if known is not None and repeats else None
+        originals = self._kin.originals(place)
+        return Examination(place, originals, at_end, route.binary == "accept", patient, making, repeated)
 
     def doubt(self, file: FileId, doubts: int) -> None:
         """It was examined so often, and nobody could tell yet whether it is a copy."""

@@ -89,10 +89,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Text to be read from `start`. `witness`: its last bytes, as they were when it was examined."""
+    """Text to be read from `start`. `witness`: its last bytes, as they were when it was examined.
+
+    `goes_on`: what it had when it repeated another file is still in it.
+    """
 
     start: int
     witness: Witness | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

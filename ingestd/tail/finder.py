@@ -718,7 +718,9 @@ class TailFinder:
         self._vanish(self._names.looked(place.path, log.path, place.file))
 
     def _examination(self, place: Place) -> Examination:
-        examination = self._examinations.of(place, first=self._first_run and self._first_pass)
+        owned = self._files.find(place.file)
+        known = None if owned is None else owned.generation
+        examination = self._examinations.of(place, known, first=self._first_run and self._first_pass)
         if examination.in_the_making:
             self._call_later(COMPRESSING, self._look, place.path, None)
         return examination

@@ -332,9 +332,9 @@ class Log:
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()
-            case Plain(start, witness):
+            case Plain(_, witness):
                 grown = witness is not None and witness.at > place.size
-                yield from self._begin(place, start, witness)
+                yield from self._begin(place, examined.verdict)
                 if witness is not None and witness.at < place.size:
                     yield from self._seek_content(place.modified - 1)
                 elif known is not None and (was_empty or (empty and (self._missed or grown))):
@@ -345,19 +345,20 @@ class Log:
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
 
-    def _begin(self, place: Place, start: int, witness: Witness | None) -> Iterator[Command]:
-        known = self.of(place.file)
+    def _begin(self, place: Place, plain: Plain) -> Iterator[Command]:
+        known, start, witness = self.of(place.file), plain.start, plain.witness
         if witness is not None:
             place = place._replace(size=witness.at)  # as it was examined, whatever it was when it was seen
         if known is not None:
             if known.phase is not Phase.DONE:
                 return  # met by another name meanwhile
             if known.copy_of is not None:
-                if not self._was_copied(known, place):
+                # As modified as when it was first seen: others may have come and gone since.
+                known.known = known.known._replace(size=place.size)
+                if not (plain.goes_on and self._was_copied(known, place)):
                     # It was empty, or only began as another file does: with the same header, perhaps.
                     known.position = start
-                    # As modified as when it was first seen: others may have come and gone since.
-                    known.known = known.known._replace(witness=witness, size=place.size)
+                    known.known = known.known._replace(witness=witness)
                 yield self._read(known)
                 yield from self._supersede()
                 return
@@ -370,7 +371,7 @@ class Log:
         yield from self._supersede()
 
     def _was_copied(self, repeating: Generation, place: Place) -> bool:
-        """Whether a file repeats its own copy, which was read first, and goes on behind that."""
+        """Whether what a file repeats is its own copy, which was read first."""
         copy = self.named(repeating.copy_of or NOTHING)
         if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
             return False
@@ -635,12 +636,16 @@ class Log:
                 if not known.codec and self._here is not None and not self._left(known.file):
                     yield self._read(generation)  # it is back at its path
                 else:
-                    yield from self._finish(generation)
+                    yield from self._finish(generation, size if known.codec else 0)
             case _:
                 generation.phase = Phase.DONE
         yield from self._release()
 
-    def _finish(self, generation: Generation) -> Iterator[Command]:
+    def _finish(self, generation: Generation, size: int = 0) -> Iterator[Command]:
+        """`size`: of a compressed file, the bytes of its text as far as known. It may be made before the last came."""
+        known, position = generation.known, generation.position
+        if size > position:
+            yield Lose(Loss(known.path, TRUNCATED, position, size - position, exact=False))
         generation.phase = Phase.DONE
         generation.known = generation.known._replace(done=True)
         yield Keep(generation)

@@ -101,6 +101,7 @@ class Examination:
     """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
 
     `patient`: it may be examined again once readers have told more. `in_the_making`: it may be compressed just now.
+    `repeated`: what it had when it repeated another file.
     """
 
     place: Place
@@ -109,6 +110,7 @@ class Examination:
     binary: bool = False
     patient: bool = True
     in_the_making: bool = False
+    repeated: Witness | None = None
 
 
 class Unreadable(Refused):
@@ -214,8 +216,9 @@ class Looks:
         if copy is not None:
             return copy
         start = max(begin, last_line_start(text.descriptor, size)) if wanted.at_end else begin
+        goes_on = wanted.repeated is not None and wanted.repeated.fits(text)
         witness = witness_before(text, size)
-        return Empty() if witness is None else Plain(start, witness)  # it was truncated just now
+        return Empty() if witness is None else Plain(start, witness, goes_on)  # None: it was truncated just now
 
     # Where generations are.
 

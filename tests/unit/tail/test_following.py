@@ -224,6 +224,7 @@ async def test_generations_that_are_compressed_before_they_are_seen_are_read_and
     follower = follow(glob, looks=Rotating())
     await follower.settle()
     rotate()
+    await follower.until(lambda: len(follower.texts) > 15)
     await follower.settle()
     assert sorted(follower.texts) == sorted(line.encode() for line in written)
     assert not follower.losses

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ingestd.daemon.source import End
@@ -20,6 +22,7 @@ from ingestd.tail.facts import (
     Keep,
     Listed,
     Look,
+    Lose,
     Missed,
     Phase,
     Place,
@@ -281,6 +284,35 @@ def test_a_copy_repeats_what_its_original_goes_on_in() -> None:
     commands = log.step(Sought("0", place(7, 2), rest=place(9, 20, f"{PATH}.1.gz")._replace(codec="gz")))
     (read,) = (each for each in commands if isinstance(each, Read))
     assert [each.after for each in commands if isinstance(each, Forget)] == [read.generation.source]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_file_that_repeated_its_copy_goes_on_behind_it_or_is_read_whole(goes_on: bool) -> None:
+    """It is written on; or it is truncated, and what comes then is as long at least."""
+    log = Log(PATH)
+    log.step(Seen(place(7, 4), here=True))
+    log.step(Examined(place(9, 4, f"{PATH}.1"), plain(4)))
+    (copy,) = log.generations
+    repeated(log, place(7, 4), copy.source)
+    commands = log.step(Examined(place(7, 8), replace(plain(8), goes_on=goes_on)))
+    (read,) = (each.generation for each in commands if isinstance(each, Read))
+    assert (read.position, read.known.size) == (4 if goes_on else 0, 8)
+
+
+def test_a_compressed_file_with_less_than_its_file_had_is_a_loss() -> None:
+    """The last lines came after it was made. Then its file was truncated."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 5), here=True))
+    log.step(Ended("0", End(TRUNCATED, PATH, 5, 9), known(7, 5)))
+    gz = f"{PATH}.1.gz"
+    commands = log.step(Sought("0", place(7, 0), rest=place(9, 20, gz)._replace(codec="gz")))
+    (read,) = (each.generation for each in commands if isinstance(each, Read))
+    (lost,) = (
+        each.loss
+        for each in log.step(Ended(read.source, End(CONCLUDED, gz, 5, 5), read.known))
+        if isinstance(each, Lose)
+    )
+    assert (lost.thing, lost.start, lost.length, lost.exact) == (gz, 5, 4, False)
 
 
 def test_how_much_is_missing_is_stored_while_it_is_sought() -> None:

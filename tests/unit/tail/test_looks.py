@@ -196,6 +196,15 @@ def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log:
     assert examine(looks, log) == Plain(0, Witness.of(Sample.of(8, b"one\ntwo\n")))
 
 
+@pytest.mark.parametrize(("content", "goes_on"), [(b"one\ntwo\n", True), (b"three\nfour\n", False), (b"x\n", False)])
+def test_a_file_that_repeated_another_one_goes_on_or_has_other_text(
+    looks: Looks, log: Path, content: bytes, goes_on: bool
+) -> None:
+    log.write_bytes(content)
+    verdict = examine(looks, log, repeated=Witness.of(Sample.of(4, b"one\n")))
+    assert (verdict.start, verdict.goes_on) == (0, goes_on)
+
+
 @pytest.mark.parametrize(("content", "start"), [(b"one\ntwo", 4), (b"one\n", 4), (b"one", 0)])
 def test_at_its_end_it_begins_behind_its_last_whole_line(looks: Looks, log: Path, content: bytes, start: int) -> None:
     log.write_bytes(content)
