@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import uuid
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ class Directory:
     def note(self, path: str, text: str) -> bool:
         """A file with this text, whole, unless one is there already. Returns whether it was written.
 
-        It is as atomic as the file system's rename that replaces nothing, on which Spark's checkpoints rely as well.
+        Of two callers one writes it where the file system's rename that replaces nothing is atomic, as on a local disk.
         """
         whole = f"{path}.{uuid.uuid4().hex}"
         self._create(whole, text)
@@ -100,14 +99,20 @@ class Directory:
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file, unless that was done before. Raises `FileNotFoundError` if neither of them is there."""
+        """Rename a file, unless that was done before. Raises `OSError`; `FileNotFoundError` if neither is there."""
         if self.exists(target):
             return
         self._system.mkdirs(self._of(target).getParent())
-        with contextlib.suppress(Py4JJavaError):
+        failure = None
+        try:
             self._system.rename(self._of(source), self._of(target))
-        if not self.exists(target):
-            raise FileNotFoundError(f"{self.path}/{source} can not be renamed to {target}")
+        except Py4JJavaError as error:
+            failure = error
+        if self.exists(target):  # renamed here, or meanwhile by another driver
+            return
+        if self.exists(source):
+            raise OSError(f"{self.path}/{source} can not be renamed to {target}") from failure
+        raise FileNotFoundError(f"{self.path}/{source} is gone, and was not renamed to {target}") from failure
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it, if it is there."""

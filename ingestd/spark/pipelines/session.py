@@ -105,7 +105,11 @@ def _leave_out_traces(spark: SparkSession) -> None:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j.clientserver").disabled = True  # of a sink in Python
-    logging.getLogger().addFilter(lambda record: record.msg != _CTRL_C)
+    logging.getLogger().addFilter(_is_no_ctrl_c)
+
+
+def _is_no_ctrl_c(record: logging.LogRecord) -> bool:
+    return record.msg != _CTRL_C
 
 
 def _activate(spark: SparkSession) -> None:
