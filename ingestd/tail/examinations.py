@@ -54,7 +54,7 @@ class Examinations:
         return sorted(wanted, key=age)
 
     def of(self, place: Place, known: Generation | None, *, first: bool) -> Examination:
-        """The examination of a file, that of a generation if it is known. `first`: it was there before the tail was."""
+        """How to examine a file. `known`: its generation, if it has one. `first`: it was there before the tail."""
         route = self._route
         at_end = first and route.start != "beginning"
         if at_end and route.start_age is not None:
