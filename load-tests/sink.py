@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib import import_module
 from io import BytesIO
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -32,6 +32,8 @@ SPOKEN = {PRODUCE: (9, 9), METADATA: (9, 12), INIT_PRODUCER_ID: (4, 4), API_VERS
 """Flexible versions alone, so that little here depends on versions. Produce 9 names topics."""
 CLAIMED = {FETCH: (4, 11), FIND_COORDINATOR: (0, 4)}
 """Not answered: librdkafka takes them as the sign that a broker knows record batches and lz4."""
+FIXED_HEADERS = {(API_VERSIONS, version) for version in range(3)}
+"""Requests whose header has no tagged fields."""
 HEAD_BYTES = 2048
 """Of a produce request, read and looked at; the rest is dropped unseen."""
 BATCH_HEADER_BYTES = 61
@@ -39,7 +41,8 @@ RECORDS_AT = 57
 NODE_ID = 1
 TOPIC_ID = UUID(int=0x5133)
 SOCKET_BUFFER = 8 * 1024 * 1024
-DROPPED_AT_ONCE = 64 * 1024 * 1024
+NOWHERE = bytearray(64 * 1024 * 1024)
+"""Where records are dropped. Never written to: with MSG_TRUNC the kernel only counts, so these pages do not exist."""
 
 
 @dataclass(slots=True)
@@ -73,63 +76,65 @@ class Sink:
             threading.Thread(target=self._answer_all, args=(connection,), daemon=True).start()
 
     def _answer_all(self, connection: socket.socket) -> None:
-        # Never written to: with MSG_TRUNC the kernel only counts, so these pages do not exist.
-        nowhere = bytearray(DROPPED_AT_ONCE)
-        head = bytearray(HEAD_BYTES)
         try:
             while True:
-                _receive(connection, memoryview(head)[:4])
-                (size,) = struct.unpack_from(">i", head)
-                looked_at = min(size, HEAD_BYTES)
-                view = memoryview(head)[:looked_at]
-                _receive(connection, view)
-                api, version, correlation = struct.unpack_from(">hhi", head)
+                request = _Request(connection)
+                api, version, correlation = struct.unpack(">hhi", request.take(8))
+                request.take(max(0, int.from_bytes(request.take(2), "big", signed=True)))  # the client's id
+                if (api, version) not in FIXED_HEADERS:
+                    request.tags()
                 if api == PRODUCE:
-                    arrived = time.monotonic()
-                    _drop(connection, size - looked_at, nowhere)
-                    connection.sendall(self._produced(bytes(view), correlation, arrived))
+                    answer = self._produced(request, time.monotonic())
                 else:
-                    rest = bytearray(size - looked_at)
-                    _receive(connection, memoryview(rest))
-                    connection.sendall(self._control(api, version, correlation, bytes(view) + bytes(rest)))
+                    answer = self._control(api, version, request.rest())
+                connection.sendall(struct.pack(">ii", 4 + len(answer), correlation) + answer)
         except (ConnectionError, EOFError):
             connection.close()
 
-    def _produced(self, head: bytes, correlation: int, arrived: float) -> bytes:
-        place = _body_at(head)
-        transactional_id, place = _compact(head, place)
-        del transactional_id
-        place += 2 + 4  # acks, timeout
-        _, place = _varint(head, place)  # one topic
-        topic, place = _compact(head, place)
-        count, place = _varint(head, place)
-        if count != 2:
-            print("sink: one partition a request, please: what follows the first is not looked at", file=sys.stderr)
-            os._exit(1)  # an exception would end this thread alone, and its client would wait
-        (partition,) = struct.unpack_from(">i", head, place)
-        length, place = _varint(head, place + 4)
-        (records,) = struct.unpack_from(">i", head, place + RECORDS_AT)
+    def _produced(self, request: _Request, arrived: float) -> bytes:
+        request.compact()  # transactional id
+        request.take(2 + 4)  # acks, timeout
+        topics = request.varint() - 1
+        answer = bytearray(b"\x00" + _as_varint(topics + 1))
+        for _ in range(topics):
+            name = request.compact()
+            partitions = request.varint() - 1
+            answer += _as_varint(len(name) + 1) + name + _as_varint(partitions + 1)
+            for _ in range(partitions):
+                (partition,) = struct.unpack(">i", request.take(4))
+                length = request.varint() - 1
+                (records,) = struct.unpack_from(">i", request.take(BATCH_HEADER_BYTES), RECORDS_AT)
+                request.skip(length - BATCH_HEADER_BYTES)
+                request.tags()
+                base_offset = self._count(records, length)
+                # error 0, base offset, log append time -1, log start offset 0, no record errors, no message, no tags
+                answer += struct.pack(">ihqqq", partition, 0, base_offset, -1, 0) + b"\x01\x00\x00"
+            request.tags()
+            answer += b"\x00"
+        request.tags()
         with self._lock:
-            base_offset, self._offset = self._offset, self._offset + records
             counted = self.counted
             counted.requests += 1
-            counted.records += records
-            counted.bytes += length - 1
             counted.first_request = counted.first_request or arrived
             counted.last_acknowledgement = time.monotonic()
-        # error 0, base offset, log append time -1, log start offset 0, no record errors, no message
-        answered = struct.pack(">ihqqq", partition, 0, base_offset, -1, 0) + b"\x01\x00\x00"
-        body = b"\x02" + _as_varint(len(topic) + 1) + topic + b"\x02" + answered + b"\x00" + b"\x00" * 4 + b"\x00"
-        return struct.pack(">ii", 5 + len(body), correlation) + b"\x00" + body
+        return bytes(answer) + b"\x00" * 4 + b"\x00"  # throttle time, no tags
 
-    def _control(self, api: int, version: int, correlation: int, request: bytes) -> bytes:
+    def _count(self, records: int, length: int) -> int:
+        """The base offset of a batch, which is counted."""
+        with self._lock:
+            base_offset, self._offset = self._offset, self._offset + records
+            self.counted.records += records
+            self.counted.bytes += length
+            return base_offset
+
+    def _control(self, api: int, version: int, request: bytes) -> bytes:
         if api == API_VERSIONS:
             flexible_header = b""
             answer = _api_versions(version)
         elif api == METADATA:
             flexible_header = b"\x00"
             asked = import_module(f"kio.schema.metadata.v{version}.request").MetadataRequest
-            answer = self._metadata(entity_reader(asked)(request, _body_at(request))[0], version)
+            answer = self._metadata(entity_reader(asked)(request, 0)[0], version)
         elif api == INIT_PRODUCER_ID:
             flexible_header = b"\x00"
             module = import_module(f"kio.schema.init_producer_id.v{version}.response")
@@ -137,11 +142,10 @@ class Sink:
                 throttle_time=_no_time(), error_code=ErrorCode.none, producer_id=i64(1), producer_epoch=i16(0)
             )
         else:
-            raise SystemExit(f"sink: API {api} is not spoken here")
+            _give_up(f"API {api} is not spoken here")
         body = BytesIO()
         entity_writer(type(answer))(body, answer)
-        encoded = flexible_header + body.getvalue()
-        return struct.pack(">ii", 4 + len(encoded), correlation) + encoded
+        return flexible_header + body.getvalue()
 
     def _metadata(self, request: Any, version: int) -> Any:
         module = import_module(f"kio.schema.metadata.v{version}.response")
@@ -185,36 +189,62 @@ def _no_time() -> Any:
     return i32Timedelta.parse(timedelta(0))
 
 
-def _receive(connection: socket.socket, into: memoryview) -> None:
-    while into:
-        received = connection.recv_into(into, 0, socket.MSG_WAITALL)
-        if received == 0:
-            raise EOFError
-        into = into[received:]
+class _Request:
+    """One request, read from its connection as far as it is asked for; records are dropped inside the kernel."""
 
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._ahead = memoryview(b"")
+        self._unread = 4
+        (self._unread,) = struct.unpack(">i", self.take(4))
 
-def _drop(connection: socket.socket, size: int, nowhere: bytearray) -> None:
-    while size:
-        dropped = connection.recv_into(nowhere, min(size, len(nowhere)), socket.MSG_TRUNC | socket.MSG_WAITALL)
-        if dropped == 0:
-            raise EOFError
-        size -= dropped
+    def take(self, size: int) -> bytes:
+        """The next bytes. Raises `EOFError` if the connection ends before."""
+        while len(self._ahead) < size:
+            read = self._connection.recv(min(self._unread, HEAD_BYTES))
+            if not read:
+                raise EOFError
+            self._unread -= len(read)
+            self._ahead = memoryview(bytes(self._ahead) + read)
+        taken, self._ahead = bytes(self._ahead[:size]), self._ahead[size:]
+        return taken
 
+    def skip(self, size: int) -> None:
+        """Drop the next bytes, unseen."""
+        ahead = min(size, len(self._ahead))
+        self._ahead = self._ahead[ahead:]
+        size -= ahead
+        self._unread -= size
+        while size:
+            dropped = self._connection.recv_into(
+                NOWHERE, min(size, len(NOWHERE)), socket.MSG_TRUNC | socket.MSG_WAITALL
+            )
+            if dropped == 0:
+                raise EOFError
+            size -= dropped
 
-def _body_at(request: bytes) -> int:
-    client_id = int.from_bytes(request[8:10], "big", signed=True)
-    return 8 + 2 + max(client_id, 0) + 1  # and no tagged fields
+    def varint(self) -> int:
+        """An unsigned number of variable length."""
+        value = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return value
+            shift += 7
 
+    def compact(self) -> bytes:
+        """A compact string; null is empty."""
+        return self.take(max(0, self.varint() - 1))
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, place
-        shift += 7
+    def tags(self) -> None:
+        """The end of a flexible structure, without tagged fields."""
+        if self.varint():
+            _give_up("tagged fields are not known here")
+
+    def rest(self) -> bytes:
+        """All that is left of it."""
+        return self.take(len(self._ahead) + self._unread)
 
 
 def _as_varint(value: int) -> bytes:
@@ -226,10 +256,9 @@ def _as_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _compact(data: bytes, place: int) -> tuple[bytes, int]:
-    length, place = _varint(data, place)
-    end = place + max(length - 1, 0)
-    return data[place:end], end
+def _give_up(why: str) -> NoReturn:
+    print(f"sink: {why}", file=sys.stderr, flush=True)
+    os._exit(1)  # an exception would end this thread alone, and its client would wait
 
 
 def main() -> int:

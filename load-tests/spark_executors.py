@@ -40,6 +40,8 @@ GAIN = 1.8
 """What two executors must be, at least, as a multiple of one."""
 QUERIES = ("noop", "parquet")
 MEMORY_MB = 2048
+MOST_PINNED = 2
+"""Executors: where more cores than that are there, the driver and the broker have their own."""
 WARM_UPS = 12
 UPKEEP = ("C1 CompilerThre", "C2 CompilerThre", "GC Thread", "G1 ", "VM Thread")
 
@@ -167,13 +169,13 @@ def run_all(cluster: KafkaCluster, size: int, runs: int, directory: Path, share:
             found, _ = executors.session.ask(query="count", servers=cluster.servers, topic=topic)
             if found["rows"] != lines:
                 raise RuntimeError(f"{executors.count} executors: {found['rows']} rows, there are {lines}")
-        if share is not None:
+        if share is not None or len(CORES) > MOST_PINNED:
             _warm_up(both, cluster, topic, lines, directory)
         return _in_turns(both, cluster, topic, lines, runs, directory), lines
 
 
 def _warm_up(both: Sequence[Executors], cluster: KafkaCluster, topic: str, lines: int, directory: Path) -> None:
-    """Before they have only their shares, which Java's compilers would take for minutes, twice with two executors."""
+    """Before they have only their shares or cores, which Java's compilers would take, twice with two executors."""
     for query in QUERIES:
         for _ in range(WARM_UPS):
             for executors in both:

@@ -67,8 +67,15 @@ def test_the_embedded_broker_takes_and_gives_every_record_and_is_metered(tmp_pat
 
 def test_one_worker_and_two_reach_the_sink_with_every_line(tmp_path: Path) -> None:
     found = run("scaling", tmp_path / "results", "--size", "20MB", "--runs", "1", "--directory", str(tmp_path))
-    assert found["figures"]["gain"] > 0
+    assert set(found["figures"]["gains"]) == {"2"}
     assert {each["workers"] for each in found["figures"]["runs"]} == {1, 2}
+
+
+def test_workers_that_share_several_files_reach_the_sink_with_every_line(tmp_path: Path) -> None:
+    options = ["--files", "5", "--workers", "1", "3", "--unbound", "--runs", "1", "--directory", str(tmp_path)]
+    found = run("scaling", tmp_path / "results", "--size", "20MB", *options)
+    assert set(found["figures"]["gains"]) == {"3"}
+    assert all(each["cpu_seconds_per_gb"] > 0 for each in found["figures"]["runs"])
 
 
 def test_every_line_of_a_steady_writer_has_a_latency(tmp_path: Path) -> None:
