@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,18 +34,19 @@ from ingestd.daemon.pipelines import (
     PipelineStep,
     WindowStep,
 )
-from ingestd.spark.pipelines import delta, parquet
+from ingestd.spark.pipelines import delta, parquet, sized
 from ingestd.spark.pipelines.checking import check, plan
 from ingestd.spark.pipelines.failures import PipelineFailed
 from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.pipelines.streaming import run_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    import pyarrow as pa
     from conftest import Servers
     from harness.cluster import KafkaCluster
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
 
@@ -417,20 +419,64 @@ def test_two_drivers_that_run_one_micro_batch_write_it_once(
                 return whole(self, *paths)
 
             monkeypatch.setattr(Directory, name, hindered)
-        with contextlib.suppress(Exception):  # that the second one is refused is as good as that it writes nothing
+        # That the second one is refused, in words, is as good as that it writes nothing.
+        with contextlib.suppress(sized.OlderRun):
             kind(setting)(rows, batch)
         monkeypatch.undo()
         assert rival.ran or (form, point) in {("delta", ".names"), ("delta", ".done")}
         kind(setting)(rows, batch)
         assert numbers(tmp_path / "out", form) == sorted([*range(10)] * (batch + 1)), point
-    with pytest.raises(
-        parquet.OlderRun, match=r"has micro-batch 1 of this query, and this is 0; expected that no other"
-    ):
+    with pytest.raises(sized.OlderRun, match=r"has micro-batch 1 of this query, and this is 0; expected that no other"):
         kind(setting)(rows, 0)
     ours = tmp_path / "out" / "_ingestd" / str(query)
     left = sorted(each.name for each in ours.glob("[0-9a-f]*")) if ours.exists() else []
     assert left == (["1.done"] if form == "parquet" else [])
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+
+def _held(rows: DataFrame, flags: Path, *, wait: str, say: str, then: str) -> DataFrame:
+    """The rows. The second task waits for a glob, makes a flag, and waits for another glob before it has any."""
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end = time.monotonic() + 60
+        for batch in batches:
+            if batch["number"][0].as_py() > 0:
+                for glob in (wait, then):
+                    while not any(flags.glob(glob)):
+                        if time.monotonic() > end:
+                            raise TimeoutError(glob)
+                        time.sleep(0.02)
+                    (flags / say).touch()
+            yield batch
+
+    return rows.mapInArrow(hold, "number BIGINT")
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_rows_that_another_driver_has_cleared_are_not_left_out(spark: SparkSession, tmp_path: Path, form: Any) -> None:
+    """A driver was taken for dead between two tasks of a micro-batch. The next one clears its stage, and it wakes.
+
+    Spark then commits the files of the tasks that were not done yet, and says nothing of the others.
+    """
+    kind: Any = delta.DeltaSink if form == "delta" else parquet.ParquetSink
+    setting, query = PipelineSink(form, str(tmp_path / "out")), str(uuid.uuid4())
+    rows = spark.range(0, 10, 1, 2).withColumnRenamed("id", "number")
+    task = "out/_ingestd/*/*/written/_temporary/0/task_*_m_000000*"
+
+    def run(held: DataFrame) -> None:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", query)  # of this thread
+        kind(setting)(held, 0)
+
+    with ThreadPoolExecutor() as threads:
+        frozen = threads.submit(run, _held(rows, tmp_path, wait=task, say="amid", then="cleared"))
+        while not (tmp_path / "amid").exists() and not frozen.done():
+            time.sleep(0.02)
+        next_one = threads.submit(run, _held(rows, tmp_path, wait="amid", say="cleared", then="ended"))
+        with pytest.raises(sized.OlderRun, match="another run of this query has begun and deleted what this one was"):
+            frozen.result(120)
+        (tmp_path / "ended").touch()
+        next_one.result(120)
+    assert numbers(tmp_path / "out", form) == list(range(10))
 
 
 def test_what_readme_shows_of_pipelines(spark: SparkSession, here: Servers, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.files import Directory, literal
 from ingestd.spark.pipelines.parquet import OURS, final_paths, query_of, was_written, write_nothing
-from ingestd.spark.pipelines.sized import parent, write_sized
+from ingestd.spark.pipelines.sized import OlderRun, clear_stage, parent, write_sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,15 +65,18 @@ class DeltaSink:
             self._require_same(table, rows)
         directory = Directory(rows.sparkSession, self._path)
         if not self._tidy:
-            directory.delete(f"{OURS}/{query}")  # what runs have staged that were killed
+            for run in directory.names(f"{OURS}/{query}"):  # what runs have staged that were killed
+                clear_stage(directory, f"{OURS}/{query}/{run}")
             self._tidy = True
         stage = f"{OURS}/{query}/{self._run}"
-        directory.delete(stage)
         files = write_sized(rows, directory, stage, self._sink.partition_by, self._sink.file_bytes)
         moves = final_paths(files, stage, f"{query}-{batch}-{self._run}")
         sizes = {moves[file.path]: file.size for file in files}
-        for source, target in moves.items():
-            directory.move(source, target)
+        try:
+            for source, target in moves.items():
+                directory.move(source, target)
+        except FileNotFoundError as error:
+            raise OlderRun.cleared(self._path) from error
         directory.delete(stage)
         if sizes:
             self._commit(table, rows, list(_actions(rows.sparkSession, self._path, sizes)), application, batch)
@@ -88,12 +92,25 @@ class DeltaSink:
     ) -> None:
         properties = CommitProperties(app_transactions=[Transaction(application, batch)])
         by, schema = list(self._sink.partition_by), _schema(rows)
-        if table is None:
-            create_table_with_add_actions(
-                self._path, schema, actions, mode="append", partition_by=by, commit_properties=properties
-            )
-        else:
-            table.create_write_transaction([*actions], "append", schema, partition_by=by, commit_properties=properties)
+        try:
+            if table is None:
+                create_table_with_add_actions(
+                    self._path, schema, actions, mode="append", partition_by=by, commit_properties=properties
+                )
+            else:
+                table.create_write_transaction(
+                    [*actions], "append", schema, partition_by=by, commit_properties=properties
+                )
+        except DeltaError:
+            # Another run may have written this micro-batch meanwhile.
+            if not self._is_in(application, batch):
+                raise
+
+    def _is_in(self, application: str, batch: int) -> bool:
+        """Whether the table has a micro-batch. Raises `OlderRun` if it has a newer one."""
+        return DeltaTable.is_deltatable(self._path) and was_written(
+            self._path, DeltaTable(self._path).transaction_version(application), batch
+        )
 
     def _require_same(self, table: DeltaTable, rows: DataFrame) -> None:
         found, wanted = (

@@ -32,6 +32,8 @@ _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Ca
 _NO_JAVA: Final = "[JAVA_GATEWAY_EXITED]"
 _NO_ANSWER: Final = "Python worker failed to connect back"
 """A new Python process was not there within the ten seconds that Spark gives it."""
+_OTHER_RUN: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].*? detected for (?P<batch>\d+)")
+"""Of two drivers on one checkpoint, one found a micro-batch in Spark's log that it was about to note there."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
 _BEGINS_ELSEWHERE: Final = "--from begins at records that are there; a stream needs a new --checkpoint for it"
@@ -72,6 +74,10 @@ def reason_of(error: Exception) -> str:
 def _with_remedy(reason: str) -> str:
     if _NO_JAVA in reason:
         return f"{reason} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"
+    other = _OTHER_RUN.search(reason)
+    if other is not None:
+        written = f"another run of this query has written micro-batch {other['batch']} to the checkpoint"
+        return f"{written}; expected one run at a time on a checkpoint"
     if _NO_ANSWER in reason:
         return f"{reason} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     if _MISSING.fullmatch(reason) is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ingestd.errors import IngestdError
 from ingestd.spark.pipelines.files import Directory
-from ingestd.spark.pipelines.sized import parent, write_sized
+from ingestd.spark.pipelines.sized import OlderRun, clear_stage, parent, write_sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from ingestd.daemon.pipelines import PipelineSink
     from ingestd.spark.pipelines.files import File
 
-__all__ = ["OURS", "OlderRun", "ParquetSink", "final_paths", "query_of", "was_written", "write_nothing"]
+__all__ = ["OURS", "ParquetSink", "final_paths", "query_of", "was_written", "write_nothing"]
 
 OURS: Final = "_ingestd"
 """A directory beside the files. Readers of parquet leave out names that begin so."""
-
-
-class OlderRun(IngestdError):
-    """A run of a query is behind what was written for it."""
 
 
 class ParquetSink:
@@ -60,7 +56,6 @@ class ParquetSink:
             write_nothing(rows)
             return
         stage = f"{notes.path}/{self._run}"
-        directory.delete(stage)
         files = write_sized(rows, directory, stage, self._sink.partition_by, self._sink.file_bytes)
         notes.publish(batch, final_paths(files, stage, f"{query}-{batch}-{self._run}"))
         directory.delete(stage)
@@ -106,14 +101,15 @@ class _Notes:
             self._directory.delete(name)
             was_written(self._directory.path, last, batch)
         elif not self.complete(batch) and not self.is_done(batch):
-            raise OlderRun(f"{self._directory.path}: another run of this query has cleared the stage of this one")
+            raise OlderRun.cleared(self._directory.path)
 
     def clear_stages(self) -> None:
         """Delete what runs have staged that were killed."""
         noted = [self._directory.read(f"{self.path}/{number}.names") for number in self._numbers(".names")]
         for each in self._directory.names(self.path):
             if not each.endswith((".names", ".done")) and not any(each in text for text in noted):
-                self._directory.delete(f"{self.path}/{each}")
+                clear = self._directory.delete if "." in each else partial(clear_stage, self._directory)
+                clear(f"{self.path}/{each}")
 
     def _finish(self, batch: int) -> None:
         self._directory.write(f"{self.path}/{batch}.done", "")

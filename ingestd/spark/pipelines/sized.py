@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from ingestd.errors import IngestdError
 from ingestd.spark.pipelines.files import literal
 
 if TYPE_CHECKING:
@@ -14,7 +18,28 @@ if TYPE_CHECKING:
 
     from ingestd.spark.pipelines.files import Directory, File
 
-__all__ = ["parent", "write_sized"]
+__all__ = ["OlderRun", "clear_stage", "parent", "write_sized"]
+
+_MARK: Final = "begun"
+"""A file of a stage. It is deleted before anything else of the stage is."""
+
+
+class OlderRun(IngestdError):
+    """A run of a query is behind what was written for it, or another one has begun."""
+
+    @classmethod
+    def cleared(cls, path: str) -> OlderRun:
+        """Of the run whose stage was cleared."""
+        return cls(
+            f"{path}: another run of this query has begun and deleted what this one was writing; expected one run at a "
+            "time on a checkpoint"
+        )
+
+
+def clear_stage(directory: Directory, stage: str) -> None:
+    """Delete all that a run has staged. If it still writes, it will know."""
+    directory.delete(f"{stage}/{_MARK}")
+    directory.delete(stage)
 
 
 def write_sized(
@@ -23,8 +48,26 @@ def write_sized(
     """Write rows below `stage`, a path in the directory. Of each partition there are ⌈bytes / file_bytes⌉ files.
 
     Spark writes each task's rows first. Then it writes those partitions anew that have another number of files. Returns
-    the files; none if there is no row.
+    the files; none if there is no row. Raises `OlderRun` if another run has cleared the stage: Spark would commit the
+    files of later tasks alone, and say nothing of those that are gone.
     """
+    clear_stage(directory, stage)
+    mark = f"{stage}/{_MARK}"
+    directory.write(mark, "")
+    try:
+        files = _files_of(rows, directory, stage, partition_by, file_bytes)
+    except (PySparkException, Py4JError) as error:
+        if directory.exists(mark):
+            raise
+        raise OlderRun.cleared(directory.path) from error
+    if not directory.exists(mark):
+        raise OlderRun.cleared(directory.path)
+    return files
+
+
+def _files_of(
+    rows: DataFrame, directory: Directory, stage: str, partition_by: Sequence[str], file_bytes: int
+) -> list[File]:
     first, second = f"{stage}/written", f"{stage}/sized"
     rows.write.mode("overwrite").partitionBy(*partition_by).parquet(f"{directory.path}/{first}")
     spark = rows.sparkSession

@@ -14,6 +14,8 @@ NO_JAVA = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its 
 CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet."
 NO_ROOM = ": java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes"
 NO_ANSWER = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
+ONE_RUN = "expected one run at a time on a checkpoint"
+TWO = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent"
 IN_A_BATCH = """[STREAM_FAILED] Query terminated. Message: Traceback (most recent call last):
   File "parquet.py", line 50, in __call__
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
@@ -45,6 +47,10 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
         (
             IN_A_BATCH.format(error=f"{CALL}\n{NO_ROOM}"),
             "No space left on device",
+        ),
+        (
+            f"{TWO} Multiple streaming jobs detected for 16. Please make sure only one streaming job runs on a",
+            f"another run of this query has written micro-batch 16 to the checkpoint; {ONE_RUN}",
         ),
         (NO_JAVA, f"{NO_JAVA} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"),
         (f"{NO_PROGRAM}\n\tat java.lang", f"{NO_PROGRAM}, for ./its/python where Spark runs it {PAGE}"),

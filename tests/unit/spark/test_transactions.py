@@ -188,8 +188,19 @@ def test_a_task_that_another_one_has_fenced_says_what_was_expected(monkeypatch):
 
     monkeypatch.setattr(Marker, "of_task", lambda: Marker("q", 0, 0))
     monkeypatch.setattr(transactions, "_outflow", fenced)
-    with pytest.raises(NotOnce, match="g-s-0; expected all rows of a source partition in one task: no shuffle"):
+    message = "g-s-0; expected one run at a time on a checkpoint, and all rows of a source partition in one task: no sh"
+    with pytest.raises(NotOnce, match=message):
         write_once(OPTIONS, [rows([1])])
+
+
+def test_a_driver_that_another_one_has_fenced_says_what_was_expected(monkeypatch):
+    async def fenced(*_args, **_more):
+        raise ProducerFenced(ErrorCode.producer_fenced, "g-s-0")
+
+    monkeypatch.setattr(transactions, "end_transactions", fenced)
+    left = [Written(1, (OpenTransaction("g-s-0", 1, 0, implicit=True),))]
+    with pytest.raises(NotOnce, match="g-s-0; expected one run at a time on a checkpoint"):
+        end_all(OPTIONS, left, commit=True)
 
 
 def test_outside_of_a_streaming_query_it_is_refused():
