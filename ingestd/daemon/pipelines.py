@@ -181,6 +181,9 @@ class ParseStep:
     """For `regex`: a regular expression of Java. The text must match it as a whole."""
     delimiter: Annotated[str, Expected("one character", lambda text: len(text) == 1)] = ","
     """For `csv`: what is between values."""
+    escape: Annotated[str, Expected("one character", lambda text: len(text) == 1)] = '"'
+    """For `csv`: what stands before a quote that is part of a quoted value. By default another quote: `"6"" pipe"`.
+    `'\\'` is for programs that write a backslash: `"6\\" pipe"`."""
     null_text: str = ""
     """For `regex` and `csv`: a value that means null, as `-` does in access logs."""
     timestamp_format: str | None = None

@@ -39,7 +39,7 @@ class DeadLetters:
     def letter(
         self, rows: DataFrame, reason: Column, value: str, step: str, place: Mapping[str, Column] | None = None
     ) -> Column:
-        """The letter of a row: null if it has no reason.
+        """The letter of a row.
 
         It is the column `value`, with the row's key and headers where it has them. More headers say the reason, the
         pipeline, the step, and where the row comes from. `place` says that, by default the row's own columns topic,
@@ -54,11 +54,10 @@ class DeadLetters:
             headers = sql.concat(sql.coalesce("headers", sql.array().cast(HEADERS)), headers)
         key = sql.col("key") if types.get("key") in ("string", "binary") else sql.lit(None)
         content = {"key": key.cast("binary"), "value": sql.col(_quoted(value)).cast("binary"), "headers": headers}
-        letter = sql.struct(*(column.alias(name) for name, column in content.items()))
-        return sql.when(reason.isNotNull(), letter)
+        return sql.struct(*(column.alias(name) for name, column in content.items()))
 
     def divert(self, rows: DataFrame) -> DataFrame:
-        """Send letters, from the last column, to the topic. The other rows stay, without that column.
+        """Send letters, from the last column, to the topic. Rows without one stay, without that column.
 
         A task that runs again sends its letters again.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import IllegalArgumentException
@@ -20,20 +21,28 @@ from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.dead_letters import LETTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
     from ingestd.daemon.pipelines import ParseStep
     from ingestd.spark.pipelines.dead_letters import DeadLetters
 
-__all__ = ["REASON", "parse", "typed"]
+__all__ = ["Typed", "parse", "typed"]
 
 _TEXT: Final = "__ingestd_text"
-_WHOLE: Final = "__ingestd_whole"
-_PARSED: Final = "__ingestd_parsed"
-REASON: Final = "__ingestd_reason"
-"""The column that says why a row can not be typed."""
+_CLOSED: Final = "__ingestd_closed"
+_ALONE: Final = "__ingestd_alone"
+_PAIR: Final = "__ingestd_pair"
+_END: Final = "__ingestd_end"
+_MATCHES: Final = "__ingestd_matches"
+_GROUP: Final = "__ingestd_group"
+_VALUE: Final = "__ingestd_value"
+_REASON: Final = "__ingestd_reason"
+_CORRUPT: Final = StructField(_REASON, StringType())
+"""Where Spark puts a text that it can not parse."""
+_STAYS: Final = "spark_partition_id() >= 0"
+"""True. Spark may not move, or do twice, what is not deterministic. It would parse rows again to look which failed."""
 _SHOWN: Final = 100
 """Characters of a value that are shown."""
 _PLACE: Final = ("topic", "partition", "offset")
@@ -46,22 +55,36 @@ def parse(rows: DataFrame, step: ParseStep, name: str, letters: DeadLetters | No
     A row that can not be typed ends the query; with `letters` it goes there, and `name` says which step it was. Raises
     `ConfigurationError`.
     """
+    found = typed(rows, step)
     if letters is not None:
-        letter = letters.letter(rows, sql.col(REASON), step.column, name)
-        return letters.divert(_result(typed(rows, step).withColumn(LETTER, letter), rows, step, LETTER))
-    failure = sql.concat(sql.lit(f"column {step.column} of "), _place(rows), sql.lit(": "), sql.col(REASON))
-    checked = typed(rows, step).where(sql.col(REASON).isNull() | sql.raise_error(failure).isNotNull())
-    return _result(checked, rows, step)
+        letter = sql.when(found.failed, letters.letter(rows, found.reason, step.column, name))
+        return letters.divert(_result(found.rows, rows, found.columns, letter.alias(LETTER)))
+    failure = sql.concat(sql.lit(f"column {step.column} of "), _place(rows), sql.lit(": "), found.reason)
+    return _result(found.rows.where(~found.failed | sql.raise_error(failure).isNotNull()), rows, found.columns)
 
 
-def _result(checked: DataFrame, rows: DataFrame, step: ParseStep, *more: str) -> DataFrame:
-    wanted = _schema(step).fieldNames()
-    kept = [name for name in rows.columns if name.lower() not in {each.lower() for each in wanted}]
-    return checked.select(*map(_quoted, kept), *(_of_parsed(name).alias(name) for name in wanted), *more)
+def _result(checked: DataFrame, rows: DataFrame, columns: Mapping[str, Column], *more: Column) -> DataFrame:
+    replaced = {name.lower() for name in columns}
+    kept = [_quoted(name) for name in rows.columns if name.lower() not in replaced]
+    return checked.select(*kept, *(column.alias(name) for name, column in columns.items()), *more)
 
 
-def typed(rows: DataFrame, step: ParseStep) -> DataFrame:
-    """The rows with what was parsed, as a struct, and `REASON` where that failed. Raises `ConfigurationError`."""
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What a step makes of rows."""
+
+    rows: DataFrame
+    """The rows, and columns for the use of the others."""
+    columns: Mapping[str, Column]
+    """The columns of the step."""
+    failed: Column
+    """Whether a row can not be typed. It is not null."""
+    reason: Column
+    """Why it can not. It costs more than the others, and is for rows that have failed alone."""
+
+
+def typed(rows: DataFrame, step: ParseStep) -> Typed:
+    """What a step makes of rows. Raises `ConfigurationError`."""
     schema = _schema(step)
     given = {field.name: field.dataType for field in rows.schema.fields}
     if step.column not in given:
@@ -71,20 +94,18 @@ def typed(rows: DataFrame, step: ParseStep) -> DataFrame:
     text = sql.col(_quoted(step.column))
     if isinstance(given[step.column], BinaryType):
         text = sql.try_validate_utf8(text.cast("string"))
-    with_text = rows.withColumn(_TEXT, text)
-    if step.format == "regex":
-        _check_groups(rows, schema, step)
-        parsed, malformed = _by_pattern(schema, step)
-    else:
-        whole, parsed, malformed = _by_format(schema, step)
-        with_text = with_text.withColumn(_WHOLE, whole)
-    with_parsed = with_text.withColumn(_PARSED, parsed)
-    reason = sql.when(sql.col(_TEXT).isNull(), "it is null, or no UTF-8").when(*malformed)
+    found = _BY_FORMAT[step.format](rows.withColumn(_TEXT, text), schema, step)
+    no_text = sql.col(_TEXT).isNull()
+    failed, reason = (
+        no_text | found.failed,
+        sql.when(no_text, "it is null, or no UTF-8").when(found.failed, found.reason),
+    )
     for field in schema.fields:
         if not field.nullable:
+            is_null = found.columns[field.name].isNull()
             what = f"{field.name} is null; expected {field.dataType.simpleString()}"
-            reason = reason.when(_of_parsed(field.name).isNull(), what)
-    return with_parsed.withColumn(REASON, reason)
+            failed, reason = failed | is_null, reason.when(is_null, what)
+    return Typed(found.rows, found.columns, failed, reason)
 
 
 def _schema(step: ParseStep) -> StructType:
@@ -93,57 +114,79 @@ def _schema(step: ParseStep) -> StructType:
     return schema
 
 
-def _by_format(schema: StructType, step: ParseStep) -> tuple[Column, Column, tuple[Column, Column]]:
-    """What Spark parses, as `_WHOLE`; the columns in it; and when, and how, to say that it could not."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
-    if step.timestamp_format is not None:
-        options["timestampFormat"] = step.timestamp_format
-    typed = [StructField(field.name, field.dataType) for field in schema]
-    as_texts = [StructField(field.name, StringType()) for field in schema]
-    corrupt = sql.col(f"{_WHOLE}.{REASON}").isNotNull()
-    if step.format == "csv":
-        options |= {"sep": step.delimiter, "nullValue": step.null_text}
-        # An empty text is one value. Spark takes it for as many nulls as are wanted.
-        empty = (sql.col(_TEXT) == "") & sql.lit(len(schema) > 1)
-        reason = _untyped(schema, step, options, _from_csv(as_texts, options), sql.col(_WHOLE))
-        return _from_csv(typed, options), sql.col(_WHOLE), (corrupt | empty, reason)
-    values = sql.col(f"{_WHOLE}.values")
-    parsed = sql.get(values, sql.lit(0))
-    texts = sql.filter(sql.array(_from_json_pair(as_texts, options)["values"]), lambda each: sql.size(each) == 2)
-    text = sql.get(sql.get(texts, sql.lit(0)), sql.lit(0))
-    return (
-        _from_json_pair(typed, options),
-        parsed,
-        (
-            corrupt | ~sql.size(values).eqNullSafe(2) | parsed.isNull(),
-            _untyped(schema, step, options, text, _from_json(typed, options)),
-        ),
-    )
+def _by_json(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
+    """Spark reads no further than the end of the first value, and makes nulls of a text without one.
 
-
-def _from_json_pair(fields: Sequence[StructField], options: dict[str, str]) -> Column:
-    """An array `values`, of the text's value and another one.
-
-    Spark takes no text for nulls, and reads no further than the end of the first value. So an array is made, of the
-    text and one value more. It has two values if the text is one.
+    Nothing can stand behind an object if the text has one closing brace, at its end. Of any other text an array is
+    made, with one value more. It has two values if the text is one.
     """
-    text = sql.concat(sql.lit('{"values": ['), sql.col(_TEXT), sql.lit(", {}]}"))
-    wanted = [StructField("values", ArrayType(StructType(list(fields))))]
-    return sql.from_json(text, _with_reason(wanted), options)
+    options, fields = _options(step), _nullable(schema)
+    but_last = sql.expr(f"substring(CAST({_TEXT} AS BINARY), 1, octet_length({_TEXT}) - 1)")
+    closed = sql.col(_TEXT).endswith("}") & ~sql.contains(but_last, sql.lit(b"}"))
+    rows = rows.withColumn(_CLOSED, closed)
+    closed = sql.col(_CLOSED)
+    alone, pair = _from_json(fields, options), _from_json_pair([*fields, _CORRUPT], options)
+    alone = sql.when(closed & sql.expr(_STAYS), alone)
+    rows = rows.select("*", alone.alias(_ALONE), sql.when(~closed, pair).alias(_PAIR))
+    alone, values = sql.col(_ALONE), sql.col(f"{_PAIR}.values")
+    first = sql.get(values, sql.lit(0))
+    wrong_alone = alone.isNull() | alone[_REASON].isNotNull()
+    wrong_pair = sql.col(f"{_PAIR}.{_REASON}").isNotNull() | ~sql.size(values).eqNullSafe(2) | first.isNull()
+    columns = {each.name: sql.when(closed, alone[each.name]).otherwise(first[each.name]) for each in fields}
+    texts = sql.filter(
+        sql.array(_from_json_pair(_as_texts(schema), options)["values"]), lambda each: sql.size(each) == 2
+    )
+    text = sql.get(sql.get(texts, sql.lit(0)), sql.lit(0))
+    reason = _untyped(schema, step, options, text, _from_json(fields, options))
+    return Typed(rows, columns, sql.when(closed, wrong_alone).otherwise(wrong_pair), reason)
 
 
 def _from_json(fields: Sequence[StructField], options: dict[str, str]) -> Column:
-    return sql.from_json(_TEXT, _with_reason(fields), options)
+    return sql.from_json(_TEXT, StructType([*fields, _CORRUPT]), options)
 
 
-def _from_csv(fields: Sequence[StructField], options: dict[str, str]) -> Column:
-    wanted = _with_reason(fields).fields
-    ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
-    return sql.from_csv(_TEXT, ddl, options)
+def _from_json_pair(fields: Sequence[StructField], options: dict[str, str]) -> Column:
+    """An array `values`, of the text's value and an empty object."""
+    text = sql.concat(sql.lit('{"values": ['), sql.col(_TEXT), sql.lit(", {}]}"))
+    wanted = [StructField("values", ArrayType(StructType(list(fields)))), _CORRUPT]
+    return sql.from_json(text, StructType(wanted), options)
 
 
-def _with_reason(fields: Sequence[StructField]) -> StructType:
-    return StructType([*fields, StructField(REASON, StringType())])
+def _by_csv(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
+    """Spark reads no further than the end of the first row, and makes nulls of an empty text.
+
+    So one value more is added, which is found at its place if the text is one row.
+    """
+    options = _options(step) | {"sep": step.delimiter, "nullValue": step.null_text, "escape": step.escape}
+    options["multiLine"] = "true"  # keeps the ends of lines within a value as they are
+    ends = sql.col(_TEXT).endswith("\n") | sql.col(_TEXT).endswith("\r")
+    row = sql.when(ends, sql.regexp_replace(_TEXT, r"\r?\n\z|\r\z", "")).otherwise(sql.col(_TEXT))
+    row = sql.concat(row, sql.lit(f"{step.delimiter}{_END}"))
+
+    def parsed(fields: Sequence[StructField]) -> Column:
+        wanted = [*fields, StructField(_END, StringType()), _CORRUPT]
+        ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
+        return sql.from_csv(row, ddl, options)
+
+    fields = _nullable(schema)
+    rows = rows.withColumn(_ALONE, sql.when(sql.expr(_STAYS), parsed(fields)))
+    alone = sql.col(_ALONE)
+    columns = {field.name: alone[field.name] for field in fields}
+    failed = alone[_REASON].isNotNull() | ~alone[_END].eqNullSafe(_END)
+    return Typed(rows, columns, failed, _untyped(schema, step, options, parsed(_as_texts(schema)), alone))
+
+
+def _options(step: ParseStep) -> dict[str, str]:
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _REASON}
+    return options if step.timestamp_format is None else options | {"timestampFormat": step.timestamp_format}
+
+
+def _nullable(schema: StructType) -> list[StructField]:
+    return [StructField(field.name, field.dataType) for field in schema]
+
+
+def _as_texts(schema: StructType) -> list[StructField]:
+    return [StructField(field.name, StringType()) for field in schema]
 
 
 def _untyped(schema: StructType, step: ParseStep, options: dict[str, str], texts: Column, typed: Column) -> Column:
@@ -157,7 +200,7 @@ def _untyped(schema: StructType, step: ParseStep, options: dict[str, str], texts
         wrong = typed[field.name].isNull()
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
             # Parsed alone, because what can be typed of it is there.
-            wrong = _from_json([StructField(field.name, field.dataType)], options)[REASON].isNotNull()
+            wrong = _from_json([StructField(field.name, field.dataType)], options)[_REASON].isNotNull()
         return sql.when(text.isNotNull() & wrong, _wrong_value(field, text))
 
     # A function, so that a row is parsed once, and not for each column.
@@ -184,21 +227,24 @@ def _check_groups(rows: DataFrame, schema: StructType, step: ParseStep) -> None:
         raise ConfigurationError(f"the pattern has {groups} groups, and there are {len(schema)} columns")
 
 
-def _by_pattern(schema: StructType, step: ParseStep) -> tuple[Column, tuple[Column, Column]]:
+def _by_pattern(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
+    _check_groups(rows, schema, step)
     pattern = f"^(?:{step.pattern})$"
-    values: list[Column] = []
-    untyped = sql.lit(None).cast("string")
-    for number, field in enumerate(schema.fields, 1):
-        group = _group(pattern, number, field, step.null_text)
-        value = _value(group, field, step.timestamp_format)
-        untyped = sql.coalesce(
-            untyped,
-            sql.when(group.isNotNull() & value.isNull(), _wrong_value(field, group)),
-        )
-        values.append(value.alias(field.name))
-    matches = sql.col(_TEXT).rlike(pattern)
-    reason = sql.when(~matches, "it does not match the pattern").otherwise(untyped)
-    return sql.struct(*values), (reason.isNotNull(), reason)
+    matches = sql.col(_TEXT).rlike(pattern) & sql.expr(_STAYS)
+    groups = [_group(pattern, number, each, step.null_text) for number, each in enumerate(schema.fields, 1)]
+    rows = rows.select("*", matches.alias(_MATCHES), *(each.alias(_nth(_GROUP, n)) for n, each in enumerate(groups)))
+    values = [_value(sql.col(_nth(_GROUP, n)), each, step.timestamp_format) for n, each in enumerate(schema.fields)]
+    rows = rows.select("*", *(each.alias(_nth(_VALUE, n)) for n, each in enumerate(values)))
+    columns, failed, untyped = {}, ~sql.col(_MATCHES), sql.lit(None).cast("string")
+    for number, field in enumerate(schema.fields):
+        group, value = sql.col(_nth(_GROUP, number)), sql.col(_nth(_VALUE, number))
+        columns[field.name], wrong = value, group.isNotNull() & value.isNull()
+        failed, untyped = failed | wrong, sql.coalesce(untyped, sql.when(wrong, _wrong_value(field, group)))
+    return Typed(rows, columns, failed, sql.when(sql.col(_MATCHES), untyped).otherwise("it does not match the pattern"))
+
+
+def _nth(name: str, number: int) -> str:
+    return f"{name}_{number}"
 
 
 def _group(pattern: str, number: int, field: StructField, null_text: str) -> Column:
@@ -223,9 +269,12 @@ def _place(rows: DataFrame) -> Column:
     return sql.concat(topic, sql.lit("-"), partition, sql.lit(" at offset "), offset)
 
 
-def _of_parsed(name: str) -> Column:
-    return sql.col(f"{_PARSED}.{_quoted(name)}")
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+_BY_FORMAT: Final[dict[str, Callable[[DataFrame, StructType, ParseStep], Typed]]] = {
+    "json": _by_json,
+    "csv": _by_csv,
+    "regex": _by_pattern,
+}

@@ -56,7 +56,8 @@ def without_refused(
     place = {}
     if "position" in rows.columns:
         place = {name: sql.col(f"position.{name}") for name in ("topic", "partition", "offset")}
-    return letters.divert(rows.withColumn(LETTER, letters.letter(rows, reason, "value", "sink", place)))
+    letter = letters.letter(rows, reason, "value", "sink", place)
+    return letters.divert(rows.withColumn(LETTER, sql.when(reason.isNotNull(), letter)))
 
 
 def limits_of(cluster: Mapping[str, str], topic: str) -> TopicLimits | None:
