@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.broker.descriptors import end_of_connections
+from ingestd.broker.security.tls_transport import RECEIVE_BYTES, TlsTransport
 from ingestd.checks import address_text
 from ingestd.logs import get_logger
 
@@ -41,10 +42,13 @@ class Acceptor:
     one port.
     """
 
-    def __init__(self, make: Callable[[], asyncio.BaseProtocol], tasks: TaskOwner, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, make: Callable[[], asyncio.BufferedProtocol], tasks: TaskOwner, tls: ssl.SSLContext | None
+    ) -> None:
         self._make = make
         self._tasks = tasks
         self._tls = tls
+        self._received = memoryview(bytearray(RECEIVE_BYTES if tls else 0))
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -110,15 +114,30 @@ class Acceptor:
         )
 
     async def _take(self, accepted: socket.socket, peer: tuple[Any, ...]) -> None:
-        timeout = None if self._tls is None else _HANDSHAKE_TIMEOUT
         try:
-            await self._loop.connect_accepted_socket(self._make, accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make, accepted)
+            else:
+                await self._take_encrypted(accepted, self._tls)
         except OSError as error:  # also TLS's, and the timeout's
             accepted.close()
             event = "connection not taken" if self._tls is None else "TLS handshake failed"
             _log.info(event, peer=address_text(*peer[:2]), reason=str(error))
         except BaseException:
             accepted.close()
+            raise
+
+    async def _take_encrypted(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        make = partial(TlsTransport, self._make, tls, self._received)
+        _, transport = await self._loop.connect_accepted_socket(make, accepted)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
+                await transport.handshake
+        except TimeoutError:
+            transport.abort()
+            raise TimeoutError(f"not done within {_HANDSHAKE_TIMEOUT:g} s") from None
+        except BaseException:
+            transport.close()
             raise
 
 

@@ -128,10 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         certificate = transport.get_extra_info("peercert")
         if certificate and self._session.principal:
             self._session.principal = principal_of(certificate)
-        # If the kernel does not take everything at once, that is noticed, and the next answer waits. Under TLS, with
-        # zero, an empty buffer would count as full.
-        under_tls = transport.get_extra_info("sslcontext") is not None
-        self._transport.set_write_buffer_limits(high=1 if under_tls else 0)
+        # If the kernel does not take everything at once, that is noticed, and the next answer waits.
+        self._transport.set_write_buffer_limits(high=0)
         if self._broker.faults.refuses(self._context.node):
             self.abort()
             return

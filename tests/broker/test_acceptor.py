@@ -33,7 +33,7 @@ def test_all_who_connect_are_taken_within_a_few_turns_of_the_loop(
 ) -> None:
     taken: list[asyncio.BaseTransport] = []
 
-    class Protocol(asyncio.Protocol):
+    class Protocol(asyncio.BufferedProtocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             taken.append(transport)
 

@@ -384,7 +384,7 @@ def test_a_broker_whose_users_can_not_be_read_does_not_start(tmp_path: Path) -> 
 
 
 def test_a_client_that_asks_much_and_is_gone_leaves_no_lines_in_the_log(secured: SecuredBroker) -> None:
-    """uvloop says for each answer behind the fifth that nobody can read it."""
+    """uvloop says for each answer behind the fifth that nobody can read it, if it is told to send it."""
     context = ssl.create_default_context(cafile=str(secured.certificates.ca))
 
     def connected() -> ssl.SSLSocket:
@@ -404,4 +404,5 @@ def test_a_client_that_asks_much_and_is_gone_leaves_no_lines_in_the_log(secured:
     client.sendall(b"".join(parts))
     assert client.recv(4)
     client.close()
-    assert "SSL connection is closed" not in secured.process.stderr.read_text()
+    said = secured.process.stderr.read_text()
+    assert not [line for line in ("SSL connection is closed", "socket.send() raised exception") if line in said]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,9 +31,9 @@ class ServerTls:
         self._certificate = settings.certificate
         self._key = settings.key
         self._files = tuple(file for file in (settings.certificate, settings.key) if file is not None)
-        logging.getLogger("asyncio").addFilter(_worth_a_line)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.options |= ssl.OP_NO_RENEGOTIATION
         self._stamps = self._present()
         self._load()
         if settings.client_ca is not None:
@@ -74,11 +73,6 @@ class ServerTls:
         except (OSError, ssl.SSLError) as error:
             what = "a certificate with its private key, not encrypted, as PEM"
             raise _unusable(self._key or self._certificate, what, error) from None
-
-
-def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Not what uvloop says for each answer to a client that has gone."""
-    return record.getMessage() != "SSL connection is closed"
 
 
 def _unusable(file: Path, expected: str, error: OSError) -> ConfigurationError:
