@@ -49,6 +49,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._begun = False
         self._paused = False
         self._closing = False
+        self._ended = False
+        """Whether the client said that it sends no more. Its protocol hears of it when it has all before that."""
         self.handshake: asyncio.Future[None] = self._loop.create_future()
         """A future that is done after the handshake; or has the `OSError` for which there was none."""
 
@@ -117,19 +119,31 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _hand_over(self) -> None:
         """Hand over what was received, until the protocol pauses; then it is the socket's turn again."""
-        if self.is_closing():
-            return
-        incoming, tls, protocol = self._incoming, self._tls, self._protocol
+        while not self._paused and not self.is_closing():
+            buffer = memoryview(self._protocol.get_buffer(-1))
+            filled = self._decrypt(buffer)
+            if filled:
+                self._protocol.buffer_updated(filled)
+            elif self._ended:
+                self._protocol.eof_received()
+                self.close()
+            else:
+                break
+        self._send()
+        if not self._paused and not self.is_closing() and not self._socket.is_reading():
+            self._socket.resume_reading()
+
+    def _decrypt(self, buffer: memoryview) -> int:
+        """How much of `buffer` was filled."""
+        incoming, tls = self._incoming, self._tls
+        filled, size = 0, len(buffer)
         try:
-            while not self._paused and not self._closing and (incoming.pending or tls.pending()):
-                buffer = memoryview(protocol.get_buffer(-1))
-                count = cast("int", tls.read(len(buffer), buffer))
+            while filled < size and (incoming.pending or tls.pending()):
+                count = cast("int", tls.read(size - filled, buffer[filled:]))
                 if not count:
-                    # The client says that it sends no more.
-                    protocol.eof_received()
-                    self.close()
-                    return
-                protocol.buffer_updated(count)
+                    self._ended = True
+                    break
+                filled += count
         except ssl.SSLWantReadError:
             pass  # the rest of a record is still to come
         except ssl.SSLError as error:
@@ -137,10 +151,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._send()  # the alert
             self._closing = True
             self._socket.close()
-            return
-        self._send()
-        if not self._paused and not self._closing and not self._socket.is_reading():
-            self._socket.resume_reading()
+        return filled
 
     def _send(self) -> None:
         if self._outgoing.pending:
