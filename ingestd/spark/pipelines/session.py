@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 _PARTITIONS: Final = "200"
 """Spark's default."""
 _INTERPRETER: Final = "spark.pyspark.python"
+_PATIENCE: Final = 60.0
+"""Seconds that an interpreter may take to start. It takes a part of one unless the machine is overloaded."""
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -173,4 +176,20 @@ def interpreter(settings: Mapping[str, str]) -> str:
             f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is no program here, in {Path.cwd()}; expected it "
             "where the driver runs too: unpack the environment there (OPERATIONS.md, Spark on a cluster)"
         )
+    if python != sys.executable and not _is_python(python):
+        raise ConfigurationError(
+            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is no Python; expected an interpreter with ingestd"
+        )
     return python
+
+
+def _is_python(program: str) -> bool:
+    """Whether the program is an interpreter. Any other one leaves Spark without a word of what is wrong."""
+    asked = [program, "-c", "print(6 * 7)"]
+    try:
+        answer = subprocess.run(  # noqa: S603 - what the user has Spark run
+            asked, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.split() == [b"42"]

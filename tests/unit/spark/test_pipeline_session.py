@@ -21,13 +21,15 @@ PYTHON = "spark.pyspark.python"
 
 
 def test_the_setting_comes_before_the_environment_and_that_before_this_interpreter(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    link = tmp_path / "another"
+    link.symlink_to(sys.executable)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert interpreter({}) == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "python3")
     assert interpreter({}) == "python3"
-    assert interpreter({PYTHON: "python3.11"}) == "python3.11"
+    assert interpreter({PYTHON: str(link)}) == str(link)
 
 
 @pytest.mark.parametrize("python", ["./environment/bin/python", "python0.9"])
@@ -37,6 +39,14 @@ def test_one_that_is_not_where_the_driver_runs_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=f"is {python}, which is no program here, in {tmp_path}; expected"):
         interpreter({PYTHON: python})
+
+
+@pytest.mark.parametrize("python", ["cat", "true", "echo"])
+def test_a_program_that_is_no_python_is_refused(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
+    """Spark ended with an empty reason."""
+    monkeypatch.setenv("PYSPARK_PYTHON", python)
+    with pytest.raises(ConfigurationError, match=rf"PYSPARK_PYTHON\) is {python}, which is no Python; expected an"):
+        interpreter({})
 
 
 def test_a_spark_that_dies_while_it_starts_is_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
