@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from ingestd.spark.pipelines.batch import run
 from ingestd.spark.pipelines.checking import check, plan
 from ingestd.spark.pipelines.failures import PipelineFailed
 from ingestd.spark.pipelines.parsing import parse, typed
+from ingestd.spark.pipelines.streaming import run_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -374,6 +376,14 @@ def test_a_python_step_that_raises_is_named(
             PipelineStep(parse=ParseStep("regex", "n INT", pattern="(a)(b)")),
             r"the pattern has 2 groups, and there",
         ),
+        (
+            PipelineStep(parse=ParseStep("json", "t TIMESTAMP", timestamp_format="YYYY-MM-dd")),
+            r"p: step 1 \(parse\): timestamp_format: Spark reads no times by YYYY-MM-dd; expected a pat",
+        ),
+        (
+            PipelineStep(parse=ParseStep("csv", "t TIMESTAMP", timestamp_format="yyyy-MM-dd T")),
+            r"p: step 1 \(parse\): timestamp_format: Spark reads no times by yyyy-MM-dd T; expected",
+        ),
         (PipelineStep(window=WindowStep("value", "1 minute", {"n": "count(*)"})), r"step 1 \(window\): .*TIMESTAMP"),
     ],
 )
@@ -383,6 +393,46 @@ def test_a_wrong_step_is_named_before_anything_is_read(
     with pytest.raises(PipelineFailed, match=reason) as caught:
         check(settings("t", tmp_path, step), NOWHERE, session=spark)
     assert "\n" not in str(caught.value)
+
+
+MADE = PipelineStep(sql="SELECT 1 AS n, 'a' AS day, array(1) AS many FROM source")
+TWICE = PipelineStep(sql="SELECT 1 AS n, 2 AS N FROM source")
+
+
+@pytest.mark.parametrize(
+    ("step", "sink", "reason"),
+    [
+        (
+            MADE,
+            {"partition_by": ("Day", "hour")},
+            "sink.partition_by: there is no column hour; expected one of n, day, many",
+        ),
+        (MADE, {"partition_by": ("many",)}, "sink.partition_by: column many is array<int>; expected one value"),
+        (MADE, {"partition_by": ("n", "day", "MANY")}, "sink.partition_by: column MANY is array<int>; expected one"),
+        (
+            PipelineStep(sql="SELECT 1 AS n FROM source"),
+            {"partition_by": ("n",)},
+            "sink.partition_by: it has all columns",
+        ),
+        (TWICE, {}, "sink.format = parquet: the result has 2 columns n; expected one of that name"),
+        (TWICE, {"format": "topic", "topic": "t"}, "sink.format = topic: the result has 2 columns n; expected one"),
+        (
+            TWICE,
+            {"format": "jdbc", "url": "jdbc:derby:x", "table": "t"},
+            "sink.format = jdbc: the result has 2 columns n",
+        ),
+    ],
+)
+def test_a_result_that_the_sink_can_not_take_is_named_before_anything_is_read(
+    spark: SparkSession, tmp_path: Path, step: PipelineStep, sink: dict[str, Any], reason: str
+) -> None:
+    """Nobody listens where the source is. Parquet, Delta and JDBC said it in Spark's words, some with the first row."""
+    into = sink if "format" in sink else {"path": str(tmp_path / "out"), **sink}
+    once = PipelineSettings("p", PipelineSource("local", ("t",)), PipelineSink(**into), (step,))
+    stream = replace(once, checkpoint=str(tmp_path / "checkpoint"))
+    for work, pipeline in ((check, once), (run, once), (check, stream), (run_stream, stream)):
+        with pytest.raises(PipelineFailed, match=f"^pipeline p: {re.escape(reason)}"):
+            work(pipeline, NOWHERE, session=spark)
 
 
 def test_the_plan_has_the_ranges_and_sparks_own_plan(spark: SparkSession, here: Servers, sent, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.jdbc import prepare_driver, write_table
 from ingestd.spark.pipelines.line_files import send_files
 from ingestd.spark.pipelines.refusals import without_refused
+from ingestd.spark.pipelines.results import require_columns
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -149,6 +150,7 @@ def _written(
     """Run the query; how many rows it wrote."""
     written = Observation(f"rows written by {pipeline.name}")
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
+    require_columns(rows, pipeline.sink)
     result = without_refused(rows, pipeline, clusters).observe(written, sql.count(sql.lit(1)).alias("rows"))
     sink = pipeline.sink
     if sink.format == "console":

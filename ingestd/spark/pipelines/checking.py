@@ -9,6 +9,7 @@ from ingestd.spark.pipelines.checkpoint import last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import failing
 from ingestd.spark.pipelines.jdbc import prepare_driver
+from ingestd.spark.pipelines.results import require_columns
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source, stream_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -76,6 +77,7 @@ def check(
     with failing(pipeline.name), own_session(pipeline, session) as spark:
         files = find_files(spark, pipeline.source.files)
         rows = _rows(pipeline, clusters, modules, spark, files)
+        require_columns(rows, pipeline.sink)
         if rows.isStreaming:
             _require_append(rows)
         if pipeline.sink.format == "topic":

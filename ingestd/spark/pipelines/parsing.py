@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import IllegalArgumentException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
@@ -94,6 +95,8 @@ def typed(rows: DataFrame, step: ParseStep) -> Typed:
     text = sql.col(_quoted(step.column))
     if isinstance(given[step.column], BinaryType):
         text = sql.try_validate_utf8(text.cast("string"))
+    if step.timestamp_format is not None:
+        _check_timestamp_format(rows, step.timestamp_format)
     found = _BY_FORMAT[step.format](rows.withColumn(_TEXT, text), schema, step)
     no_text = sql.col(_TEXT).isNull()
     failed, reason = (
@@ -215,6 +218,18 @@ def _wrong_value(field: StructField, text: Column) -> Column:
         sql.lit(f"; expected {field.dataType.simpleString()}"),
     )
     return sql.concat(*said)
+
+
+def _check_timestamp_format(rows: DataFrame, pattern: str) -> None:
+    """Spark itself looks when it reads the first row."""
+    jvm = rows.sparkSession._jvm  # noqa: SLF001 - Spark has no other way
+    formatter = jvm.org.apache.spark.sql.catalyst.util.TimestampFormatter  # type: ignore[union-attr]
+    try:
+        formatter.apply(pattern, jvm.java.time.ZoneId.of("UTC"), True)  # type: ignore[union-attr]  # noqa: FBT003 - it parses
+    except (PySparkException, Py4JJavaError) as error:
+        raise ConfigurationError(
+            f"timestamp_format: Spark reads no times by {pattern}; expected a pattern such as dd/MMM/yyyy:HH:mm:ss Z"
+        ) from error
 
 
 def _check_groups(rows: DataFrame, schema: StructType, step: ParseStep) -> None:

@@ -20,6 +20,7 @@ from ingestd.spark.pipelines.narrow import require_narrow
 from ingestd.spark.pipelines.parquet import ParquetSink
 from ingestd.spark.pipelines.progress import Watch
 from ingestd.spark.pipelines.refusals import without_refused
+from ingestd.spark.pipelines.results import require_columns
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import stream_source
 from ingestd.spark.pipelines.steps import apply_steps
@@ -171,7 +172,9 @@ def _checked(
 ) -> DataFrame:
     """What the sink gets, if a stream can begin here."""
     _require_new(pipeline, start, lambda checkpoint: has_begun(spark, checkpoint))
-    rows = without_refused(stream_rows(pipeline, clusters, spark, modules, start, waiting), pipeline, clusters)
+    rows = stream_rows(pipeline, clusters, spark, modules, start, waiting)
+    require_columns(rows, pipeline.sink)
+    rows = without_refused(rows, pipeline, clusters)
     if pipeline.sink.format == "jdbc":
         prepare_driver(spark, pipeline.sink)
     return rows
