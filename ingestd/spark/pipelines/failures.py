@@ -34,6 +34,8 @@ _NO_ANSWER: Final = "Python worker failed to connect back"
 """A new Python process was not there within the ten seconds that Spark gives it."""
 _OTHER_RUN: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].*? detected for (?P<batch>\d+)")
 """Of two drivers on one checkpoint, one found a micro-batch in Spark's log that it was about to note there."""
+_IS_THERE: Final = re.compile(r"\[PATH_ALREADY_EXISTS\] Path (?P<path>.+?) already exists\. .*")
+"""Spark's advice is to overwrite what is there."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
 _BEGINS_ELSEWHERE: Final = "--from begins at records that are there; a stream needs a new --checkpoint for it"
@@ -78,6 +80,10 @@ def _with_remedy(reason: str) -> str:
     if other is not None:
         written = f"another run of this query has written micro-batch {other['batch']} to the checkpoint"
         return f"{written}; expected one run at a time on a checkpoint"
+    there = _IS_THERE.fullmatch(reason)
+    if there is not None:
+        found = f"sink.path: {there['path']} already exists, perhaps of a run that was killed"
+        return f"{found}; expected none, or a sink.mode"
     if _NO_ANSWER in reason:
         return f"{reason} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     if _MISSING.fullmatch(reason) is None:

@@ -52,6 +52,10 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
             f"{TWO} Multiple streaming jobs detected for 16. Please make sure only one streaming job runs on a",
             f"another run of this query has written micro-batch 16 to the checkpoint; {ONE_RUN}",
         ),
+        (
+            '[PATH_ALREADY_EXISTS] Path file:/data/out already exists. Set mode as "overwrite" to overwrite the',
+            "sink.path: file:/data/out already exists, perhaps of a run that was killed; expected none, or a sink.mode",
+        ),
         (NO_JAVA, f"{NO_JAVA} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"),
         (f"{NO_PROGRAM}\n\tat java.lang", f"{NO_PROGRAM}, for ./its/python where Spark runs it {PAGE}"),
     ],
