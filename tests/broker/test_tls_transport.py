@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import ssl
+import weakref
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pytest
@@ -22,6 +24,7 @@ from ingestd.broker.security.tls import ServerTls
 from ingestd.tasks import TaskOwner
 from ingestd.wire.apis import Api
 from ingestd.wire.codec import frame_request
+from ingestd.wire.fetch import FetchPartition, fetch_request
 from ingestd.wire.produce import produce_request
 
 if TYPE_CHECKING:
@@ -109,15 +112,15 @@ class Listening:
     """An acceptor with TLS, for protocols that `make` makes. Async context manager."""
 
     def __init__(self, certificates: Certificates, make: Callable[[], Slow]) -> None:
-        self._made: list[Slow] = []
+        self.made: list[Slow] = []
         self._make = make
         self._tasks = TaskOwner()
         context = ServerTls(SecuritySettings(certificates.broker)).context
         self._acceptor = Acceptor(self._another, self._tasks, context)
 
     def _another(self) -> Slow:
-        self._made.append(self._make())
-        return self._made[-1]
+        self.made.append(self._make())
+        return self.made[-1]
 
     async def __aenter__(self) -> Self:
         self.address = await self._acceptor.listen("127.0.0.1", 0)
@@ -132,7 +135,7 @@ class Listening:
         return context.wrap_socket(socket.create_connection(self.address, SECONDS), server_hostname="127.0.0.1")
 
     def protocol(self) -> Slow:
-        (only,) = self._made
+        (only,) = self.made
         return only
 
 
@@ -204,6 +207,49 @@ def test_what_was_written_before_the_close_arrives_at_a_client_that_reads_late(
     on_loop(work())
 
 
+def test_who_says_that_nothing_more_comes_gets_the_rest_of_what_was_written(
+    on_loop: Any, certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    answer = os.urandom(20_000_000)
+
+    async def work() -> None:
+        async with Listening(certificates, lambda: Slow(answer=answer)) as listening:
+            client = await asyncio.to_thread(listening.connect, context)
+            client.sendall(b"?")
+            while "pause" not in (protocol := listening.protocol()).told:
+                await asyncio.sleep(0)
+            with socket.socket(fileno=os.dup(client.fileno())) as raw:
+                raw.shutdown(socket.SHUT_WR)
+            assert await asyncio.to_thread(rest, client) == answer
+            client.close()
+            assert await protocol.lost is None
+            assert protocol.told.count("end") == 1
+
+    on_loop(work())
+
+
+def test_a_transport_is_gone_with_its_connection(
+    on_loop: Any, certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    """OpenSSL's memory is not seen by the garbage collector, so it would come late."""
+
+    async def work() -> None:
+        async with Listening(certificates, Slow) as listening:
+            (await asyncio.to_thread(listening.connect, context)).close()
+            while not listening.made:
+                await asyncio.sleep(0)
+            await listening.protocol().lost
+            await asyncio.sleep(0)
+            transport = weakref.ref(listening.made.pop().transport)
+            assert transport() is None
+
+    gc.disable()
+    try:
+        on_loop(work())
+    finally:
+        gc.enable()
+
+
 def test_bytes_that_are_no_record_end_the_connection(
     on_loop: Any, certificates: Certificates, context: ssl.SSLContext
 ) -> None:
@@ -265,3 +311,38 @@ def test_the_last_requests_of_a_client_that_asks_for_no_answer_are_in_the_log(
                 end(cast("ssl.SSLSocket", goes.socket), how)
                 rest(goes.socket)
             assert asks.produce("t", 0, batch_of([b"last"])).base_offset == REQUESTS
+
+
+def test_connections_keep_no_memory_of_a_large_answer(
+    tmp_path: Path, certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    """Neither while they last nor afterwards; and a client that does not read costs its answer once."""
+    largest = 40 * 900_000
+    with BrokerProcess(tmp_path, "--tls-certificate", str(certificates.broker)) as broker:
+
+        def client() -> RawClient:
+            made = RawClient(broker.port)
+            made.socket = context.wrap_socket(made.socket, server_hostname="127.0.0.1")
+            return made
+
+        def ask(asks: RawClient) -> None:
+            wanted = [("t", None, [FetchPartition(0, 0, largest * 2)])]
+            asks.send(Api.fetch, 11, fetch_request(11, wanted, max_wait_ms=1000, max_bytes=largest * 2))
+
+        with contextlib.ExitStack() as stack:
+            first, *others = [stack.enter_context(client()) for _ in range(6)]
+            first.metadata("t")
+            for _ in range(40):
+                first.produce("t", 0, batch_of([os.urandom(900_000)]))
+            before = broker.memory_bytes()
+            for asks in others:
+                ask(asks)
+                answer = asks.receive()
+                assert answer is not None
+                assert len(answer) > largest
+            assert broker.memory_bytes() - before < largest
+            for asks in others:
+                ask(asks)
+            # Their answers are on their way when this one is answered.
+            assert first.produce("t", 0, batch_of([b"last"])).base_offset == 40
+            assert broker.memory_bytes() - before < largest * (len(others) + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingestd.logs import get_logger
@@ -23,6 +24,8 @@ __all__ = ["RECEIVE_BYTES", "TlsTransport"]
 RECEIVE_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 16 * 1024
 """The most that one TLS record holds."""
+_PIECE_BYTES: Final = 128 * 1024
+"""The most that is encrypted in one go. OpenSSL keeps room for so much, as long as the connection lasts."""
 _log = get_logger(__name__)
 
 
@@ -34,6 +37,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     Invariants
         The socket is read only while all that was received from it has been handed over. So its end comes last.
+        What the kernel does not take is encrypted when it does. So an answer is there once, as without TLS.
     """
 
     def __init__(
@@ -46,6 +50,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._loop = asyncio.get_running_loop()
+        self._unsent: deque[memoryview] = deque()
+        """What is to be encrypted. The protocol was told to pause if there is any."""
+        self._write_paused = False
         self._begun = False
         self._paused = False
         self._closing = False
@@ -78,25 +85,35 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._begun:
             self._protocol.eof_received()
         self._closing = True
-        return False
+        return bool(self._unsent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._closing = True
+        self._unsent.clear()
         if self._begun:
             self._protocol.connection_lost(exc)
+            # It has this transport. The two would keep OpenSSL's memory until the garbage collector comes.
+            del self._protocol
         elif not self.handshake.done():
             self.handshake.set_exception(exc or ConnectionResetError("closed by the client"))
 
     def pause_writing(self) -> None:
         """The kernel did not take everything."""
+        self._write_paused = True
         if self._begun:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """The kernel has everything that was written."""
-        if self._begun:
-            self._protocol.resume_writing()
+        """The kernel has everything that was encrypted: encrypt more, or tell the protocol."""
+        self._write_paused = False
+        self._encrypt()
+        if self._unsent or not self._begun:
+            return
+        if self._closing:
+            # Not now: asyncio closes a socket twice that is closed while it says that it has written.
+            self._loop.call_soon(self._end)
+        self._protocol.resume_writing()
 
     def _shake_hands(self) -> None:
         try:
@@ -150,6 +167,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             _log.info("connection closed", peer=self._socket.get_extra_info("peername"), reason=f"TLS: {error.reason}")
             self._send()  # the alert
             self._closing = True
+            self._unsent.clear()
             self._socket.close()
         return filled
 
@@ -193,11 +211,19 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         parts = [memoryview(part) for part in list_of_data]
         if sum(part.nbytes for part in parts) <= _RECORD_BYTES:
             parts = [memoryview(b"".join(parts))]
-        for part in parts:
-            at = 0
-            while at < part.nbytes:
-                at += self._tls.write(part[at:])
-        self._send()
+        self._unsent.extend(parts)
+        self._encrypt()
+
+    def _encrypt(self) -> None:
+        """Encrypt what is unsent, as long as the kernel takes it."""
+        while self._unsent and not self._write_paused:
+            part = self._unsent.popleft()
+            if part.nbytes:
+                written = self._tls.write(part[:_PIECE_BYTES])
+                if written < part.nbytes:
+                    self._unsent.appendleft(part[written:])
+            if self._outgoing.pending >= _PIECE_BYTES or not self._unsent:
+                self._send()
 
     def is_closing(self) -> bool:
         """Whether the connection is closed or about to be."""
@@ -208,6 +234,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
+        if not self._unsent:
+            self._end()
+        elif not self._socket.is_closing():
+            self._socket.pause_reading()
+
+    def _end(self) -> None:
+        if self._socket.is_closing():
+            return
         # It tells the client first. Then it fails, as the client has not told us the same, or sends more.
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()
@@ -217,4 +251,5 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close the socket now."""
         self._closing = True
+        self._unsent.clear()
         self._socket.abort()
