@@ -158,7 +158,9 @@ def campaign(kafka_cluster: Callable[..., KafkaCluster], mirror: Callable[..., C
     return Campaign(source, target, hosts, topic)
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(20, marks=pytest.mark.timeout(400)), pytest.param(200, marks=pytest.mark.long)]
+)
 def test_whatever_is_killed_there_is_no_hole_and_at_the_end_all_is_copied(campaign: Campaign, kills: int) -> None:
     with campaign.writer():
         for number in range(kills):
