@@ -236,6 +236,7 @@ def test_the_embedded_broker_serves_as_the_target_of_records_and_groups(west, tm
             return [(one["partitions"], one["translated"]) for one in daemon.status()["routes"][0].get("groups", [])]
 
         daemon.until(lambda: groups() == [(2, 2)], "the group is translated", 60)
+        copied_to_the_end(daemon, 2)
         copies = [records(address, f"west.{name}", partition) for partition in range(2)]
         assert daemon.stop() == 0
     assert copies == [records(west.servers, name, partition) for partition in range(2)]
