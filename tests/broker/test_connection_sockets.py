@@ -12,36 +12,15 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-import uvloop
 
 from ingestd.errors import AuthenticationFailed, Closed, ConnectionLost, DeadlineExceeded, IngestdError, ProtocolError
 from ingestd.wire.connection import Connection, ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 SETTINGS = ConnectionSettings(send_buffer=65536)
 VERSIONS = struct.pack(">hi", 0, 1) + struct.pack(">hhh", 18, 0, 0) + struct.pack(">i", 0)
-
-
-@pytest.fixture(params=LOOPS)
-def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Run a coroutine on one of the loops, within 20 s; unhandled errors of the loop fail the test."""
-
-    def run(work: Coroutine[Any, Any, None]) -> None:
-        unhandled: list[dict[str, Any]] = []
-
-        async def bounded() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-            async with asyncio.timeout(20):
-                await work
-
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(bounded())
-        assert unhandled == []
-
-    return run
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:

@@ -12,7 +12,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pytest
-import uvloop
 from embedded.batches import batch_of
 from embedded.process import BrokerProcess
 from embedded.raw import RawClient
@@ -28,10 +27,9 @@ from ingestd.wire.fetch import FetchPartition, fetch_request
 from ingestd.wire.produce import produce_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 REQUESTS = 1000
 SECONDS = 30
 
@@ -45,25 +43,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def context(certificates: Certificates) -> ssl.SSLContext:
     """The client's."""
     return ssl.create_default_context(cafile=str(certificates.ca))
-
-
-@pytest.fixture(params=LOOPS)
-def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Run a coroutine on one of the loops, in time; unhandled errors of the loop fail the test."""
-
-    def run(work: Coroutine[Any, Any, None]) -> None:
-        unhandled: list[dict[str, Any]] = []
-
-        async def bounded() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-            async with asyncio.timeout(SECONDS):
-                await work
-
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(bounded())
-        assert unhandled == []
-
-    return run
 
 
 class Slow(asyncio.BufferedProtocol):
@@ -184,6 +163,15 @@ def test_a_slow_protocol_gets_all_that_was_sent_and_then_the_end(
     on_loop(work())
 
 
+async def asked(listening: Listening, context: ssl.SSLContext) -> tuple[ssl.SSLSocket, Slow]:
+    """A client that has asked for an answer and does not read it, and its protocol, which was told to pause."""
+    client = await asyncio.to_thread(listening.connect, context)
+    client.sendall(b"?")
+    while "pause" not in (protocol := listening.protocol()).told:
+        await asyncio.sleep(0)
+    return client, protocol
+
+
 def test_what_was_written_before_the_close_arrives_at_a_client_that_reads_late(
     on_loop: Any, certificates: Certificates, context: ssl.SSLContext
 ) -> None:
@@ -191,10 +179,7 @@ def test_what_was_written_before_the_close_arrives_at_a_client_that_reads_late(
 
     async def work() -> None:
         async with Listening(certificates, lambda: Slow(answer=answer)) as listening:
-            client = await asyncio.to_thread(listening.connect, context)
-            client.sendall(b"?")
-            while "pause" not in (protocol := listening.protocol()).told:
-                await asyncio.sleep(0)
+            client, protocol = await asked(listening, context)
             protocol.transport.close()
             assert protocol.transport.is_closing()
             protocol.transport.write(b"too late")
@@ -214,10 +199,7 @@ def test_who_says_that_nothing_more_comes_gets_the_rest_of_what_was_written(
 
     async def work() -> None:
         async with Listening(certificates, lambda: Slow(answer=answer)) as listening:
-            client = await asyncio.to_thread(listening.connect, context)
-            client.sendall(b"?")
-            while "pause" not in (protocol := listening.protocol()).told:
-                await asyncio.sleep(0)
+            client, protocol = await asked(listening, context)
             with socket.socket(fileno=os.dup(client.fileno())) as raw:
                 raw.shutdown(socket.SHUT_WR)
             assert await asyncio.to_thread(rest, client) == answer
