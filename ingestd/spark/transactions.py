@@ -89,14 +89,14 @@ class Marker:
         if last.task != self.task:
             raise NotOnce(
                 f"ingestd sink: {where}: tasks {last.task} and {self.task} of micro-batch {self.batch} both have rows; "
-                f"{_ONE_TASK}"
+                f"expected {_ONE_TASK}"
             )
         return True
 
 
-_ONE_RUN: Final = "expected one run at a time on a checkpoint"
+_ONE_RUN: Final = "one run at a time on a checkpoint"
 _ONE_TASK: Final = (
-    "expected all rows of a source partition in one task: no shuffle before the sink, and no speculative execution"
+    "all rows of a source partition in one task: no shuffle before the sink, and no speculative execution"
 )
 
 
@@ -109,7 +109,7 @@ def write_once(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Writ
         return _write_once(options, batches)
     except IngestdError as error:
         if _is_fenced(error):
-            raise NotOnce(f"{error}; {_ONE_RUN}, and {_ONE_TASK.removeprefix('expected ')}") from error
+            raise NotOnce(f"{error}; expected {_ONE_RUN}, and {_ONE_TASK}") from error
         raise
 
 
@@ -197,12 +197,12 @@ def end_all(options: WriteOptions, messages: Iterable[WriterCommitMessage | None
         names = Counter(one.transactional_id for one in left)
         twice = [name for name, tasks in names.items() if tasks > 1]
         if twice:
-            raise NotOnce(f"ingestd sink: several tasks have rows of {', '.join(twice[:5])}; {_ONE_TASK}")
+            raise NotOnce(f"ingestd sink: several tasks have rows of {', '.join(twice[:5])}; expected {_ONE_TASK}")
     if not left:
         return
     try:
         asyncio.run(end_transactions(options.cluster, options.producer, left, commit=commit))
     except IngestdError as error:
         if _is_fenced(error):
-            raise NotOnce(f"{error}; {_ONE_RUN}") from error
+            raise NotOnce(f"{error}; expected {_ONE_RUN}") from error
         raise

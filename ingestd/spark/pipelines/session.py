@@ -176,20 +176,22 @@ def interpreter(settings: Mapping[str, str]) -> str:
             f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is no program here, in {Path.cwd()}; expected it "
             "where the driver runs too: unpack the environment there (OPERATIONS.md, Spark on a cluster)"
         )
-    if python != sys.executable and not _is_python(python):
+    if python != sys.executable and (wrong := _why_no_interpreter(python)):
         raise ConfigurationError(
-            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which is no Python; expected an interpreter with ingestd"
+            f"{_INTERPRETER} (or PYSPARK_PYTHON) is {python}, which {wrong}; expected an interpreter with ingestd"
         )
     return python
 
 
-def _is_python(program: str) -> bool:
-    """Whether the program is an interpreter. Any other one leaves Spark without a word of what is wrong."""
+def _why_no_interpreter(program: str) -> str | None:
+    """Why the program is no interpreter; None: it is one. Of any other program Spark ends with an empty reason."""
     asked = [program, "-c", "print(6 * 7)"]
     try:
         answer = subprocess.run(  # noqa: S603 - what the user has Spark run
             asked, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PATIENCE
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.stdout.split() == [b"42"]
+    except OSError as error:
+        return f"can not be run ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        return f"has printed nothing for {_PATIENCE:g} s"
+    return None if answer.stdout.split() == [b"42"] else "is no Python"

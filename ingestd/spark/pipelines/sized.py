@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["OlderRun", "clear_stage", "parent", "write_sized"]
 
 _MARK: Final = "begun"
-"""A file of a stage. It is deleted before anything else of the stage is."""
+"""A file in every stage. It is deleted first, so that a run whose stage is being deleted can see it."""
 
 
 class OlderRun(IngestdError):
-    """A run of a query is behind what was written for it, or another one has begun."""
+    """Another run of the query has begun since, or has already written more than this one is about to write."""
 
     @classmethod
     def cleared(cls, path: str) -> OlderRun:
@@ -37,7 +37,7 @@ class OlderRun(IngestdError):
 
 
 def clear_stage(directory: Directory, stage: str) -> None:
-    """Delete all that a run has staged. If it still writes, it will know."""
+    """Delete all that a run has staged, the mark first. A run that still writes there finds the mark gone, and ends."""
     directory.delete(f"{stage}/{_MARK}")
     directory.delete(stage)
 
