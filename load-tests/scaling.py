@@ -170,6 +170,8 @@ def main() -> int:
     parser.add_argument("--sink-cores", help="cores that the sink has for itself, such as 12-15")
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
+    if given.workers[0] != 1:
+        parser.error(f"--workers begins with {given.workers[0]}; expected 1, which the others are compared with")
     cores = Cores(given.unbound, given.sink_cores)
     runs: list[Run] = []
     with scratch(given.directory) as directory:

@@ -41,7 +41,7 @@ GAIN = 1.8
 QUERIES = ("noop", "parquet")
 MEMORY_MB = 2048
 MOST_PINNED = 2
-"""Executors: where more cores than that are there, the driver and the broker have their own."""
+"""How many executors there are at most. With more cores than that, the driver and the broker have one of their own."""
 WARM_UPS = 12
 UPKEEP = ("C1 CompilerThre", "C2 CompilerThre", "GC Thread", "G1 ", "VM Thread")
 
