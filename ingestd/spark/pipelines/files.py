@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Directory", "File", "literal"]
 
 _MAGIC: Final = re.compile(r"[\\{}\[\]*?]")
+_CHECKSUM: Final = re.compile(r"\..*\.crc")
+"""A file that Hadoop keeps beside another one on local disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Directory:
         self._system = self._root.getFileSystem(self._configuration)
         self._uri = self._system.makeQualified(self._root).toUri()
         self._qualified = str(self._uri.getPath()).rstrip("/") + "/"
+        self._here = Path(self._qualified) if self._uri.getScheme() == "file" else None
 
     def exists(self, path: str = "") -> bool:
         """Whether there is a file or a directory."""
@@ -54,6 +58,11 @@ class Directory:
         """The names in a directory, in order; none if it is not there."""
         if not self.exists(path):
             return []
+        if self._here is not None:
+            # Hadoop lists names here, and then leaves out those that are gone. Who replaces a file by another one
+            # meanwhile would have neither listed.
+            found = [each.name for each in (self._here / path).iterdir()]
+            return sorted(name for name in found if not _CHECKSUM.fullmatch(name))
         return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._of(path)))
 
     def files(self, path: str) -> Iterator[File]:
@@ -73,30 +82,23 @@ class Directory:
             with_text.close()
 
     def write(self, path: str, text: str) -> None:
-        """A file with this text, whole or not at all. One that is there already goes."""
-        self._create(f"{path}.new", text)
-        self.delete(path)
-        if not self._system.rename(self._of(f"{path}.new"), self._of(path)):
-            raise OSError(f"{self.path}/{path} can not be written")
+        """A file with this text. One that is there already goes."""
+        stream = self._system.create(self._of(path), True)  # noqa: FBT003 - Java's argument: overwrite
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
 
     def note(self, path: str, text: str) -> bool:
         """A file with this text, whole, unless one is there already. Returns whether it was written.
 
-        Of two callers one writes it where the file system's rename that replaces nothing is atomic, as on a local disk.
+        Of two callers one writes it on local disks, and where the file system's rename that replaces nothing is atomic.
         """
         whole = f"{path}.{uuid.uuid4().hex}"
-        self._create(whole, text)
-        hadoop = self._spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # noqa: SLF001
-        context = hadoop.FileContext.getFileContext(self._uri, self._configuration)
-        replacing_nothing = self._spark.sparkContext._gateway.new_array(hadoop.Options.Rename, 0)  # type: ignore[union-attr]  # noqa: SLF001
-        try:
-            context.rename(self._of(whole), self._of(path), replacing_nothing)
-        except Py4JJavaError:
-            self.delete(whole)
-            if not self.exists(path):
-                raise
-            return False
-        return True
+        self.write(whole, text)
+        written = self._link(whole, path) if self._here is not None else self._rename_to_new(whole, path)
+        self.delete(whole)
+        return written
 
     def move(self, source: str, target: str) -> None:
         """Rename a file, unless that was done before. Raises `OSError`; `FileNotFoundError` if neither is there."""
@@ -118,12 +120,26 @@ class Directory:
         """Delete a file, or a directory with all that is in it, if it is there."""
         self._system.delete(self._of(path), True)  # noqa: FBT003 - Java's argument: recursive
 
-    def _create(self, path: str, text: str) -> None:
-        stream = self._system.create(self._of(path), True)  # noqa: FBT003 - Java's argument: overwrite
+    def _link(self, source: str, target: str) -> bool:
+        """Hadoop's rename on local disks looks whether there is a file, and replaces one that came since."""
+        assert self._here is not None, "it is asked before"
         try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+            (self._here / target).hardlink_to(self._here / source)
+        except FileExistsError:
+            return False
+        return True
+
+    def _rename_to_new(self, source: str, target: str) -> bool:
+        hadoop = self._spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # noqa: SLF001
+        context = hadoop.FileContext.getFileContext(self._uri, self._configuration)
+        replacing_nothing = self._spark.sparkContext._gateway.new_array(hadoop.Options.Rename, 0)  # type: ignore[union-attr]  # noqa: SLF001
+        try:
+            context.rename(self._of(source), self._of(target), replacing_nothing)
+        except Py4JJavaError:
+            if not self.exists(target):
+                raise
+            return False
+        return True
 
     def _of(self, path: str) -> Any:
         return self._path(self._root, path) if path else self._root

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.pipelines.sized import OlderRun, clear_stage, parent, write_sized
@@ -27,13 +28,16 @@ OURS: Final = "_ingestd"
 class ParquetSink:
     """Takes micro-batches in order, by `foreachBatch`. One that comes again is not written again.
 
-    `_ingestd/QUERY` has what is known of the query's micro-batches. `N.names` has the files of one, from where they are
-    staged to their places. `N.done` says that all of them are there. Each run has a directory of its own as its stage.
+    `_ingestd/QUERY` has what is known of the query's micro-batches. Each run has a directory of its own as its stage.
+    When all of a micro-batch is there, the stage becomes `N.….whole`. `N.names` has the files of one, from there to
+    their places. `N.done` says that all of them are in their places.
 
     Invariants
         A file with rows of a micro-batch is in its place only if `N.names` or a `.done` says so.
-        `N.names` is never replaced. Who finds it moves those files, whoever staged them. So two drivers that run one
-        micro-batch, because one of them was taken for dead, write it once.
+        `N.names` is never replaced, nor deleted before the micro-batch is done. Who finds it moves those files, whoever
+        staged them. So two drivers that run one micro-batch, because one of them was taken for dead, write it once.
+        Another run may clear a stage at any time, and what is whole only when the micro-batch is done.
+        There is always a `.done` of the newest micro-batch that is done.
     """
 
     def __init__(self, sink: PipelineSink, wrote: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -57,8 +61,10 @@ class ParquetSink:
             return
         stage = f"{notes.path}/{self._run}"
         files = write_sized(rows, directory, stage, self._sink.partition_by, self._sink.file_bytes)
-        notes.publish(batch, final_paths(files, stage, f"{query}-{batch}-{self._run}"))
-        directory.delete(stage)
+        whole = notes.keep(stage, batch)
+        moves = final_paths(files, stage, f"{query}-{batch}-{self._run}")
+        notes.publish(batch, {whole + source.removeprefix(stage): target for source, target in moves.items()})
+        directory.delete(whole)
         self._wrote(batch, sum(file.size for file in files))
 
 
@@ -75,44 +81,63 @@ class _Notes:
 
     def complete(self, batch: int) -> bool:
         """Do what a run has begun that was killed, or goes on elsewhere. Returns whether there was such a one."""
-        name = f"{self.path}/{batch}.names"
-        if not self._directory.exists(name):
+        noted = self._noted(batch)
+        if noted is None:
             return False
-        moves: dict[str, str] = json.loads(self._directory.read(name))
+        if self.is_done(batch):  # so the note may be of a run that came too late
+            self._directory.delete(f"{self.path}/{batch}.names")
+            return True
+        moves: dict[str, str] = json.loads(noted)
         try:
             for source, target in moves.items():
                 self._directory.move(source, target)
         except FileNotFoundError:
-            if self.is_done(batch):  # somebody else was faster
+            if self.is_done(batch):  # somebody else was faster, and somebody has deleted its files since
                 return True
-            # Its stage was cleared before it had noted the files. So nobody can complete it.
-            for target in moves.values():
-                self._directory.delete(target)
-            self._directory.delete(name)
-            return False
+            raise
         self._finish(batch)
         return True
 
+    def keep(self, stage: str, batch: int) -> str:
+        """Say that all of a micro-batch is staged. Returns where it is now. Raises `OlderRun` if it was cleared."""
+        whole = f"{self.path}/{batch}.{uuid.uuid4().hex}.whole"
+        try:
+            self._directory.move(stage, whole)
+        except FileNotFoundError as error:
+            raise OlderRun.cleared(self._directory.path) from error
+        return whole
+
     def publish(self, batch: int, moves: Mapping[str, str]) -> None:
         """Move files to their places, unless another run has done so for this micro-batch."""
-        name = f"{self.path}/{batch}.names"
-        if self._directory.note(name, json.dumps(moves)) and (last := max(self._numbers(".done"), default=-1)) >= batch:
-            # Another run has noted, moved and finished while this one wrote.
-            self._directory.delete(name)
-            was_written(self._directory.path, last, batch)
-        elif not self.complete(batch) and not self.is_done(batch):
+        self._directory.note(f"{self.path}/{batch}.names", json.dumps(moves))
+        if not self.complete(batch) and not self.is_done(batch):
             raise OlderRun.cleared(self._directory.path)
 
     def clear_stages(self) -> None:
         """Delete what runs have staged that were killed."""
-        noted = [self._directory.read(f"{self.path}/{number}.names") for number in self._numbers(".names")]
+        last = max(self._numbers(".done"), default=-1)
+        # An earlier version noted files of stages.
+        noted = [self._noted(number) or "" for number in self._numbers(".names")]
         for each in self._directory.names(self.path):
-            if not each.endswith((".names", ".done")) and not any(each in text for text in noted):
-                clear = self._directory.delete if "." in each else partial(clear_stage, self._directory)
-                clear(f"{self.path}/{each}")
+            path, number = f"{self.path}/{each}", each.partition(".")[0]
+            if "." not in each:
+                if not any(each in text for text in noted):
+                    clear_stage(self._directory, path)
+            elif not number.isdecimal() or (int(number) <= last and not each.endswith(".done")):
+                self._directory.delete(path)
+
+    def _noted(self, batch: int) -> str | None:
+        """What is noted of a micro-batch, if anything is. When all is done, another run may delete it at any time."""
+        name = f"{self.path}/{batch}.names"
+        try:
+            return self._directory.read(name)
+        except Py4JError:
+            if self._directory.exists(name):
+                raise
+            return None
 
     def _finish(self, batch: int) -> None:
-        self._directory.write(f"{self.path}/{batch}.done", "")
+        self._directory.note(f"{self.path}/{batch}.done", "")
         self._directory.delete(f"{self.path}/{batch}.names")
         for number in self._numbers(".done"):
             if number < batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OlderRun", "clear_stage", "parent", "write_sized"]
 
 _MARK: Final = "begun"
-"""A file in every stage. It is deleted first, so that a run whose stage is being deleted can see it."""
+"""A file in every stage, before all others. A run whose stage was cleared can see that."""
 
 
 class OlderRun(IngestdError):
@@ -37,9 +39,14 @@ class OlderRun(IngestdError):
 
 
 def clear_stage(directory: Directory, stage: str) -> None:
-    """Delete all that a run has staged, the mark first. A run that still writes there finds the mark gone, and ends."""
-    directory.delete(f"{stage}/{_MARK}")
-    directory.delete(stage)
+    """Delete all that a run has staged. It is gone at once, so that a run that still writes there finds its mark gone.
+
+    If it went file by file, a run that had begun meanwhile would find its mark, and some of its rows gone.
+    """
+    cleared = f"{stage}.{uuid.uuid4().hex}"
+    with contextlib.suppress(FileNotFoundError):
+        directory.move(stage, cleared)
+        directory.delete(cleared)
 
 
 def write_sized(
