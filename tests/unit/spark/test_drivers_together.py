@@ -8,6 +8,7 @@ looks first, and a directory is listed by name and then by file.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 import threading
@@ -273,3 +274,22 @@ def test_every_row_is_there_once_whatever_driver_goes_on_or_is_killed_when(
         rows, ends = _play(seed, path, monkeypatch)
         assert rows == expected, (seed, ends)
         shutil.rmtree(path)
+
+
+def test_files_that_an_earlier_version_had_noted_in_its_stage_go_to_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "write_nothing", lambda _: None)
+    ours, query = tmp_path / "_ingestd" / "q", "q"
+    stage = ours / "5c1f" / "written"
+    stage.mkdir(parents=True)
+    (stage / "0.parquet").write_text("row")
+    (ours / "7.names").write_text(json.dumps({"_ingestd/q/5c1f/written/0.parquet": "part-0.parquet"}))
+    (ours / "0ld" / "written").mkdir(parents=True)
+    (ours / "6.done").touch()
+    sink = parquet.ParquetSink(PipelineSink(path=str(tmp_path)))
+    driver = _Driver(lambda: sink(SimpleNamespace(sparkSession=_spark(query)), 7))
+    driver.go(1_000)
+    assert driver.error is None
+    assert (tmp_path / "part-0.parquet").read_text() == "row"
+    assert sorted(each.name for each in ours.iterdir()) == ["5c1f", "7.done"]
