@@ -9,7 +9,7 @@ from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
@@ -53,8 +53,11 @@ class Examinations:
 
         return sorted(wanted, key=age)
 
-    def of(self, place: Place, known: Generation | None, *, first: bool) -> Examination:
-        """How to examine a file. `known`: its generation, if it has one. `first`: it was there before the tail."""
+    def of(self, place: Place, known: Generation | None, called: Iterable[str], *, first: bool) -> Examination:
+        """How to examine a file.
+
+        `known`: its generation, if it has one. `called`: other names of it. `first`: it was there before the tail.
+        """
         route = self._route
         at_end = first and route.start != "beginning"
         if at_end and route.start_age is not None:
@@ -63,8 +66,9 @@ class Examinations:
         making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
         repeats = known is not None and known.copy_of not in {None, NOTHING}
         repeated = known.known.witness if known is not None and repeats else None
-        originals = self._kin.originals(place)
-        return Examination(place, originals, at_end, route.binary == "accept", patient, making, repeated)
+        originals = self._kin.originals(place, called)
+        binary = route.binary == "accept"
+        return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called))
 
     def doubt(self, file: FileId, doubts: int) -> None:
         """It was examined so often, and nobody could tell yet whether it is a copy."""

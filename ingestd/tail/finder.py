@@ -162,6 +162,8 @@ class TailFinder:
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
         """By source."""
+        self._withholding: dict[Log, None] = {}
+        """Logs with files that are not read until what is older is found."""
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
         self._names = Names(self._log_at, self._is_read)
@@ -560,7 +562,8 @@ class TailFinder:
             if due.looks:
                 await self._look_at(due)
                 # With what was to be examined before: the oldest of them all comes first.
-                due.examinations |= self._due.examinations
+                for log, place in self._due.examinations.values():
+                    self._examine_next(due, log, place)
                 self._due.examinations = {}
             if due.examinations:
                 await self._examine(due)
@@ -653,6 +656,7 @@ class TailFinder:
 
     async def _examine(self, due: _Due) -> None:
         """Files with alike names one after the other, the oldest first: one may be a copy of the one before."""
+        called = await self._names_of([file for file, (_, place) in due.examinations.items() if place.links > 1])
         alike: dict[str, list[tuple[Log, Place]]] = {}
 
         def gather(wanted: tuple[Log, Place]) -> None:
@@ -664,11 +668,18 @@ class TailFinder:
             wanted: list[Examination] = []
 
             def want(each: tuple[Log, Place], to: list[Examination] = wanted) -> None:
-                to.append(self._examination(each[1]))
+                to.append(self._examination(each[1], called.get(each[1].file, ())))
 
             await self._in_turns(filter(None, batch), want)
             verdicts = await self._ask(partial(self._looks.examine, wanted))
             await self._in_turns(zip(logs, wanted, verdicts, strict=True), self._judged)
+
+    async def _names_of(self, files: list[FileId]) -> dict[FileId, list[str]]:
+        """All names of files that have several: one may tell that a file is a copy of a log, and another does not."""
+        if not files:
+            return {}
+        listed = await self._ask(partial(self._looks.names_of, files, self._kin.directories()))
+        return {file: [*seen, *listed.get(file, ())] for file, seen in self._names.paths_of(files).items()}
 
     def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged
@@ -677,10 +688,10 @@ class TailFinder:
         owned = self._files.find(wanted.place.file)
         if owned is not None and owned.log is not log:
             if owned.generation.copy_of is None:
-                self._kin.name(log.path, owned.log.path)
+                self._note_second_name({log.path, wanted.place.path}, owned.log)
                 return  # it was met by another name meanwhile
             finder, log = owned.finder, owned.log
-        if owned is None and wanted.place.links > 1 and self._is_awaited_elsewhere(log, wanted.place.file):
+        if owned is None and wanted.place.links > 1 and self._withheld_by(wanted.place.file) not in {None, log}:
             return  # by another of its names it is of a log that looks for what is older
         self._names.examined(wanted.place.file)
         if examined is not None and examined.place.path != wanted.place.path:
@@ -707,8 +718,9 @@ class TailFinder:
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._examinations.take_back(wanted.place.file)
 
-    def _is_awaited_elsewhere(self, log: Log, file: FileId) -> bool:
-        return any(other is not log and other.holds_back(file) for other in self._logs.values())
+    def _withheld_by(self, file: FileId) -> Log | None:
+        """The log that keeps a file waiting."""
+        return next((log for log in self._withholding if log.holds_back(file) or log.may_be_copy(file)), None)
 
     def _call_later(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_later(delay, call, *arguments)
@@ -717,10 +729,10 @@ class TailFinder:
         """A file was found where nobody saw it go."""
         self._vanish(self._names.looked(place.path, log.path, place.file))
 
-    def _examination(self, place: Place) -> Examination:
+    def _examination(self, place: Place, called: Iterable[str]) -> Examination:
         owned = self._files.find(place.file)
         known = None if owned is None else owned.generation
-        examination = self._examinations.of(place, known, first=self._first_run and self._first_pass)
+        examination = self._examinations.of(place, known, called, first=self._first_run and self._first_pass)
         if examination.in_the_making:
             self._call_later(COMPRESSING, self._look, place.path, None)
         return examination
@@ -730,9 +742,11 @@ class TailFinder:
 
     async def _seek(self, due: _Due) -> None:
         searches: list[Search] = []
+        called = self._names.paths_of({each.known.file for each in due.seeks.values() if each.links > 1})
 
         def want(generation: Generation) -> None:
-            searches.append(self._kin.search(due.logs[generation.source], generation))
+            names = called.get(generation.known.file, ())
+            searches.append(self._kin.search(due.logs[generation.source], generation, names))
 
         await self._in_turns(due.seeks.values(), want)
         found = await self._ask(partial(self._looks.search, searches))
@@ -778,6 +792,8 @@ class TailFinder:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
             self.apply(self._log(of), Seen(place._replace(codec=codec_of(path)), here=False))
+        elif place.links > 1 and (waiting := self._withheld_by(place.file)) is not None:
+            self.apply(waiting, Seen(place, here=False))
         elif own is not None:
             self.apply(self._log(own), Seen(place._replace(codec=codec_of(path)), here=own == path))
         elif self.matches(path):
@@ -809,8 +825,9 @@ class TailFinder:
     def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
         finder.apply(log, Seen(place, here=log.path == path))
         other = self._logs.get(path)
+        if place.links > 1 or other is not None:
+            self._note_second_name({path, place.path}, log)
         if other is not None and other is not log:
-            self._kin.name(path, log.path)
             self.apply(other, Occupied(place.file))
         if finder is not self and self.matches(path):
             self._belongs(path, finder)
@@ -827,6 +844,10 @@ class TailFinder:
         """Let a log of this tail decide, and do what it says. Another tail may have seen the fact."""
         for command in log.step(fact):
             self._do(log, command)
+        if log.waiting:
+            self._withholding[log] = None
+        else:
+            self._withholding.pop(log, None)
         if self._due:
             self._news.set()
 
@@ -934,7 +955,19 @@ class TailFinder:
             self._names.judge(place.path, judged=True)
             self._troubles.tell(place.path, reason)
             return
-        self._due.examinations[place.file] = log, place
+        self._examine_next(self._due, log, place)
+
+    def _examine_next(self, due: _Due, log: Log, place: Place) -> None:
+        other, _ = due.examinations.get(place.file, (log, place))
+        if other is log:
+            due.examinations[place.file] = log, place
+        else:
+            self._note_second_name({log.path, place.path}, other)
+
+    def _note_second_name(self, names: set[str], log: Log) -> None:
+        """A file of a log has other names, too. Copies of it may be called like rotations of these."""
+        for path in names - {log.path}:
+            self._kin.name(path, log.path)
 
     def _await(self, log: Log, place: Place) -> None:
         self._names.judge(place.path, judged=True)

@@ -74,18 +74,29 @@ class Kin:
             eldest = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
         return eldest
 
-    def originals(self, place: Place) -> tuple[Original, ...]:
-        """What a file is compared with: generations that it may be a copy of."""
-        logs = [self._logs[path] for path in self.alike(place.path) if path in self._logs]
+    def directories(self) -> set[str]:
+        """Where logs are written, and where their generations are."""
+        paths = {*self._logs, *(path for through in self._through.values() for path in through)}
+        paths |= {each.known.path for log in self._logs.values() for each in log.generations}
+        return {os.path.dirname(path) for path in paths}
+
+    def originals(self, place: Place, called: Iterable[str] = ()) -> tuple[Original, ...]:
+        """What a file is compared with: generations that it may be a copy of. `called`: other paths that it has."""
+        paths = dict.fromkeys((place.path, *called))
+        alike = dict.fromkeys(log for path in paths for log in self.alike(path))
+        logs = [self._logs[path] for path in alike if path in self._logs]
         if not logs:
             return ()
-        names = {os.path.basename(name) for name in (place.path, *rotated_from(place.path))}
+        names = {os.path.basename(name) for path in paths for name in (path, *rotated_from(path))}
         if len(logs) > _STRANGERS_MOST:
             ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
-            logs = [log for log, paths in ways if not names.isdisjoint(map(os.path.basename, paths))]
+            logs = [log for log, way in ways if not names.isdisjoint(map(os.path.basename, way))]
         found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
         return tuple(
-            self._original(each, akin=self._is_akin(log, each, names) or is_rotated_from(log.path, place.path))
+            self._original(
+                each,
+                akin=self._is_akin(log, each, names) or any(is_rotated_from(log.path, path) for path in paths),
+            )
             for log, each in found
         )
 
@@ -107,8 +118,11 @@ class Kin:
             return generation.known, generation.position
         return Known.told(latest.detail), latest.position
 
-    def search(self, log: Log, generation: Generation) -> Search:
-        """Where a generation's file, or its content, may be; and what may have come after it unseen."""
+    def search(self, log: Log, generation: Generation, called: Iterable[str] = ()) -> Search:
+        """Where a generation's file, or its content, may be; and what may have come after it unseen.
+
+        `called`: other paths at which the file was seen.
+        """
 
         def taken(file: FileId) -> bool:
             owned = self._files.find(file)
@@ -123,7 +137,7 @@ class Kin:
             read = other.phase is Phase.DONE or (other.phase is Phase.STORED and other.known.done)
             return other.known if read else None
 
-        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at]
+        paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at, *called]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
         alike = {log.path, *self.alike(log.path)} & self._logs.keys()
@@ -131,8 +145,6 @@ class Kin:
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        if generation.links > 1:  # its other name may be that of another log
-            paths += [path for path, other in self._logs.items() if other.stands(generation.known.file)]
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
         ]

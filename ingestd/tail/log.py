@@ -237,7 +237,9 @@ class Log:
         return stored is self.generations[-1] and not stored.known.done
 
     def _meet(self, place: Place) -> Iterator[Command]:
-        if self._unsettled:
+        if place.file in self._copies:
+            self._copies[place.file] = place, self._copies[place.file][1]
+        elif self._unsettled:
             self._waiting[place.file] = place
         else:
             yield Examine(place)
@@ -354,7 +356,7 @@ class Log:
                 return  # met by another name meanwhile
             if known.copy_of is not None:
                 # As modified as when it was first seen: others may have come and gone since.
-                known.known = known.known._replace(size=place.size)
+                known.known = known.known._replace(size=0 if place.codec else place.size)
                 if not (plain.goes_on and self._was_copied(known, place)):
                     # It was empty, or only began as another file does: with the same header, perhaps.
                     known.position = start

@@ -27,6 +27,7 @@ from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ingestd.tail.facts import Verdict
     from ingestd.tail.file_id import FileId
@@ -101,7 +102,7 @@ class Examination:
     """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
 
     `patient`: it may be examined again once readers have told more. `in_the_making`: it may be compressed just now.
-    `repeated`: what it had when it repeated another file.
+    `repeated`: what it had when it repeated another file. `called`: other paths that it has.
     """
 
     place: Place
@@ -111,6 +112,7 @@ class Examination:
     patient: bool = True
     in_the_making: bool = False
     repeated: Witness | None = None
+    called: tuple[str, ...] = ()
 
 
 class Unreadable(Refused):
@@ -173,10 +175,11 @@ class Looks:
         found = [self._examine_at(each, [each.place.path]) for each in wanted]
         for _ in range(2):  # names may shift meanwhile
             missing = [index for index, each in enumerate(found) if each is None]
-            paths = _paths_of([wanted[index].place for index in missing])
+            paths = _paths_of(*_beside(wanted[index].place for index in missing))
             for index in missing:
                 place = wanted[index].place
-                found[index] = self._examine_at(wanted[index], [place.path, *paths.get(place.file.inode, ())])
+                beside = paths.get(place.file.inode, ())
+                found[index] = self._examine_at(wanted[index], [place.path, *beside, *wanted[index].called])
         return found
 
     def _examine_at(self, wanted: Examination, paths: Iterable[str]) -> Examined | None:
@@ -220,6 +223,12 @@ class Looks:
         witness = witness_before(text, size)
         return Empty() if witness is None else Plain(start, witness, goes_on)  # None: it was truncated just now
 
+    def names_of(self, files: Iterable[FileId], directories: Iterable[str]) -> dict[FileId, list[str]]:
+        """The names that these files have in these directories. Hints: another file may have the inode number."""
+        self.steps += 1
+        inodes = {file.inode: file for file in files}
+        return {inodes[inode]: paths for inode, paths in _paths_of(inodes.keys(), directories).items()}
+
     # Where generations are.
 
     def search(self, searches: Sequence[Search]) -> list[Sought]:
@@ -227,13 +236,16 @@ class Looks:
         return Searches(lambda path: self.look(path).place).made(searches)
 
 
-def _paths_of(places: Iterable[Place]) -> dict[int, list[str]]:
-    """Where files are that were renamed within their directories, by inode number."""
-    inodes: dict[str, set[int]] = {}
-    for place in places:
-        inodes.setdefault(os.path.dirname(place.path), set()).add(place.file.inode)
+def _beside(places: Iterable[Place]) -> tuple[set[int], set[str]]:
+    """The inode numbers of files, and the directories that they are in."""
+    of = list(places)
+    return {place.file.inode for place in of}, {os.path.dirname(place.path) for place in of}
+
+
+def _paths_of(sought: AbstractSet[int], directories: Iterable[str]) -> dict[int, list[str]]:
+    """The paths that files have in these directories, by inode number."""
     found: dict[int, list[str]] = {}
-    for directory, sought in inodes.items():
+    for directory in directories:
         with suppress(OSError), os.scandir(directory) as entries:
             inode_of = inodes_in(directory)
             for entry in entries:

@@ -15,7 +15,7 @@ from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from collections.abc import Set as AbstractSet
 
     from ingestd.tail.file_id import FileId
@@ -96,6 +96,14 @@ class Names:
         """Whether events tell of a file at a path that is not known yet."""
         name = self._names.get(path)
         return name is not None and self._unseen(name)
+
+    def paths_of(self, files: Collection[FileId]) -> dict[FileId, list[str]]:
+        """The paths at which these files were seen last. It looks through all names: ask for many files at once."""
+        found: dict[FileId, list[str]] = {file: [] for file in files}
+        for path, name in self._names.items() if found else ():
+            if name.file in found:
+                found[name.file].append(path)
+        return found
 
     def looked(self, path: str, log: str, file: FileId | None) -> Vanished | None:
         """A look showed this. Returns the file that vanished unseen before it, if one did."""

@@ -717,6 +717,32 @@ async def test_a_file_is_found_by_its_other_name(follow: Any, tmp_path: Path) ->
     assert not follower.losses
 
 
+@pytest.mark.parametrize("what", ["copy", "log"])
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+async def test_a_second_name_is_no_log_of_its_own(follow: Any, tmp_path: Path, what: str, up: bool) -> None:
+    # Only the other name tells that it is a copy: 19 of 405,654 lines came twice.
+    log, link = tmp_path / "x" / "a.log", tmp_path / "y" / "b.log"
+    for path in (log, link):
+        path.parent.mkdir()
+    copy = log.with_name("a.log.1")
+    follower = follow("x/*.log", "y/*.log")
+    append(log, "1")
+    if what == "log":
+        os.link(log, link)
+    await follower.reads("1")
+    if not up:
+        follower.stop()
+    copytruncate(log, copy)
+    if what == "copy":
+        os.link(copy, link)
+    if not up:
+        follower.start()
+    await follower.settle()
+    append(log, "2")
+    await follower.reads("1", "2")
+    assert not follower.losses
+
+
 async def test_where_passes_are_costly_new_directories_are_found_soon(
     follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

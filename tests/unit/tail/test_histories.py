@@ -72,6 +72,23 @@ SCENES = (
     Scene((("/l/*.log",),), ("/l/app.log",), "number", (("/l", "/d"),)),
 )
 
+HARD_LINKED = tuple(
+    Scene(
+        (("/d/*.log", "/t/*.log"),),
+        logs,
+        style,
+        links,
+        operations=ALL - {"move directory"} | {"hard link", "drop hard link"},
+    )
+    for logs, style, links in (
+        (("/d/app.log",), "number", ()),
+        (("/d/app.log", "/d/app-1.log"), "number", ()),
+        (("/d/app.log", "/t/web.log"), "date", ()),
+        (("/d/app.log",), "number", (("/d/app.log", "/l/0.log"),)),
+    )
+)
+"""A log, or a rotated file, gets a second name that a glob matches, as if it were a log of its own."""
+
 
 class Writer:
     """A program that writes a log, and the one that rotates it. Both may be interrupted between any two steps."""
@@ -130,10 +147,13 @@ class Writer:
             for _ in range(1 + lines // 2):
                 self.world.write(self, entry.inode, end=True, late=True)
 
-    def shift(self, *, keep: int) -> None:
-        """Make room at `.1`."""
+    def shift(self, *, keep: int) -> bool:
+        """Make room at `.1`. Whether that was possible."""
         if self.world.scene.style == "date":
-            return
+            return True
+        oldest = self.files.find(self.rotated(keep))
+        if oldest is not None and not self.world.is_known(oldest.inode):
+            return False
         numbers = []
         while any(self.files.find(self.rotated(len(numbers) + 1) + end) for end in ("", ".gz")):
             numbers.append(len(numbers) + 1)
@@ -146,6 +166,7 @@ class Writer:
                 else:
                     self.files.rename(self.rotated(number) + end, self.rotated(number + 1) + end)
                 self.files.between()
+        return True
 
     def next_name(self) -> str:
         if self.world.scene.style == "number":
@@ -155,9 +176,8 @@ class Writer:
         return f"{stem}-{20260000 + self.dates}{dot}{ending}"
 
     def rotate(self, how: int) -> None:
-        if self.files.find(self.path) is None:
+        if self.files.find(self.path) is None or not self.shift(keep=4):
             return
-        self.shift(keep=4)
         name = self.next_name()
         if how & 1 and "link" in self.world.scene.operations:
             self.files.link(self.path, name)
@@ -171,9 +191,8 @@ class Writer:
 
     def copy_and_truncate(self) -> None:
         found = self.files.find(self.path)
-        if found is None:
+        if found is None or not self.shift(keep=4):
             return
-        self.shift(keep=4)
         source = self.files.open(found)
         target = self.files.create(self.next_name()).inode
         if self.world.machine.up:
@@ -201,7 +220,8 @@ class Writer:
         ]
 
     def compress(self, which: int) -> None:
-        plain = [entry for entry in self.rotations() if not codec_of(entry.name)]
+        # Programs that compress refuse what has another name.
+        plain = [entry for entry in self.rotations() if not codec_of(entry.name) and entry.inode.links == 1]
         if not plain:
             return
         source = plain[which % len(plain)]
@@ -241,9 +261,20 @@ class Writer:
         self.files.rename(self.log + "~", self.log)
         self.world.links[self.log] = new
 
+    def hard_link(self, which: int) -> None:
+        """Give the log, or a rotated file, a second name."""
+        current = self.files.find(self.path)
+        found = [entry for entry in (current, *self.rotations()) if entry is not None and not codec_of(entry.name)]
+        if found:
+            link = f"/t/hard-{next(self.world.moves)}.log"
+            self.files.link(found[which % len(found)].path, link)
+            self.world.hard_links.append(link)
+
     def act(self, verb: str, amount: int) -> None:
         """Do what a step says."""
         {
+            "hard link": self.hard_link,
+            "drop hard link": self.world.drop_hard_link,
             "write": self.begin_and_write,
             "half": lambda _: self.write_half(),
             "late": self.write_late,
@@ -274,7 +305,7 @@ class Writer:
 
     def delete(self, which: int) -> None:
         rotations = self.rotations()
-        if rotations:
+        if rotations and self.world.is_known(rotations[which % len(rotations)].inode):
             self.world.unlink(rotations[which % len(rotations)].path)
 
 
@@ -298,6 +329,7 @@ class World:
         for path, target in scene.links:
             files.create(path, stat.S_IFLNK, target)
         self.moves = itertools.count(1)
+        self.hard_links: list[str] = []
         if "grain" in scene.operations:
             files.grain = random.choice((1, 1, 4_000_000))
         self.writers = [Writer(self, log) for log in scene.logs]
@@ -356,6 +388,16 @@ class World:
         self._destroyed(inode)
         self.machine.files.truncate(inode)
 
+    def is_known(self, inode: Inode) -> bool:
+        """Whether a name may be deleted: before a second one is looked at, nobody could know what that is of then."""
+        if inode.links == 1:
+            return True
+        if not self.machine.up or self.within_daemon:
+            return False
+        self.machine.files.pause = None
+        self.machine.settle()
+        return True
+
     def unlink(self, path: str) -> None:
         inode = self.machine.files.get(path, follow=False).inode
         if inode.links == 1 and not any(
@@ -363,6 +405,12 @@ class World:
         ):
             self._destroyed(inode)
         self.machine.files.unlink(path)
+
+    def drop_hard_link(self, which: int) -> None:
+        """Delete a second name."""
+        there = [path for path in self.hard_links if self.machine.files.find(path) is not None]
+        if there:
+            self.unlink(there[which % len(there)])
 
     def _destroyed(self, inode: Inode) -> None:
         """What was not delivered of it goes; what of that the daemon saw is to be said."""
@@ -647,6 +695,7 @@ def make(seed: int, scenes: tuple[Scene, ...] = SCENES) -> tuple[Scene, list[Ste
         "write": 10, "rotate": 4, "late": 2, "half": 1, "stop": 1, "kill": 1, "crash": 0.3, "truncate": 0.5,
         "copytruncate": 2, "compress": 2, "delete": 0.3, "overflow": 0.3, "quiet": 1, "rescan": 1, "settle": 2,
         "unlink rotated": 0.5, "go": 12, "start": 2, "open": 2, "move directory": 0.5, "repoint": 0.7,
+        "hard link": 1.5, "drop hard link": 0.3,
     }  # fmt: skip
     weights = {
         verb: weight for verb, weight in weights.items() if verb in scene.operations or verb in {"go", "start", "open"}
@@ -741,6 +790,15 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
                 pytest.fail(tell(seed, scene, shrink(seed, scene, steps)), pytrace=False)
 
 
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_second_name_is_no_second_file(chunk: int) -> None:
+    with simulated():
+        for seed in range(chunk * HISTORIES // CHUNKS // 5, (chunk + 1) * HISTORIES // CHUNKS // 5):
+            scene, steps = make(seed, HARD_LINKED)
+            if why(seed, scene, steps) is not None:
+                pytest.fail(tell(seed, scene, shrink(seed, scene, steps)), pytrace=False)
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -765,9 +823,10 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    chosen = [SCENES[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
-    operations = frozenset(arguments.ops.split(",")) if arguments.ops else ALL
-    chosen_scenes = tuple(replace(each, operations=operations) for each in chosen)
+    scenes = (*SCENES, *HARD_LINKED)
+    chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
+    operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
+    chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)
     with simulated():
         if len(arguments.seeds) == 1:
             seed = arguments.seeds[0]
