@@ -660,7 +660,8 @@ class TailFinder:
         alike: dict[str, list[tuple[Log, Place]]] = {}
 
         def gather(wanted: tuple[Log, Place]) -> None:
-            alike.setdefault(self._kin.eldest(wanted[0].path), []).append(wanted)
+            paths = wanted[0].path, *called.get(wanted[1].file, ())
+            alike.setdefault(self._kin.eldest(*paths), []).append(wanted)
 
         await self._in_turns(self._examinations.by_age(due.examinations.values()), gather)
         for batch in zip_longest(*alike.values()):

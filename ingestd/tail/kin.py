@@ -67,8 +67,11 @@ class Kin:
         families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
         return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
 
-    def eldest(self, path: str) -> str:
-        """The log that all others that are called alike may be copies of: app.log, of app-1.log.1."""
+    def eldest(self, *paths: str) -> str:
+        """The log that all that are called like these paths of a file may be copies of: app.log, of app-1.log.1."""
+        return min(map(self._eldest, paths), key=len)
+
+    def _eldest(self, path: str) -> str:
         eldest = path  # where a link leads may have a shorter name
         while len(shorter := min(self.alike(eldest), key=len, default=eldest)) < len(eldest):
             eldest = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
@@ -145,6 +148,7 @@ class Kin:
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
+        more = self.directories() if generation.links > 1 else ()  # wherever its other names are
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
         ]
@@ -152,7 +156,7 @@ class Kin:
             generation.source,
             generation.known,
             generation.position,
-            tuple(dict.fromkeys(os.path.dirname(path) for path in paths)),
+            tuple(dict.fromkeys((*map(os.path.dirname, paths), *more))),
             names,
             tuple(log.waiting),
             self._rotated,
