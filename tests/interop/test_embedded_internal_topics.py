@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from embedded.cluster import EmbeddedCluster
+from harness.kafka_python import left_sockets
 from harness.mirrors import records
 
 from ingestd.broker.coordinator.placement import coordinating_partition
@@ -88,6 +89,7 @@ def until_compacted(broker: BrokerProcess, topic: str, written: int) -> None:
     assert broker.data.joinpath(f"{topic}-0", "cleaned-offset").exists()
 
 
+@left_sockets()
 def transactional_ids(broker: BrokerProcess, *ids: str) -> dict[str, tuple[str, int, int]]:
     """What kafka-python is told of each: state, producer id, epoch."""
     admin = KafkaAdminClient(bootstrap_servers=broker.servers)

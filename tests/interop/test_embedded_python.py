@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.kafka_python import left_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,7 @@ def consume_librdkafka(servers: str, topic: str, count: int) -> list[Sent]:
         consumer.close()
 
 
+@left_sockets()
 def produce_kafka_python(servers: str, topic: str, codec: str, sent: list[Sent]) -> None:
     from kafka import KafkaProducer
 
@@ -93,6 +95,7 @@ def produce_kafka_python(servers: str, topic: str, codec: str, sent: list[Sent])
         producer.close()
 
 
+@left_sockets()
 def consume_kafka_python(servers: str, topic: str, count: int) -> list[Sent]:
     from kafka import KafkaConsumer, TopicPartition
 

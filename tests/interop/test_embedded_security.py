@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
 from embedded.secured import MECHANISMS, SCRAM, SecuredBroker, add_user
+from harness.kafka_python import left_sockets
 from harness.programs import program
 from harness.secured import PASSWORD, USER
 
@@ -172,6 +173,7 @@ def test_a_client_certificate_is_asked_for_and_names_the_client(tmp_path: Path, 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+@left_sockets()
 def test_kafka_python_reads_and_writes(secured: SecuredBroker, new_topic: str, mechanism: str) -> None:
     import kafka as kafka_python
 

@@ -16,6 +16,7 @@ from embedded.batches import numbered_batch
 from embedded.process import BrokerProcess
 from embedded.raw import RawClient, entity
 from embedded.transactional import LibrdkafkaProducer
+from harness.kafka_python import left_sockets
 
 from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
@@ -504,4 +505,6 @@ async def test_our_administrator_and_kafka_pythons_follow_a_transaction_and_ours
             assert (described_one.producer_id, described_one.producer_epoch) == (told.producer_id, told.producer_epoch)
             listing = await ours.list_transactions(states=[state], pattern=f"{new_topic[:-1]}.")
             assert [one.transactional_id for one in listing.items] == [new_topic]
-    theirs.close()
+    with left_sockets():
+        theirs.close()
+        del theirs

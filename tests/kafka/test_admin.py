@@ -12,6 +12,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from confluent_kafka import admin as librdkafka
+from harness.kafka_python import left_sockets
 
 from ingestd.client.admin import (
     EARLIEST,
@@ -85,7 +86,9 @@ async def admin(kafka: KafkaCluster) -> AsyncIterator[ClusterAdmin]:
 def kafka_python(kafka: KafkaCluster) -> Iterator[KafkaAdminClient]:
     oracle = KafkaAdminClient(bootstrap_servers=kafka.servers)
     yield oracle
-    oracle.close()
+    with left_sockets():
+        oracle.close()
+        del oracle
 
 
 def produce(kafka: KafkaCluster, topic: str, *values: bytes, partition: int = 0) -> None:

@@ -16,6 +16,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRa
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AioSticky
 
+from harness.kafka_python import left_sockets
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.group.assignors import ASSIGNORS
 from ingestd.consumer.group.classic import ClassicMembership
@@ -282,6 +283,10 @@ class PlainMember(_ThreadMember):
 
     def _poll(self, consumer: Any) -> None:
         consumer.poll(timeout_ms=50)
+
+    async def leave(self) -> None:
+        with left_sockets():
+            await super().leave()
 
 
 class AioMember(Member):
