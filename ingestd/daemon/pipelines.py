@@ -103,7 +103,8 @@ class PipelineSink:
     """For `parquet` and `delta`: the directory. Hadoop's names are good."""
     mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
     """For `parquet` and `jdbc` without a checkpoint: what happens to the files, or the table, if there are some. It is
-    Spark's save mode. A stream appends. A table that is not there is created."""
+    Spark's save mode. A stream appends. A table that is not there is created. `overwrite` removes what is there before
+    rows are read: a run that fails amid them leaves nothing of it."""
     partition_by: tuple[str, ...] = ()
     """For `parquet` and `delta`: columns whose values become directories, as in `day=2026-01-31`."""
     file_bytes: Annotated[int, Expected("at least 1048576", lambda size: size >= 1_048_576)] = 128 * 1024 * 1024
@@ -193,6 +194,14 @@ class ParseStep:
         checks = Checks()
         expected = "a pattern for the format regex, and for no other"
         checks.require("pattern", expected, holds=(self.pattern is not None) is (self.format == "regex"))
+        for name, formats in {"delimiter": ("csv",), "escape": ("csv",), "null_text": ("csv", "regex")}.items():
+            default = next(each.default for each in fields(self) if each.name == name)
+            holds = self.format in formats or getattr(self, name) == default
+            checks.require(name, f"none, for {self.format}", holds=holds, beside=["format"])
+        holds = self.delimiter not in '"\r\n'
+        checks.require("delimiter", "neither the quote nor the end of a line", holds=holds)
+        holds = self.escape != self.delimiter
+        checks.require("escape", "another one than the delimiter", holds=holds, beside=["delimiter"])
         checks.finish()
 
 

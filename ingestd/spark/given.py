@@ -7,6 +7,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ingestd.checks import did_you_mean
 from ingestd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ class Given:
             else:
                 unknown.append(name)
         if unknown:
-            raise ConfigurationError(
-                f"{what}: unknown option {', '.join(sorted(unknown))}; expected some of {', '.join(known)}"
-            )
+            close = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+            expected = close or f"; expected some of {', '.join(known)}"
+            raise ConfigurationError(f"{what}: unknown option {', '.join(sorted(unknown))}{expected}")
 
     def warn_of_unused(self, *more: str) -> None:
         """Log, in one line, the options that have no effect, and those of `more` that are given."""

@@ -82,15 +82,18 @@ _OF_GROUPS: Final = ("kafka.group.id", "startingOffsetsByGroupStrategy")
 """Options that have no effect unless startingOffsets = group."""
 _GROUP: Final = "group"
 _OF_SPARK: Final = "Spark's checkpoint has the offsets, and columns are bytes, as with Spark's Kafka connector"
-_REFUSED: Final = REFUSED | dict.fromkeys(
-    (
-        "kafka.auto.offset.reset",
-        "kafka.enable.auto.commit",
-        "kafka.interceptor.classes",
-        "kafka.key.deserializer",
-        "kafka.value.deserializer",
-    ),
-    _OF_SPARK,
+_REFUSED: Final = (
+    REFUSED
+    | {"kafka.auto.offset.reset": "expected startingOffsets"}
+    | dict.fromkeys(
+        (
+            "kafka.enable.auto.commit",
+            "kafka.interceptor.classes",
+            "kafka.key.deserializer",
+            "kafka.value.deserializer",
+        ),
+        _OF_SPARK,
+    )
 )
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 

@@ -81,6 +81,19 @@ def test_the_sinks_mode_decides_about_what_is_there(
     assert pq.read_table(path).num_rows == 1_000
 
 
+@pytest.mark.parametrize("mode", ["overwrite", "errorifexists"])
+def test_a_run_that_can_not_read_its_topic_leaves_the_sink_as_it_is(
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path, mode: str
+) -> None:
+    path = tmp_path / "out"
+    if mode == "overwrite":
+        run(settings(filled, path), either.clusters, session=spark)
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PipelineFailed, match="no-such-topic"):
+        run(settings("no-such-topic", path, mode=mode), either.clusters, session=spark)
+    assert sorted(tmp_path.rglob("*")) == there
+
+
 def test_a_wrong_query_or_topic_is_told_in_one_line(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:

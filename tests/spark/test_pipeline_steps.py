@@ -262,6 +262,9 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
                 b"2026-01-01,1,": None,
                 b"2026-01-01,1,many": "x = many; expected double",
                 b"-,1,1": "d is null; expected date",
+                b"2026-01-01,1": "expected csv with d DATE NOT NULL, n INT, x DOUBLE",
+                b"2026-01-01,1,1,many": "expected csv with d DATE NOT NULL, n INT, x DOUBLE",
+                b"2026-01-01,many,1,1": "expected csv with d DATE NOT NULL, n INT, x DOUBLE",
             },
         ),
         (
@@ -414,6 +417,7 @@ TWICE = PipelineStep(sql="SELECT 1 AS n, 2 AS N FROM source")
             {"partition_by": ("n",)},
             "sink.partition_by: it has all columns",
         ),
+        (MADE, {"partition_by": ("day", "DAY")}, "sink.partition_by: column DAY is named twice; expected it once"),
         (TWICE, {}, "sink.format = parquet: the result has 2 columns n; expected one of that name"),
         (TWICE, {"format": "topic", "topic": "t"}, "sink.format = topic: the result has 2 columns n; expected one"),
         (

@@ -27,13 +27,14 @@ from ingestd.spark.read_options import batch_options
 from ingestd.spark.write_options import write_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ingestd.client.metadata import TopicPartition
     from ingestd.daemon.pipelines import PipelineSettings
+    from ingestd.spark.read_options import BatchOptions
 
 __all__ = ["PipelineResult", "run"]
 
@@ -93,9 +94,9 @@ def _run(
     if pipeline.source.files:
         return _files_written(pipeline, clusters, modules, spark)
     options = batch_source(pipeline, clusters[pipeline.source_cluster], start)
-    if pipeline.source.group is None:
-        return _topics_written(pipeline, clusters, options, modules, spark)
     parsed = batch_options(options)
+    if pipeline.source.group is None:
+        return _topics_written(pipeline, clusters, options, modules, spark, lambda: _require_topics(parsed))
     with Planner(parsed.cluster, parsed.consumer) as planner:
         starts, ends = bounds(parsed, planner)
         # This also shows, before anything is written, whether the group can be committed at all.
@@ -113,6 +114,12 @@ def _run(
     return rows
 
 
+def _require_topics(options: BatchOptions) -> None:
+    """Raise what planning the query would. Spark plans it when it has made, or emptied, the sink's directory."""
+    with Planner(options.cluster, options.consumer) as planner:
+        bounds(options, planner)
+
+
 def _commit(pipeline: PipelineSettings, planner: Planner, offsets: Mapping[TopicPartition, int]) -> None:
     group = pipeline.source.group
     assert group is not None, "the pipeline has a group"
@@ -127,8 +134,9 @@ def _topics_written(
     options: Mapping[str, str],
     modules: Path | None,
     spark: SparkSession,
+    look: Callable[[], None] | None = None,
 ) -> int | None:
-    return _written(pipeline, clusters, spark.read.format("ingestd").options(**options).load(), modules)
+    return _written(pipeline, clusters, spark.read.format("ingestd").options(**options).load(), modules, look)
 
 
 def _files_written(
@@ -145,12 +153,18 @@ def _files_written(
 
 
 def _written(
-    pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]], source: DataFrame, modules: Path | None
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    source: DataFrame,
+    modules: Path | None,
+    look: Callable[[], None] | None = None,
 ) -> int | None:
-    """Run the query; how many rows it wrote."""
+    """Run the query; how many rows it wrote. `look` is called when the steps are good, before the sink is touched."""
     written = Observation(f"rows written by {pipeline.name}")
     rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
     require_columns(rows, pipeline.sink)
+    if look is not None:
+        look()
     result = without_refused(rows, pipeline, clusters).observe(written, sql.count(sql.lit(1)).alias("rows"))
     sink = pipeline.sink
     if sink.format == "console":

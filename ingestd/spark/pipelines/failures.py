@@ -29,9 +29,14 @@ _CALL: Final = re.compile(r"py4j\.protocol\.Py4JJavaError: ")
 """Such a line says which call of Java it was. The next one has Java's exception."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Cannot run program .*")
 """What an interpreter of an executor lacks; or there is none of its name."""
-_NO_JAVA: Final = "[JAVA_GATEWAY_EXITED]"
-_NO_ANSWER: Final = "Python worker failed to connect back"
-"""A new Python process was not there within the ten seconds that Spark gives it."""
+_REMEDIES: Final = {
+    "[JAVA_GATEWAY_EXITED]": "It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH",
+    "[TABLE_OR_VIEW_NOT_FOUND]": "A step finds the rows before it in the view source",
+    "Python worker failed to connect back": (
+        "Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
+    ),
+}
+"""What Spark says, and what a user can do."""
 _OTHER_RUN: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].*? detected for (?P<batch>\d+)")
 """Of two drivers on one checkpoint, one found a micro-batch in Spark's log that it was about to note there."""
 _IS_THERE: Final = re.compile(r"\[PATH_ALREADY_EXISTS\] Path (?P<path>.+?) already exists\. .*")
@@ -74,8 +79,9 @@ def reason_of(error: Exception) -> str:
 
 
 def _with_remedy(reason: str) -> str:
-    if _NO_JAVA in reason:
-        return f"{reason} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"
+    for said, remedy in _REMEDIES.items():
+        if said in reason:
+            return f"{reason} {remedy}"
     other = _OTHER_RUN.search(reason)
     if other is not None:
         written = f"another run of this query has written micro-batch {other['batch']} to the checkpoint"
@@ -84,8 +90,6 @@ def _with_remedy(reason: str) -> str:
     if there is not None:
         found = f"sink.path: {there['path']} already exists, perhaps of a run that was killed"
         return f"{found}; expected none, or a sink.mode"
-    if _NO_ANSWER in reason:
-        return f"{reason} Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     if _MISSING.fullmatch(reason) is None:
         return reason
     return f"{reason}, for {os.environ.get('PYSPARK_PYTHON')} where Spark runs it (OPERATIONS.md, Spark on a cluster)"

@@ -176,7 +176,8 @@ def _by_csv(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
     alone = sql.col(_ALONE)
     columns = {field.name: alone[field.name] for field in fields}
     failed = alone[_REASON].isNotNull() | ~alone[_END].eqNullSafe(_END)
-    return Typed(rows, columns, failed, _untyped(schema, step, options, parsed(_as_texts(schema)), alone))
+    texts = parsed(_as_texts(schema))
+    return Typed(rows, columns, failed, _untyped(schema, step, options, texts, alone, lambda row: row[_END] == _END))
 
 
 def _options(step: ParseStep) -> dict[str, str]:
@@ -192,12 +193,23 @@ def _as_texts(schema: StructType) -> list[StructField]:
     return [StructField(field.name, StringType()) for field in schema]
 
 
-def _untyped(schema: StructType, step: ParseStep, options: dict[str, str], texts: Column, typed: Column) -> Column:
-    """Which column can not be typed, if it is one. `texts`, `typed`: structs of the columns; the first may be null."""
+def _untyped(
+    schema: StructType,
+    step: ParseStep,
+    options: dict[str, str],
+    texts: Column,
+    typed: Column,
+    whole: Callable[[Column], Column] | None = None,
+) -> Column:
+    """Which column can not be typed, if it is one. `texts`, `typed`: structs of the columns; the first may be null.
+
+    `whole`: whether `texts` has each value at its place. Otherwise no column is named.
+    """
     otherwise = sql.lit(f"expected {step.format} with {step.columns}")
 
     def reason(row: Column) -> Column:
-        return sql.coalesce(*(untyped(row["texts"][field.name], row["typed"], field) for field in schema), otherwise)
+        found = sql.coalesce(*(untyped(row["texts"][field.name], row["typed"], field) for field in schema), otherwise)
+        return found if whole is None else sql.when(whole(row["texts"]), found).otherwise(otherwise)
 
     def untyped(text: Column, typed: Column, field: StructField) -> Column:
         wrong = typed[field.name].isNull()

@@ -42,5 +42,10 @@ def require_columns(rows: DataFrame, sink: PipelineSink) -> None:
             raise ConfigurationError(
                 f"sink.partition_by: column {name} is {kind.simpleString()}; expected one value, not several"
             )
+    named: set[str] = set()
+    for name in sink.partition_by:
+        if same(name) in named:
+            raise ConfigurationError(f"sink.partition_by: column {name} is named twice; expected it once")
+        named.add(same(name))
     if set(types) <= set(map(same, sink.partition_by)):
         raise ConfigurationError("sink.partition_by: it has all columns; expected one at least for the files")

@@ -391,6 +391,22 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             "pipelines.p.steps[0].parse.pattern: expected a pattern for the format regex, and for no other",
         ),
         (
+            with_steps("""{parse = {format = 'csv', columns = 'a STRING', delimiter = '"'}}"""),
+            'pipelines.p.steps[0].parse.delimiter = "\\"": expected neither the quote nor the end of a line',
+        ),
+        (
+            with_steps("{parse = {format = 'csv', columns = 'a STRING', delimiter = ';', escape = ';'}}"),
+            'pipelines.p.steps[0].parse.escape = ";": expected another one than the delimiter',
+        ),
+        (
+            with_steps("{parse = {format = 'json', columns = 'a STRING', delimiter = ';'}}"),
+            'pipelines.p.steps[0].parse.delimiter = ";": expected none, for json',
+        ),
+        (
+            with_steps("{parse = {format = 'json', columns = 'a STRING', null_text = '-'}}"),
+            'pipelines.p.steps[0].parse.null_text = "-": expected none, for json',
+        ),
+        (
             with_steps("{window = {time = 't', size = '5m', aggregates = {n = 'count(*)'}}}"),
             'pipelines.p.steps[0].window.size = "5m": expected a time such as "5 minutes"',
         ),

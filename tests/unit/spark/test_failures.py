@@ -11,6 +11,7 @@ from ingestd.spark.planning import READS_THE_REST
 MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
 NO_PROGRAM = 'Job aborted: java.io.IOException: Cannot run program "its": error=2, No such file or directory'
 NO_JAVA = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+NO_VIEW = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `orders` cannot be found. Verify the spelling."
 CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet."
 NO_ROOM = ": java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes"
 NO_ANSWER = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
@@ -56,6 +57,7 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
             '[PATH_ALREADY_EXISTS] Path file:/data/out already exists. Set mode as "overwrite" to overwrite the',
             "sink.path: file:/data/out already exists, perhaps of a run that was killed; expected none, or a sink.mode",
         ),
+        (NO_VIEW, f"{NO_VIEW} A step finds the rows before it in the view source"),
         (NO_JAVA, f"{NO_JAVA} It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH"),
         (f"{NO_PROGRAM}\n\tat java.lang", f"{NO_PROGRAM}, for ./its/python where Spark runs it {PAGE}"),
     ],

@@ -77,6 +77,8 @@ def test_timestamps_may_be_given_for_each_partition() -> None:
     ("options", "message"),
     [
         ({"max.poll.records": "1"}, "unknown option max.poll.records; expected some of kafka.bootstrap.servers"),
+        ({"startingOffset": "latest"}, "unknown option startingOffset; did you mean 'startingOffsets'?"),
+        ({"subscribed": "t", "x": "1"}, "unknown option subscribed, x; expected some of kafka.bootstrap.servers"),
         ({"kafka.bootstrap.servers": "nowhere"}, "option kafka.bootstrap.servers = 'nowhere'; expected HOST:PORT"),
         ({"bootstrap": "b:1"}, "options kafka.bootstrap.servers and bootstrap exclude each other"),
         ({"assign": '{"t": [0]}'}, "options assign and subscribe exclude each other"),
@@ -93,7 +95,7 @@ def test_timestamps_may_be_given_for_each_partition() -> None:
         ({"startingOffsets": '{"t": {"0": true}}'}, "option startingOffsets"),
         ({"startingOffsets": "[]"}, "option startingOffsets"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp = 'yesterday'; expected milliseconds"),
-        ({"kafka.auto.offset.reset": "latest"}, "option kafka.auto.offset.reset is not supported; Spark's checkpoint"),
+        ({"kafka.auto.offset.reset": "latest"}, "option kafka.auto.offset.reset is not supported; expected start"),
         ({"minPartitions": "0"}, "option minPartitions = '0'; expected a whole number, 1 or more"),
         ({"includeHeaders": "yes"}, "option includeHeaders = 'yes'; expected true or false"),
         ({"kafka.isolation.level": "none"}, "expected read_uncommitted or read_committed"),
