@@ -316,7 +316,8 @@ class PipelineSettings:
     master: str = "local[*]"
     """Spark's master URL."""
     spark: SparkSettings = field(default_factory=dict)
-    """Settings of Spark, as in `{ "spark.executor.memory" = "4g" }`. See OPERATIONS.md for those of a cluster."""
+    """Settings of Spark, as in `{ "spark.executor.memory" = "4g" }`. See OPERATIONS.md for those of a cluster. The
+    codec of parquet files is `spark.sql.parquet.compression.codec`: `zstd`, say; by default `snappy`."""
 
     @property
     def is_stream(self) -> bool:
