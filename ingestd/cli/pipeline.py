@@ -91,15 +91,16 @@ def summary_line(result: PipelineResult | StreamResult) -> str:
     from ingestd.spark.pipelines.streaming import StreamResult  # noqa: PLC0415 - an extra, which made the result
 
     rows = [] if result.rows is None else [in_count(result.rows, "row")]
+    letters = [] if result.dead_letters is None else [in_count(result.dead_letters, "dead letter")]
     if isinstance(result, StreamResult):
-        where = f"in {in_count(result.batches, 'micro-batch')},"
+        where = [f"in {in_count(result.batches, 'micro-batch')},", *(f"{each}," for each in letters)]
     else:
-        where = f"to {result.path} in"
-    return " ".join([f"{result.name}:", *rows, where, f"{result.seconds:.1f} s"])
+        where = [f"to {result.path}", *(f"and {each}" for each in letters), "in"]
+    return " ".join([f"{result.name}:", *rows, *where, f"{result.seconds:.1f} s"])
 
 
 def _say(progress: BatchProgress) -> None:
-    if not progress.rows:
+    if not progress.rows and not progress.dead_letters:
         return
     # Spark asks for no end of a topic where it runs a micro-batch again.
     lag = {"lag": dict(progress.lag)} if progress.lag else {}
@@ -113,6 +114,7 @@ def _say(progress: BatchProgress) -> None:
         **lag,
         state_rows=progress.state_rows,
         late_rows=progress.late_rows,
+        dead_letters=progress.dead_letters,
     )
 
 

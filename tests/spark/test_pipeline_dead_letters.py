@@ -13,10 +13,13 @@ from ingestd.spark.pipelines.batch import run
 from ingestd.spark.pipelines.streaming import run_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from conftest import Servers
     from pyspark.sql import SparkSession
+
+    from ingestd.spark.pipelines.progress import BatchProgress
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("unchanged")]
 
@@ -56,9 +59,11 @@ def test_rows_that_the_topic_would_refuse_are_in_another_one(
         checkpoint=str(tmp_path / "checkpoint") if stream else None,
     )
     if stream:
-        run_stream(pipeline, either.clusters, once=True, session=spark)
+        streamed = run_stream(pipeline, either.clusters, once=True, session=spark)
+        assert (streamed.rows, streamed.dead_letters) == (6, 4)
     else:
-        assert run(pipeline, either.clusters, session=spark).rows == 2
+        done = run(pipeline, either.clusters, session=spark)
+        assert (done.rows, done.dead_letters) == (2, 4)
     assert [one.value() for one in letters(either, target)] == [b"good", b"x" * 1_890]
     found = [(one.value()[:20], dict(one.headers())["ingestd.reason"]) for one in letters(either, dead)]
     assert found == [
@@ -92,9 +97,9 @@ def test_rows_that_can_not_be_typed_are_in_a_topic_with_reason_and_place(
         checkpoint=str(tmp_path / "checkpoint") if stream else None,
     )
     if stream:
-        run_stream(pipeline, here.clusters, once=True, session=spark)
+        assert run_stream(pipeline, here.clusters, once=True, session=spark).dead_letters == 3
     else:
-        run(pipeline, here.clusters, session=spark)
+        assert run(pipeline, here.clusters, session=spark).dead_letters == 3
     assert sum(pq.read_table(tmp_path / "out")["n"].to_pylist()) == 3
     place = {"ingestd.pipeline": b"p", "ingestd.step": b"2 (parse)", "ingestd.topic": topic.encode()}
     place |= {"ingestd.partition": b"0"}
@@ -108,3 +113,54 @@ def test_rows_that_can_not_be_typed_are_in_a_topic_with_reason_and_place(
         (None, b'{"n": "x"}', {**place, "ingestd.reason": untyped, "ingestd.offset": b"3"}),
         (b"k4", None, {**place, "ingestd.reason": unreadable, "ingestd.offset": b"4"}),
     ]
+
+
+UNTYPED = (b"x", b"1", b"2", b"3", b"y", b"z")
+PARSE = PipelineStep(parse=ParseStep("csv", "n INT"))
+
+
+def test_letters_are_counted_with_the_micro_batch_that_sent_them(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    """One look may see several micro-batches."""
+    topic, dead = filled(here, UNTYPED), here.create_topic()
+    pipeline = PipelineSettings(
+        "p",
+        PipelineSource("local", (topic,), max_offsets=2),
+        PipelineSink(path=str(tmp_path / "out")),
+        (PARSE,),
+        dead_letters=dead,
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    told: list[BatchProgress] = []
+    result = run_stream(pipeline, here.clusters, once=True, session=spark, progress=told.append)
+    assert [(each.rows, each.dead_letters) for each in told if each.rows] == [(2, 1), (2, 0), (2, 2)]
+    assert (result.rows, result.dead_letters) == (6, 3)
+    again = run_stream(pipeline, here.clusters, once=True, session=spark)
+    assert (again.rows, again.dead_letters) == (0, 0)
+
+
+def test_letters_of_a_query_that_reads_its_rows_twice_count_as_often_as_they_are_in_the_topic(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    topic, dead = filled(here, UNTYPED), here.create_topic()
+    pipeline = PipelineSettings(
+        "p",
+        PipelineSource("local", (topic,)),
+        PipelineSink(path=str(tmp_path / "out")),
+        (PARSE,),
+        "SELECT n FROM source UNION ALL SELECT n + 10 FROM source",
+        dead_letters=dead,
+    )
+    result = run(pipeline, here.clusters, session=spark)
+    assert (result.rows, result.dead_letters) == (6, 6)
+    assert len(letters(here, dead)) == 6
+
+
+def filled(cluster: Servers, values: Sequence[bytes]) -> str:
+    topic = cluster.create_topic()
+    sender = Producer({"bootstrap.servers": cluster.servers, "log_level": 2})
+    for value in values:
+        sender.produce(topic, value)
+    assert sender.flush(60) == 0
+    return topic

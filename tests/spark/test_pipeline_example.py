@@ -141,5 +141,8 @@ def test_access_logs_are_counted_by_minute_into_delta_and_a_topic(
         assert sum(progress.rows for progress in mine) == 502 + 507 + 1
         assert mine[-1].lag == {"web.access": 0}
         assert sum(progress.late_rows for progress in mine) > 0
+        assert sum(progress.dead_letters for progress in mine) == 2
     assert 'ingestd_pipeline_lag_records{pipeline="minutes",topic="web.access"} 0.0' in scraped[-1]
     assert 'ingestd_pipeline_rows_total{pipeline="minutes"} 1.0' in scraped[-1], "counted since this run began"
+    assert 'ingestd_pipeline_dead_letters_total{pipeline="minutes"} 0.0' in scraped[-1]
+    assert 'ingestd_pipeline_dead_letters_total{pipeline="minutes"} 1.0' in scraped[0]

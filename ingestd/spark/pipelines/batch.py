@@ -53,6 +53,14 @@ class PipelineResult:
     """Where they are, in words if it is no path."""
     seconds: float
     """From before the session's start to the end of the write."""
+    dead_letters: int | None = None
+    """Letters sent; None if the pipeline has no topic for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    rows: int | None
+    dead_letters: int | None = None
 
 
 def run(
@@ -74,8 +82,8 @@ def run(
     """
     begun = time.monotonic()
     with failing(pipeline.name), own_session(pipeline, session) as spark:
-        rows = _run(pipeline, clusters, modules, spark, start)
-    return PipelineResult(pipeline.name, rows, _place(pipeline), time.monotonic() - begun)
+        done = _run(pipeline, clusters, modules, spark, start)
+    return PipelineResult(pipeline.name, done.rows, _place(pipeline), time.monotonic() - begun, done.dead_letters)
 
 
 def _place(pipeline: PipelineSettings) -> str:
@@ -90,7 +98,7 @@ def _run(
     modules: Path | None,
     spark: SparkSession,
     start: str | None,
-) -> int | None:
+) -> _Written:
     if pipeline.source.files:
         return _files_written(pipeline, clusters, modules, spark)
     options = batch_source(pipeline, clusters[pipeline.source_cluster], start)
@@ -106,12 +114,12 @@ def _run(
         # A partition that comes now is for the next run.
         fixed["assign"] = json.dumps({topic: list(map(int, each)) for topic, each in nested(ends).items()})
         fixed["startingOffsets"], fixed["endingOffsets"] = json.dumps(nested(starts)), json.dumps(nested(ends))
-        rows = _topics_written(pipeline, clusters, fixed, modules, spark)
+        done = _topics_written(pipeline, clusters, fixed, modules, spark)
         try:
             _commit(pipeline, planner, ends)
         except PipelineFailed as error:
             raise PipelineFailed(f"{error}. The rows are written, and the next run reads them again") from error
-    return rows
+    return done
 
 
 def _require_topics(options: BatchOptions) -> None:
@@ -135,7 +143,7 @@ def _topics_written(
     modules: Path | None,
     spark: SparkSession,
     look: Callable[[], None] | None = None,
-) -> int | None:
+) -> _Written:
     return _written(pipeline, clusters, spark.read.format("ingestd").options(**options).load(), modules, look)
 
 
@@ -144,11 +152,12 @@ def _files_written(
     clusters: Mapping[str, Mapping[str, str]],
     modules: Path | None,
     spark: SparkSession,
-) -> int | None:
+) -> _Written:
     files, sink = find_files(spark, pipeline.source.files), pipeline.sink
     plain = sink.format == "topic" and sink.topic is not None and not pipeline.all_steps
     if plain and pipeline.dead_letters is None and all(file.local_path is not None for file in files):
-        return send_files(spark, files, write_options({**clusters[pipeline.sink_cluster], "topic": str(sink.topic)}))
+        options = write_options({**clusters[pipeline.sink_cluster], "topic": str(sink.topic)})
+        return _Written(send_files(spark, files, options))
     return _written(pipeline, clusters, line_rows(spark, files), modules)
 
 
@@ -158,14 +167,16 @@ def _written(
     source: DataFrame,
     modules: Path | None,
     look: Callable[[], None] | None = None,
-) -> int | None:
-    """Run the query; how many rows it wrote. `look` is called when the steps are good, before the sink is touched."""
+) -> _Written:
+    """Run the query. `look` is called when the steps are good, before the sink is touched."""
     written = Observation(f"rows written by {pipeline.name}")
-    rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
+    letters = dead_letters(pipeline, clusters, source.sparkSession)
+    rows = apply_steps(source, pipeline.all_steps, modules, letters)
     require_columns(rows, pipeline.sink)
     if look is not None:
         look()
-    result = without_refused(rows, pipeline, clusters).observe(written, sql.count(sql.lit(1)).alias("rows"))
+    taken = without_refused(rows, pipeline, clusters, letters)
+    result = taken.observe(written, sql.count(sql.lit(1)).alias("rows"))
     sink = pipeline.sink
     if sink.format == "console":
         result.show(truncate=False)
@@ -179,4 +190,5 @@ def _written(
     else:
         result.write.partitionBy(*sink.partition_by).mode(sink.mode).parquet(str(sink.path))
     # Nothing is observed, for ever, where `ignore` finds the path taken.
-    return None if sink.mode == "ignore" else int(written.get["rows"])
+    count = None if sink.mode == "ignore" else int(written.get["rows"])
+    return _Written(count, None if letters is None else letters.count())

@@ -128,14 +128,15 @@ def _rows(
     spark: SparkSession,
     files: Sequence[TextFile],
 ) -> DataFrame:
+    letters = dead_letters(pipeline, clusters, spark)
     if pipeline.is_stream:
-        return stream_rows(pipeline, clusters, spark, modules)
+        return stream_rows(pipeline, clusters, spark, letters, modules)
     if files:
         source = line_rows(spark, files)
     else:
         options = batch_source(pipeline, clusters[pipeline.source_cluster])
         source = spark.read.format("ingestd").options(**options).load()
-    return apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
+    return apply_steps(source, pipeline.all_steps, modules, letters)
 
 
 def _require_append(rows: DataFrame) -> None:

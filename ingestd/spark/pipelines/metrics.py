@@ -30,6 +30,7 @@ class PipelineMetrics:
         self._seconds = Summary("ingestd_pipeline_batch_seconds", words, of, registry=to)
         self._state = Gauge("ingestd_pipeline_state_rows", "Rows in the states of all steps.", of, registry=to)
         self._late = Counter("ingestd_pipeline_late_rows_total", "Rows that were dropped as too late.", of, registry=to)
+        self._letters = Counter("ingestd_pipeline_dead_letters_total", "Dead letters sent.", of, registry=to)
         labels = ["pipeline", "topic"]
         self._lag = Gauge("ingestd_pipeline_lag_records", "Offsets that are not read yet.", labels, registry=to)
 
@@ -41,6 +42,7 @@ class PipelineMetrics:
         self._rows.labels(name).inc(progress.rows)
         self._state.labels(name).set(progress.state_rows)
         self._late.labels(name).inc(progress.late_rows)
+        self._letters.labels(name).inc(progress.dead_letters)
         for topic, records in progress.lag.items():
             self._lag.labels(name, topic).set(records)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ingestd.spark.pipelines.dead_letters import DeadLetters
+
 __all__ = ["BatchProgress", "Watch", "progress_of"]
 
 
@@ -35,6 +37,8 @@ class BatchProgress:
     """Rows in the states of all steps."""
     late_rows: int = 0
     """Rows that were dropped because they came too late. Spark counts them after it has grouped them."""
+    dead_letters: int = 0
+    """Letters sent."""
 
     @property
     def rows_per_second(self) -> float:
@@ -42,8 +46,8 @@ class BatchProgress:
         return self.rows / self.seconds if self.seconds else 0.0
 
 
-def progress_of(pipeline: str, told: StreamingQueryProgress) -> BatchProgress:
-    """The value of what Spark tells."""
+def progress_of(pipeline: str, told: StreamingQueryProgress, letters: DeadLetters | None = None) -> BatchProgress:
+    """The value of what Spark tells. The letters of a micro-batch are counted once."""
     source = told.sources[0]
     return BatchProgress(
         pipeline,
@@ -53,21 +57,32 @@ def progress_of(pipeline: str, told: StreamingQueryProgress) -> BatchProgress:
         _lag(source.endOffset, source.latestOffset),
         sum(state.numRowsTotal for state in told.stateOperators),
         sum(state.numRowsDroppedByWatermark for state in told.stateOperators),
+        # A look that found nothing has the number of the micro-batch that is to come.
+        letters.count(told.batchId) if letters is not None and "addBatch" in told.durationMs else 0,
     )
 
 
 class Watch:
     """Hands each progress of a query on, once, in order. Spark keeps the last hundred."""
 
-    def __init__(self, pipeline: str, query: StreamingQuery, take: Callable[[BatchProgress], None]) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        query: StreamingQuery,
+        take: Callable[[BatchProgress], None],
+        letters: DeadLetters | None = None,
+    ) -> None:
         self._pipeline = pipeline
         self._query = query
         self._take = take
+        self._letters = letters
         self._last = ""
         self.batches = 0
         """Micro-batches that had rows."""
         self.rows = 0
         """Rows that were read."""
+        self.dead_letters = 0
+        """Letters sent."""
 
     def look(self) -> None:
         """Hand on what is new."""
@@ -76,9 +91,10 @@ class Watch:
             if told.timestamp <= self._last:
                 continue
             self._last = told.timestamp
-            found = progress_of(self._pipeline, told)
+            found = progress_of(self._pipeline, told, self._letters)
             self.batches += found.rows > 0
             self.rows += found.rows
+            self.dead_letters += found.dead_letters
             self._take(found)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sql
 
 from ingestd.errors import ErrorCode, KafkaError
-from ingestd.spark.pipelines.dead_letters import LETTER, dead_letters
+from ingestd.spark.pipelines.dead_letters import LETTER
 from ingestd.spark.planner import Planner
 from ingestd.spark.read_options import read_options
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from ingestd.daemon.pipelines import PipelineSettings
+    from ingestd.spark.pipelines.dead_letters import DeadLetters
 
 __all__ = ["TopicLimits", "limits_of", "refusal", "without_refused"]
 
@@ -39,14 +40,17 @@ class TopicLimits:
 
 
 def without_refused(
-    rows: DataFrame, pipeline: PipelineSettings, clusters: Mapping[str, Mapping[str, str]]
+    rows: DataFrame,
+    pipeline: PipelineSettings,
+    clusters: Mapping[str, Mapping[str, str]],
+    letters: DeadLetters | None,
 ) -> DataFrame:
-    """The rows without those that the topic of the sink would refuse, which become dead letters.
+    """The rows without those that the topic of the sink would refuse, which become `letters`.
 
     Where the rows say their topics themselves, those without one are refused, and nothing else is known. The cluster is
     asked. Raises `KafkaError`, `DeadlineExceeded`.
     """
-    letters, sink = dead_letters(pipeline, clusters), pipeline.sink
+    sink = pipeline.sink
     if letters is None or sink.format != "topic":
         return rows
     if sink.topic is None:

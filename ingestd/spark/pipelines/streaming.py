@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ingestd.daemon.pipelines import PipelineSettings, PipelineSink
+    from ingestd.spark.pipelines.dead_letters import DeadLetters
     from ingestd.spark.pipelines.progress import BatchProgress
 
 __all__ = ["StreamResult", "run_stream", "stream_rows"]
@@ -60,6 +61,8 @@ class StreamResult:
     """Rows that were read."""
     seconds: float
     """From before the session's start to the end of the query."""
+    dead_letters: int | None = None
+    """Letters of its micro-batches; None if the pipeline has no topic for them."""
 
 
 def run_stream(
@@ -103,11 +106,12 @@ def run_stream(
         if pipeline.delay is not None and not once:
             milliseconds = round(pipeline.delay * 1_000)
             waiting = {"minOffsetsFile": str(file), "maxTriggerDelay": f"{milliseconds}ms"}
-        rows = _checked(pipeline, clusters, spark, modules, start, waiting)
+        letters = dead_letters(pipeline, clusters, spark)
+        rows = _checked(pipeline, clusters, spark, letters, modules, start, waiting)
         stop = Stop(pipeline, spark, patience, own=session is None)
         query = _started(pipeline, clusters, rows, worth, stop, once=once)
         _log.info("pipeline runs", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
-        watch = Watch(pipeline.name, query, take)
+        watch = Watch(pipeline.name, query, take, letters)
         try:
             while not query.awaitTermination(_LOOK) and not stopped():
                 watch.look()
@@ -121,7 +125,8 @@ def run_stream(
             raise PipelineFailed(
                 f"pipeline {pipeline.name}: stopped before it had taken all that was there at its start"
             )
-    return StreamResult(pipeline.name, watch.batches, watch.rows, time.monotonic() - begun)
+    sent = None if letters is None else watch.dead_letters
+    return StreamResult(pipeline.name, watch.batches, watch.rows, time.monotonic() - begun, sent)
 
 
 def _say_given_up(pipeline: PipelineSettings, spark: SparkSession) -> None:
@@ -135,17 +140,18 @@ def stream_rows(
     pipeline: PipelineSettings,
     clusters: Mapping[str, Mapping[str, str]],
     spark: SparkSession,
+    letters: DeadLetters | None,
     modules: Path | None = None,
     start: str | None = None,
     waiting: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """What the sink would get. Nothing is read yet. Raises `ConfigurationError`, and Spark's errors.
 
-    waiting: options of the source that say what a micro-batch waits for.
+    letters: where rows go that can not be typed. waiting: options of the source that say what a micro-batch waits for.
     """
     options = stream_source(pipeline, clusters[pipeline.source_cluster], start) | dict(waiting or {})
     source = spark.readStream.format("ingestd").options(**options).load()
-    rows = apply_steps(source, pipeline.all_steps, modules, dead_letters(pipeline, clusters))
+    rows = apply_steps(source, pipeline.all_steps, modules, letters)
     if pipeline.sink.delivery == "exactly-once":
         require_narrow(rows)
     return rows
@@ -166,15 +172,16 @@ def _checked(
     pipeline: PipelineSettings,
     clusters: Mapping[str, Mapping[str, str]],
     spark: SparkSession,
+    letters: DeadLetters | None,
     modules: Path | None,
     start: str | None,
     waiting: Mapping[str, str],
 ) -> DataFrame:
     """What the sink gets, if a stream can begin here."""
     _require_new(pipeline, start, lambda checkpoint: has_begun(spark, checkpoint))
-    rows = stream_rows(pipeline, clusters, spark, modules, start, waiting)
+    rows = stream_rows(pipeline, clusters, spark, letters, modules, start, waiting)
     require_columns(rows, pipeline.sink)
-    rows = without_refused(rows, pipeline, clusters)
+    rows = without_refused(rows, pipeline, clusters, letters)
     if pipeline.sink.format == "jdbc":
         prepare_driver(spark, pipeline.sink)
     return rows

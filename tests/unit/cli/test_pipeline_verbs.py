@@ -52,6 +52,8 @@ def test_plan_says_each_file_and_its_bytes(
     [
         (StreamResult("p", 1, 1, 32.52), "p: 1 row in 1 micro-batch, 32.5 s"),
         (StreamResult("p", 0, 0, 1.0), "p: 0 rows in 0 micro-batches, 1.0 s"),
+        (StreamResult("p", 2, 1_888, 1.0, 145), "p: 1,888 rows in 2 micro-batches, 145 dead letters, 1.0 s"),
+        (PipelineResult("p", 1_743, "/o", 1.0, 1), "p: 1,743 rows to /o and 1 dead letter in 1.0 s"),
         (PipelineResult("p", 2_000, "topic t", 1.0), "p: 2,000 rows to topic t in 1.0 s"),
         (PipelineResult("p", None, "table t", 1.0), "p: to table t in 1.0 s"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -68,12 +69,12 @@ def test_a_cluster_that_is_gone_is_no_error_of_the_file(tmp_path: Path, monkeypa
         line_files._send_file(options, TextFile(f"file:{file}", 2))
 
 
-@pytest.mark.parametrize("kind", [line_files._FileSender, dead_letters._Diversion])
-def test_an_executor_in_plain_python_is_said(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+@pytest.mark.parametrize(("kind", "more"), [(line_files._FileSender, ()), (dead_letters._Diversion, (Counter(),))])
+def test_an_executor_in_plain_python_is_said(monkeypatch: pytest.MonkeyPatch, kind: Any, more: tuple[Any, ...]) -> None:
     """Of rows it was said. Lines of files, and dead letters, are encoded by the same loops."""
     said: set[str] = set()
     slow: Any = SimpleNamespace(add=said.update)
-    sender = kind(write_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}), slow)
+    sender = kind(write_options({"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}), *more, slow)
     unpack, arguments = sender.__reduce__()
     unpack(*arguments)
     assert said == set()
