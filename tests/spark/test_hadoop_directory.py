@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +31,16 @@ def test_a_file_is_moved_once_and_why_it_can_not_be_is_told_from_a_file_that_is_
     assert not isinstance(failed.value, FileNotFoundError)
 
 
-def test_a_note_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_note_is_written_once(
+    spark: SparkSession, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+
+        def refused(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refused)
     directory = Directory(spark, str(tmp_path))
     assert [directory.note("names", text) for text in ("first", "second")] == [True, False]
     assert directory.read("names") == "first"

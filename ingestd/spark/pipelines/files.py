@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import uuid
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ __all__ = ["Directory", "File", "literal"]
 _MAGIC: Final = re.compile(r"[\\{}\[\]*?]")
 _CHECKSUM: Final = re.compile(r"\..*\.crc")
 """A file that Hadoop keeps beside another one on local disks."""
+_NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What FAT, SMB and FUSE say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ class Directory:
         """
         whole = f"{path}.{uuid.uuid4().hex}"
         self.write(whole, text)
-        written = self._link(whole, path) if self._here is not None else self._rename_to_new(whole, path)
+        written = self._link(whole, path)
+        if written is None:
+            written = self._rename_to_new(whole, path)
         self.delete(whole)
         return written
 
@@ -120,13 +125,21 @@ class Directory:
         """Delete a file, or a directory with all that is in it, if it is there."""
         self._system.delete(self._of(path), True)  # noqa: FBT003 - Java's argument: recursive
 
-    def _link(self, source: str, target: str) -> bool:
-        """Hadoop's rename on local disks looks whether there is a file, and replaces one that came since."""
-        assert self._here is not None, "it is asked before"
+    def _link(self, source: str, target: str) -> bool | None:
+        """On a local disk. None if it is none, or has no hard links.
+
+        Hadoop's rename on local disks looks whether there is a file, and replaces one that came since.
+        """
+        if self._here is None:
+            return None
         try:
             (self._here / target).hardlink_to(self._here / source)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return None
         return True
 
     def _rename_to_new(self, source: str, target: str) -> bool:
