@@ -61,7 +61,7 @@ from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
 from ingestd.tail.looks import Examination, Looks, Unreadable
 from ingestd.tail.names import Names
-from ingestd.tail.rotation import CODECS, codec_of, rotated_from
+from ingestd.tail.rotation import CODECS, codec_of, is_rotated_from, rotated_from
 from ingestd.tail.thread import LookThread
 from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import VanishedFiles
@@ -826,7 +826,7 @@ class TailFinder:
     def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
         finder.apply(log, Seen(place, here=log.path == path))
         other = self._logs.get(path)
-        if place.links > 1 or other is not None:
+        if not is_rotated_from(path, log.path):
             self._note_second_name({path, place.path}, log)
         if other is not None and other is not log:
             self.apply(other, Occupied(place.file))

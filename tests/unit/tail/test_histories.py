@@ -301,12 +301,12 @@ class Writer:
 
     def delete_current(self) -> None:
         if self.files.find(self.path) is not None:
-            self.world.unlink(self.path)
+            self.world.unlink_known(self.path)
 
     def delete(self, which: int) -> None:
         rotations = self.rotations()
-        if rotations and self.world.is_known(rotations[which % len(rotations)].inode):
-            self.world.unlink(rotations[which % len(rotations)].path)
+        if rotations:
+            self.world.unlink_known(rotations[which % len(rotations)].path)
 
 
 class World:
@@ -389,7 +389,7 @@ class World:
         self.machine.files.truncate(inode)
 
     def is_known(self, inode: Inode) -> bool:
-        """Whether a name may be deleted: before a second one is looked at, nobody could know what that is of then."""
+        """Whether a name may be deleted. If that of several is not seen, nobody can know what the rest are names of."""
         if inode.links == 1:
             return True
         if not self.machine.up or self.within_daemon:
@@ -397,6 +397,14 @@ class World:
         self.machine.files.pause = None
         self.machine.settle()
         return True
+
+    def unlink_known(self, path: str) -> None:
+        inode = self.machine.files.get(path, follow=False).inode
+        several = inode.links > 1
+        if self.is_known(inode):
+            self.unlink(path)
+            if several:
+                self.machine.settle()
 
     def unlink(self, path: str) -> None:
         inode = self.machine.files.get(path, follow=False).inode
@@ -409,8 +417,14 @@ class World:
     def drop_hard_link(self, which: int) -> None:
         """Delete a second name."""
         there = [path for path in self.hard_links if self.machine.files.find(path) is not None]
-        if there:
-            self.unlink(there[which % len(there)])
+        if there and self._is_matched_without(there[which % len(there)]):
+            self.unlink_known(there[which % len(there)])
+
+    def _is_matched_without(self, path: str) -> bool:
+        """Whether no name of a file is left, or one that a glob matches. By another it is not known at a start."""
+        inode = self.machine.files.get(path).inode
+        rest = [entry.path for entry in self.machine.files.entries() if entry.inode is inode and entry.path != path]
+        return not rest or any(each.finder.matches(one) for each in self.machine.finders for one in rest)
 
     def _destroyed(self, inode: Inode) -> None:
         """What was not delivered of it goes; what of that the daemon saw is to be said."""
