@@ -540,6 +540,10 @@ class World:
             # Still wrong (seeds 7065, 14360): what a rotation of app.log, which the other tail reads, was compressed to
             # is found by a search of app.log, and its tail does not know the content.
             return writer.log != "/d/app.log"
+        if verb == "compress" and self.scene.style == "date" and self.hard_links:
+            # Still wrong (seed 15711): of a log that was met by a second name and renamed, nobody knows at the next
+            # start that a compressed copy is called like it was.
+            return False
         return verb in self.scene.operations or verb in {"go", "start", "open"}
 
     def go(self, steps: int, random: Random) -> None:
