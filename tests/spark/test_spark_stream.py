@@ -99,7 +99,7 @@ def test_a_running_stream_gets_what_comes_and_tells_how_far_the_logs_are(
 
 def test_a_thousand_small_partitions_share_tasks(spark: SparkSession, either: Servers, tmp_path: Path) -> None:
     name = either.create_topic(partitions=1_000)
-    sender = Producer({"bootstrap.servers": either.servers, "log_level": 2})
+    sender = Producer({"bootstrap.servers": either.servers, "log_level": 2, "enable.idempotence": True})
     for number in range(5_000):
         sender.produce(name, b"%d" % number, partition=number % 1_000)
     assert sender.flush(60) == 0
