@@ -959,6 +959,7 @@ class TailFinder:
         self._examine_next(self._due, log, place)
 
     def _examine_next(self, due: _Due, log: Log, place: Place) -> None:
+        """For the log that asked first. Another one knows the file by a second name."""
         other, _ = due.examinations.get(place.file, (log, place))
         if other is log:
             due.examinations[place.file] = log, place

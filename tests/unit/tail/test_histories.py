@@ -799,22 +799,22 @@ def simulated() -> Iterator[None]:
             setattr(thing, name, value)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
+def play_chunk(chunk: int, histories: int, scenes: tuple[Scene, ...]) -> None:
     with simulated():
-        for seed in range(chunk * HISTORIES // CHUNKS, (chunk + 1) * HISTORIES // CHUNKS):
-            scene, steps = make(seed)
+        for seed in range(chunk * histories // CHUNKS, (chunk + 1) * histories // CHUNKS):
+            scene, steps = make(seed, scenes)
             if why(seed, scene, steps) is not None:
                 pytest.fail(tell(seed, scene, shrink(seed, scene, steps)), pytrace=False)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_nothing_is_lost_and_nothing_comes_twice(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES, SCENES)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_second_name_is_no_second_file(chunk: int) -> None:
-    with simulated():
-        for seed in range(chunk * HISTORIES // CHUNKS // 5, (chunk + 1) * HISTORIES // CHUNKS // 5):
-            scene, steps = make(seed, HARD_LINKED)
-            if why(seed, scene, steps) is not None:
-                pytest.fail(tell(seed, scene, shrink(seed, scene, steps)), pytrace=False)
+    play_chunk(chunk, HISTORIES // 5, HARD_LINKED)
 
 
 @pytest.mark.parametrize(
