@@ -744,10 +744,12 @@ class TailFinder:
     async def _seek(self, due: _Due) -> None:
         searches: list[Search] = []
         called = self._names.paths_of({each.known.file for each in due.seeks.values() if each.links > 1})
+        directories = self._kin.directories() if called else set()
 
         def want(generation: Generation) -> None:
             names = called.get(generation.known.file, ())
-            searches.append(self._kin.search(due.logs[generation.source], generation, names))
+            more = directories if generation.links > 1 else ()
+            searches.append(self._kin.search(due.logs[generation.source], generation, names, more))
 
         await self._in_turns(due.seeks.values(), want)
         found = await self._ask(partial(self._looks.search, searches))

@@ -121,10 +121,10 @@ class Kin:
             return generation.known, generation.position
         return Known.told(latest.detail), latest.position
 
-    def search(self, log: Log, generation: Generation, called: Iterable[str] = ()) -> Search:
+    def search(self, log: Log, generation: Generation, called: Iterable[str] = (), more: Iterable[str] = ()) -> Search:
         """Where a generation's file, or its content, may be; and what may have come after it unseen.
 
-        `called`: other paths at which the file was seen.
+        `called`: other paths at which the file was seen. `more`: other directories that it may have names in.
         """
 
         def taken(file: FileId) -> bool:
@@ -148,7 +148,6 @@ class Kin:
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        more = self.directories() if generation.links > 1 else ()  # wherever its other names are
         others = [
             self._newest(each)[0] for path in alike for each in self._logs[path].generations if each is not generation
         ]

@@ -127,7 +127,7 @@ class _Notes:
                 self._directory.delete(path)
 
     def _noted(self, batch: int) -> str | None:
-        """What is noted of a micro-batch, if anything is. When all is done, another run may delete it at any time."""
+        """The note of a micro-batch; None if there is none. Another run may delete it once the micro-batch is done."""
         name = f"{self.path}/{batch}.names"
         try:
             return self._directory.read(name)
