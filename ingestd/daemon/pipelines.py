@@ -103,8 +103,8 @@ class PipelineSink:
     """For `parquet` and `delta`: the directory. Hadoop's names are good."""
     mode: Literal["errorifexists", "append", "overwrite", "ignore"] = "errorifexists"
     """For `parquet` and `jdbc` without a checkpoint: what happens to the files, or the table, if there are some. It is
-    Spark's save mode. A stream appends. A table that is not there is created. `overwrite` removes what is there before
-    rows are read: a run that fails amid them leaves nothing of it."""
+    Spark's save mode. A stream appends. A table that is not there is created. `overwrite` replaces files once all new
+    ones are written; of a table it removes the rows before it reads, and a run that fails leaves none of them."""
     partition_by: tuple[str, ...] = ()
     """For `parquet` and `delta`: columns whose values become directories, as in `day=2026-01-31`."""
     file_bytes: Annotated[int, Expected("at least 1048576", lambda size: size >= 1_048_576)] = 128 * 1024 * 1024

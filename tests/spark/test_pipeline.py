@@ -33,12 +33,16 @@ def filled(either: Servers) -> str:
 
 
 def settings(
-    topic: str, path: Path, sql: str = "SELECT * FROM source", mode: str = "errorifexists"
+    topic: str,
+    path: Path,
+    sql: str = "SELECT * FROM source",
+    mode: str = "errorifexists",
+    partition_by: tuple[str, ...] = (),
 ) -> PipelineSettings:
     return PipelineSettings(
         name="access",
         source=PipelineSource("local", (topic,)),
-        sink=PipelineSink(path=str(path), mode=mode),
+        sink=PipelineSink(path=str(path), mode=mode, partition_by=partition_by),
         sql=sql,
     )
 
@@ -92,6 +96,29 @@ def test_a_run_that_can_not_read_its_topic_leaves_the_sink_as_it_is(
     with pytest.raises(PipelineFailed, match="no-such-topic"):
         run(settings("no-such-topic", path, mode=mode), either.clusters, session=spark)
     assert sorted(tmp_path.rglob("*")) == there
+
+
+@pytest.mark.parametrize("partition_by", [(), ("half",)])
+def test_files_are_replaced_once_the_new_ones_are_written(
+    spark: SparkSession, either: Servers, filled: str, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    path = tmp_path / "out"
+    query = "SELECT offset, offset % 2 AS half, {} AS one FROM source"
+
+    def write(query: str) -> None:
+        run(settings(filled, path, query, "overwrite", partition_by), either.clusters, session=spark)
+
+    write(query.format(1))
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PipelineFailed, match="a bad row"):
+        write(query.format("IF(offset = 300, raise_error('a bad row'), 2)"))
+    assert [each for each in sorted(tmp_path.rglob("*")) if each.name != "_ingestd"] == there
+    write(query.format(3))
+    table = pq.read_table(path)
+    assert (table.num_rows, set(table["one"].to_pylist())) == (1_000, {3})
+    assert (path / "_SUCCESS").exists()
+    assert not (path / "_ingestd").exists()
+    assert not set(tmp_path.rglob("*.parquet")) & set(there)
 
 
 def test_a_wrong_query_or_topic_is_told_in_one_line(

@@ -250,7 +250,7 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
             ParseStep("json", "`a``b c.d` TIMESTAMP, s STRUCT<a: INT, b: ARRAY<INT>>", timestamp_format="dd/MM/yyyy"),
             {
                 b'{"a`b c.d": "01/02/2026", "s": {"a": 1, "b": [1]}}': None,
-                b'{"a`b c.d": "2026-02-01", "s": null}': "a`b c.d = 2026-02-01; expected timestamp",
+                b'{"a`b c.d": "2026-02-01", "s": null}': "a`b c.d = 2026-02-01; expected timestamp as dd/MM/yyyy",
                 b'{"s": {"a": 1, "b": [1, "x"]}}': 's = {"a":1,"b":[1,"x"]}; expected struct<a:int,b:array<int>>',
             },
         ),
@@ -274,7 +274,9 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
                 LINE.replace("200 1", "200 -").encode(): None,
                 b"what?": "it does not match the pattern",
                 f"{LINE}x y".encode(): "it does not match the pattern",
-                LINE.replace("01/Jan", "32/Jan").encode(): ("time = 32/Jan/2026:10:00:01 +0000; expected timestamp"),
+                LINE.replace("01/Jan", "32/Jan").encode(): (
+                    f"time = 32/Jan/2026:10:00:01 +0000; expected timestamp as {ACCESS.timestamp_format}"
+                ),
                 LINE.replace("200 1", "200 many").encode(): "bytes = many; expected bigint",
                 LINE.replace("200 1", f"200 {'9' * 1_000}").encode(): f"bytes = {'9' * 100}…; expected bigint",
                 LINE.replace("200 1", "99999999999 1").encode(): "status = 99999999999; expected int",

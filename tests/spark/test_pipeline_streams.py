@@ -271,7 +271,7 @@ def test_what_can_not_be_exactly_once_is_refused_by_the_plan(
 
 def test_what_a_stream_can_not_do_is_said_before_it_runs(spark: SparkSession, here: Servers, tmp_path: Path) -> None:
     counting = stream("t", tmp_path, sql="SELECT topic, count(*) AS n FROM source GROUP BY 1")
-    with pytest.raises(PipelineFailed, match="without watermark"):
+    with pytest.raises(PipelineFailed, match=r"without watermark.* a step window counts by time"):
         check(counting, here.clusters, session=spark)
     minutes = PipelineStep(window=WindowStep("timestamp", "1 minute", {"n": "count(*)"}))
     assert check(stream("t", tmp_path, steps=(minutes,), sql=None), here.clusters, session=spark).columns == (
@@ -618,7 +618,7 @@ def test_ctrl_c_amid_a_run_without_a_checkpoint_ends_it_without_traces(here: Ser
             time.sleep(0.1)
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == 130, said
     # What Spark says when it starts is before that.
     assert said.splitlines()[-1] == 'Setting Spark log level to "ERROR".'
     assert "Traceback" not in said

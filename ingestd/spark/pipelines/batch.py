@@ -16,6 +16,7 @@ from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.jdbc import prepare_driver, write_table
 from ingestd.spark.pipelines.line_files import send_files
 from ingestd.spark.pipelines.refusals import without_refused
+from ingestd.spark.pipelines.replacing import replace
 from ingestd.spark.pipelines.results import require_columns
 from ingestd.spark.pipelines.session import own_session
 from ingestd.spark.pipelines.source import batch_source
@@ -187,6 +188,8 @@ def _written(
     elif sink.format == "jdbc":
         prepare_driver(source.sparkSession, sink)
         write_table(result, sink, sink.mode)
+    elif sink.mode == "overwrite":
+        replace(result, str(sink.path), sink.partition_by)
     else:
         result.write.partitionBy(*sink.partition_by).mode(sink.mode).parquet(str(sink.path))
     # Nothing is observed, for ever, where `ignore` finds the path taken.

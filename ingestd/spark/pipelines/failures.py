@@ -32,6 +32,7 @@ _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Ca
 _REMEDIES: Final = {
     "[JAVA_GATEWAY_EXITED]": "It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH",
     "[TABLE_OR_VIEW_NOT_FOUND]": "A step finds the rows before it in the view source",
+    "streaming aggregations without watermark": "In a stream, a step window counts by time",
     "Python worker failed to connect back": (
         "Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
     ),

@@ -216,18 +216,21 @@ def _untyped(
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
             # Parsed alone, because what can be typed of it is there.
             wrong = _from_json([StructField(field.name, field.dataType)], options)[_REASON].isNotNull()
-        return sql.when(text.isNotNull() & wrong, _wrong_value(field, text))
+        return sql.when(text.isNotNull() & wrong, _wrong_value(field, text, step))
 
     # A function, so that a row is parsed once, and not for each column.
     return sql.transform(sql.array(sql.struct(texts.alias("texts"), typed.alias("typed"))), reason)[0]
 
 
-def _wrong_value(field: StructField, text: Column) -> Column:
+def _wrong_value(field: StructField, text: Column, step: ParseStep) -> Column:
+    expected = field.dataType.simpleString()
+    if isinstance(field.dataType, TimestampType) and step.timestamp_format is not None:
+        expected += f" as {step.timestamp_format}"
     start = sql.when(sql.length(text) > _SHOWN, sql.concat(sql.substring(text, 1, _SHOWN), sql.lit("…")))
     said = (
         sql.lit(f"{field.name} = "),
         sql.coalesce(start, text),
-        sql.lit(f"; expected {field.dataType.simpleString()}"),
+        sql.lit(f"; expected {expected}"),
     )
     return sql.concat(*said)
 
@@ -266,7 +269,7 @@ def _by_pattern(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
     for number, field in enumerate(schema.fields):
         group, value = sql.col(_nth(_GROUP, number)), sql.col(_nth(_VALUE, number))
         columns[field.name], wrong = value, group.isNotNull() & value.isNull()
-        failed, untyped = failed | wrong, sql.coalesce(untyped, sql.when(wrong, _wrong_value(field, group)))
+        failed, untyped = failed | wrong, sql.coalesce(untyped, sql.when(wrong, _wrong_value(field, group, step)))
     return Typed(rows, columns, failed, sql.when(sql.col(_MATCHES), untyped).otherwise("it does not match the pattern"))
 
 

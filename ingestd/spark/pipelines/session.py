@@ -56,6 +56,8 @@ _DEFAULTS: Final = {
 }
 _CTRL_C: Final = "KeyboardInterrupt while sending command."
 """What py4j logs, with a trace, before the exception goes on."""
+_CONNECTIONS: Final = 3
+"""To a JVM that answers, after Ctrl-C."""
 _TRACES: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -82,7 +84,7 @@ def own_session(pipeline: PipelineSettings, beside: SparkSession | None = None) 
             yield _prepared(started)
         except KeyboardInterrupt:
             if LOG_LEVEL not in pipeline.spark:
-                started.sparkContext.setLogLevel("OFF")  # a query is under way, and Spark is stopped beneath it
+                _silence(started)  # a query is under way, and Spark is stopped beneath it
             raise
         except NO_ANSWER as error:
             if has_ended(started):
@@ -109,6 +111,14 @@ def _leave_out_traces(spark: SparkSession) -> None:
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j.clientserver").disabled = True  # of a sink in Python
     logging.getLogger().addFilter(_is_no_ctrl_c)
+
+
+def _silence(spark: SparkSession) -> None:
+    """Have Spark say nothing more. py4j closes the connection that Ctrl-C interrupts, and at times the next one too."""
+    for _ in range(_CONNECTIONS):
+        with contextlib.suppress(*NO_ANSWER):
+            spark.sparkContext.setLogLevel("OFF")
+            return
 
 
 def _is_no_ctrl_c(record: logging.LogRecord) -> bool:
