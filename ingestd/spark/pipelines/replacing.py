@@ -28,8 +28,8 @@ def replace(rows: DataFrame, path: str, partition_by: Sequence[str]) -> None:
 
     Spark itself would empty the directory first, and leave nothing if a row can not be written. Here all files are
     written to a directory within, and then moved. A run that fails amid the rows leaves the earlier files as they were.
-    One that is killed as it moves them leaves some of the new ones, and no `_SUCCESS`. Raises what Spark and the file
-    system raise.
+    One that is killed as it moves them leaves some of the new ones, and no `_SUCCESS`; the next run writes all again.
+    Raises what Spark and the file system raise.
     """
     writer = rows.write.mode("overwrite").partitionBy(*partition_by)
     if str(rows.sparkSession.conf.get(_PARTITIONS_ALONE)).lower() == "dynamic":  # which Spark stages itself
@@ -41,7 +41,7 @@ def replace(rows: DataFrame, path: str, partition_by: Sequence[str]) -> None:
     except (PySparkException, Py4JError):
         directory.delete(stage)
         raise
-    directory.delete(_SUCCESS)
+    directory.delete(_SUCCESS)  # first, and there again last
     for name in directory.names():
         if name != OURS:
             directory.delete(name)
