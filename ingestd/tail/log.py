@@ -356,6 +356,7 @@ class Log:
                 return  # met by another name meanwhile
             if known.copy_of is not None:
                 # As modified as when it was first seen: others may have come and gone since.
+                known.size = place.size
                 known.known = known.known._replace(size=0 if place.codec else place.size)
                 if not (plain.goes_on and self._was_copied(known, place)):
                     # It was empty, or only began as another file does: with the same header, perhaps.
@@ -582,9 +583,8 @@ class Log:
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
             self._copies.pop(rest.file, None)
-            after.known = after.known._replace(witness=known.witness, done=True, copy_of="")
-            if rest.codec:
-                after.known = after.known._replace(size=known.size)  # of its text
+            size = known.size if rest.codec else rest.size  # of its text
+            after.known = after.known._replace(witness=known.witness, size=size, done=True, copy_of="")
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position:

@@ -9,6 +9,7 @@ import pytest
 from ingestd.daemon.source import End
 from ingestd.tail.facts import (
     CONCLUDED,
+    GONE,
     NOTHING,
     TRUNCATED,
     Copy,
@@ -297,6 +298,30 @@ def test_a_file_that_repeated_its_copy_goes_on_behind_it_or_is_read_whole(goes_o
     commands = log.step(Examined(place(7, 8), replace(plain(8), goes_on=goes_on)))
     (read,) = (each.generation for each in commands if isinstance(each, Read))
     assert (read.position, read.known.size) == (4 if goes_on else 0, 8)
+
+
+def test_a_copy_that_grew_since_it_was_compared_is_as_long_as_it_was_found() -> None:
+    """The next run says what of it was not read, if it is gone then."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 5), here=True))
+    copy = place(9, 3, f"{PATH}.1")
+    repeated(log, copy, "0")
+    log.step(Ended("0", End(TRUNCATED, PATH, 5, 9), known(7, 5)))
+    commands = log.step(Sought("0", place(7, 0), rest=copy._replace(size=9)))
+    (read,) = (each.generation for each in commands if isinstance(each, Read))
+    assert (read.position, read.known.size) == (5, 9)
+
+
+def test_a_file_that_was_truncated_before_it_was_examined_is_as_long_as_it_was_then() -> None:
+    """What was seen before is sought by itself. It was said to be lost once the file was gone."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 5), here=True))
+    log.step(Ended("0", End(TRUNCATED, PATH, 5, 5), known(7, 5)))
+    log.step(Sought("0", place(7, 8)))
+    commands = log.step(Examined(place(7, 8), plain(4)))
+    (read,) = (each.generation for each in commands if isinstance(each, Read))
+    log.step(Ended(read.source, End(GONE, PATH, 0, 4), read.known))
+    assert read.known.size == 4
 
 
 def test_a_compressed_file_with_less_than_its_file_had_is_a_loss() -> None:
