@@ -15,7 +15,7 @@ from ingestd.tail.rotation import families_of, family_of, is_rotated_from, rotat
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
@@ -94,14 +94,23 @@ class Kin:
         if len(logs) > _STRANGERS_MOST:
             ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
             logs = [log for log, way in ways if not names.isdisjoint(map(os.path.basename, way))]
-        found = [(log, each) for log in logs for each in _maybe_copied(log, place.file)]
+        linked = [(log, each) for log in logs for each in self._linked(log)]
+        own = [(log, each) for log in logs for each in log.generations]
+        found = {each.source: (log, each) for log, each in linked + own if _may_be_copied(each, log, place.file)}
         return tuple(
             self._original(
                 each,
                 akin=self._is_akin(log, each, names) or any(is_rotated_from(log.path, path) for path in paths),
             )
-            for log, each in found
+            for log, each in found.values()
         )
+
+    def _linked(self, log: Log) -> list[Generation]:
+        """What stands at a log's path and is a generation of another log of the tail, which has met it before."""
+        owned = None if log.here is None else self._files.find(log.here)
+        if owned is None or owned.log is log or self._logs.get(owned.log.path) is not owned.log:
+            return []
+        return [owned.generation]
 
     def _is_akin(self, log: Log, generation: Generation, names: AbstractSet[str]) -> bool:
         """Whether a generation's file, or what leads to it, has one of these names."""
@@ -176,13 +185,11 @@ class Kin:
         )
 
 
-def _maybe_copied(log: Log, file: FileId) -> Iterator[Generation]:
-    """Generations of a log that a file may be a copy of."""
+def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:
+    """Whether a file may be a copy of a generation. It is called like this log."""
+    known = generation.known
+    later = known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
     # What stands where a log is written is its next generation: as long as the one before is there, no copy.
-    next_one = log.stands(file)
-    for each in log.generations:
-        later = each.known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
-        if next_one and not later and not log.misses(each):
-            continue
-        if each.copy_of in {None, NOTHING} and not each.known.codec and not each.known.file.same(file):
-            yield each
+    if log.stands(file) and not later and not log.misses(generation):
+        return False
+    return generation.copy_of in {None, NOTHING} and not known.codec and not known.file.same(file)

@@ -173,6 +173,11 @@ class Log:
         """The generation with this source."""
         return next((each for each in self.generations if each.source == source), None)
 
+    @property
+    def here(self) -> FileId | None:
+        """The file at the log's path, of whatever log it is a generation; None if there is none, or nobody looked."""
+        return self._here
+
     def stands(self, file: FileId) -> bool:
         """Whether this file stands at the log's path."""
         return self._here is not None and self._here.same(file)

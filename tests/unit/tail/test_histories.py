@@ -831,6 +831,11 @@ def test_a_history_that_once_failed(seed: int) -> None:
         assert why(seed, *make(seed)) is None
 
 
+def test_a_history_with_hard_links_that_once_failed() -> None:
+    with simulated():
+        assert why(112356, *make(112356, HARD_LINKED)) is None
+
+
 if __name__ == "__main__":
     import argparse
     from dataclasses import replace
