@@ -94,6 +94,7 @@ class Kin:
         if len(logs) > _STRANGERS_MOST:
             ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
             logs = [log for log, way in ways if not names.isdisjoint(map(os.path.basename, way))]
+        # Several logs may have one generation. What its own log is called decides then, so that comes last.
         linked = [(log, each) for log in logs for each in self._linked(log)]
         own = [(log, each) for log in logs for each in log.generations]
         found = {each.source: (log, each) for log, each in linked + own if _may_be_copied(each, log, place.file)}

@@ -11,6 +11,8 @@ from confluent_kafka import Producer
 from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
 from ingestd.spark.pipelines.batch import run
 from ingestd.spark.pipelines.failures import PipelineFailed
+from ingestd.spark.pipelines.files import Directory
+from ingestd.spark.pipelines.replacing import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +121,25 @@ def test_files_are_replaced_once_the_new_ones_are_written(
     assert (path / "_SUCCESS").exists()
     assert not (path / "_ingestd").exists()
     assert not set(tmp_path.rglob("*.parquet")) & set(there)
+
+
+def test_new_files_stay_where_they_are_if_another_program_takes_their_place(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, delete = tmp_path / "out", Directory.delete
+    rows = spark.sql("SELECT id, id % 2 AS half FROM range(4)")
+    replace(rows, str(path), ("half",))
+
+    def delete_and_write(directory: Directory, name: str) -> None:
+        delete(directory, name)
+        if name == "half=1":
+            (path / name).mkdir()
+
+    monkeypatch.setattr(Directory, "delete", delete_and_write)
+    with pytest.raises(FileExistsError, match="half=1 was written by another program meanwhile"):
+        replace(rows, str(path), ("half",))
+    (kept,) = path.glob("_ingestd/*/half=1")
+    assert sorted(pq.read_table(kept)["id"].to_pylist()) == [1, 3]
 
 
 def test_a_wrong_query_or_topic_is_told_in_one_line(

@@ -47,4 +47,9 @@ def replace(rows: DataFrame, path: str, partition_by: Sequence[str]) -> None:
             directory.delete(name)
     for name in sorted(directory.names(stage), key=_SUCCESS.__eq__):
         directory.move(f"{stage}/{name}", name)
+    if left := directory.names(stage):
+        raise FileExistsError(
+            f"{path}/{left[0]} was written by another program meanwhile; expected one writer at a time. The new files "
+            f"are in {path}/{stage}"
+        )
     directory.delete(OURS)
