@@ -210,8 +210,8 @@ class Sought:
     """The answer to a `Seek`: where a generation is now, and what came after it.
 
     at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
-    compressed one. between: files that came and were rotated away after it, oldest first. unavailable: its file system
-    or directory is not there now.
+    compressed one. between: files that came and were rotated away after it, oldest first. packed: those of them that
+    hold what is known, compressed. unavailable: its file system or directory is not there now.
     """
 
     source: str
@@ -219,6 +219,7 @@ class Sought:
     intact: bool = False
     rest: Place | None = None
     between: tuple[Place, ...] = ()
+    packed: tuple[Place, ...] = ()
     unavailable: bool = False
 
 

@@ -475,10 +475,17 @@ class TailFinder:
             self._store(generation)
 
     def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
-        for file, path in deleted:
-            owned = self._files.find(file)
-            if owned is not None and owned.generation.known.path == path:  # it was not seen elsewhere since
-                owned.finder.apply(owned.log, Deleted(owned.generation.source))
+        gone = [
+            owned for file, path in deleted if (owned := self._files.find(file)) and owned.generation.known.path == path
+        ]
+        linked = {owned.generation.known.file for owned in gone if owned.generation.links > 1}
+        names = self._names.paths_of(linked)
+        for finder, log, generation in gone:  # they were not seen elsewhere since
+            if generation.phase is Phase.DONE and (others := names.get(generation.known.file)):
+                finder.renamed(generation, others[0])
+                self._look(others[0], None)
+            else:
+                finder.apply(log, Deleted(generation.source))
 
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
@@ -744,7 +751,7 @@ class TailFinder:
     async def _seek(self, due: _Due) -> None:
         searches: list[Search] = []
         called = self._names.paths_of({each.known.file for each in due.seeks.values() if each.links > 1})
-        directories = self._kin.directories() if called else set()
+        directories = {*self._kin.directories(), *self._directories.stamps} if called else set()
 
         def want(generation: Generation) -> None:
             names = called.get(generation.known.file, ())
@@ -758,6 +765,7 @@ class TailFinder:
             log = due.logs[sought.source]
             new = (place for place in (*sought.between, sought.rest) if place is not None)
             self._vanished.found(log, [place.file for place in new if self._is_unheard_of(place)])
+            self._vanished.compressed([place.path for place in sought.packed])
             self.apply(log, sought)
             for place in (sought.at, sought.rest):
                 if place is not None and self._files.find(place.file) is not None:

@@ -55,6 +55,7 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     _number_check("inode", None, most=_UNSIGNED),
     _number_check("birth"),
     _number_check("size"),
+    _number_check("links", 1, least=1),
     _number_check("modified", least=-_SIGNED),
     ("handle", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
     ("volume", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
@@ -137,7 +138,7 @@ class Known(NamedTuple):
     log: the path that it was written under. path: where it was seen last. size: bytes of text when last looked at.
     modified: nanoseconds since 1970. codec: as `rotation.codec_of` has it. done: it was read to its end and rotated
     away; it is remembered so that it is not sent again. copy_of: the source that it repeats, as long as that one may
-    still be another log that only begins alike.
+    still be another log that only begins alike. links: the most names that its file had: it may be in any directory.
     """
 
     log: str
@@ -149,6 +150,7 @@ class Known(NamedTuple):
     codec: str = ""
     done: bool = False
     copy_of: str = ""
+    links: int = 1
 
     def holds(self, text: Text) -> bool:
         """Whether a text has the bytes of the witness, as this generation has. Raises `OSError`."""
@@ -174,6 +176,8 @@ class Known(NamedTuple):
             ("copy_of", self.copy_of),
         )
         detail.update([pair for pair in rest if pair[1]])
+        if self.links > 1:
+            detail["links"] = self.links
         if witness is not None:
             detail |= {"witness": witness.digest, "witness_at": witness.at, "witness_bytes": witness.length}
             if witness.line:
@@ -203,7 +207,8 @@ class Known(NamedTuple):
             witness = Witness(at, length, detail["witness"], get("witness_line", 0))
         log, path = stored_path(detail["log"]), stored_path(detail["path"])
         done, copy_of = get("done", False), get("copy_of", "")
-        return cls(log, path, file, witness, get("size", 0), get("modified", 0), get("codec", ""), done, copy_of)
+        size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, links)
 
 
 def witness_before(text: Text, position: int) -> Witness | None:

@@ -91,6 +91,8 @@ class Log:
     """The file at the path, as far as known."""
     _waiting: dict[FileId, Place] = field(default_factory=dict)
     """Files that wait until what is older is found."""
+    _released: dict[FileId, Place] = field(default_factory=dict)
+    """Files that waited last, and are not examined yet."""
     _copies: dict[FileId, tuple[Place, str]] = field(default_factory=dict)
     """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
@@ -110,7 +112,7 @@ class Log:
 
     def restore(self, source: str, position: int, known: Known) -> Generation:
         """A generation of an earlier run. They come in the order of their names."""
-        generation = Generation(source, known, position, Phase.STORED, last=known.done, size=known.size)
+        generation = Generation(source, known, position, Phase.STORED, known.links, last=known.done, size=known.size)
         empty = not (position or known.witness or known.done)  # or compressed, and in the making
         generation.copy_of, generation.unexamined = known.copy_of or (NOTHING if empty else None), empty
         generation.untold = generation.copy_of is None and not known.done
@@ -252,8 +254,9 @@ class Log:
     def _meet_again(self, generation: Generation, place: Place) -> Iterator[Command]:
         known = generation.known
         generation.links, generation.size = place.links, place.size
-        if (known.path, known.file) != (place.path, place.file):
-            generation.known = known = known._replace(path=place.path, file=place.file)
+        if (known.path, known.file) != (place.path, place.file) or known.links < place.links:
+            links = max(known.links, place.links)
+            generation.known = known = known._replace(path=place.path, file=place.file, links=links)
         place = place._replace(codec=known.codec)
         # A compressed file is read once, whole; but not while it is in the making.
         complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
@@ -322,6 +325,7 @@ class Log:
 
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
+        self._released.pop(place.file, None)
         known = self.of(place.file)
         was_empty = known is not None and known.unexamined
         empty = known is not None and known.copy_of == NOTHING
@@ -386,8 +390,12 @@ class Log:
         return self.stands(place.file) and place.size >= repeating.position
 
     def _add(self, place: Place, position: int, witness: Witness | None, phase: Phase) -> Generation:
-        size = 0 if place.codec else place.size  # of its text
-        known = Known(self.path, place.path, place.file, witness, size, place.modified, place.codec)
+        size, modified = place.size, place.modified
+        if place.codec:
+            # It may be younger than what came after it. If the daemon is killed before that is read, the next run looks
+            # for what was modified later than this.
+            size, modified = 0, min([modified, *(each.modified - 1 for each in self._released.values())])
+        known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
         generation = Generation(name_source(place.file), known, position, phase, place.links, size=place.size)
         newest = self.generations[-1] if self.generations else None
         if newest is not None and newest.phase is Phase.STORED and self._unresolved(newest):
@@ -607,6 +615,7 @@ class Log:
             return
         waiting, self._waiting = self._waiting, {}
         copies, self._copies = self._copies, {}
+        self._released = dict(waiting)
         for place in sorted(waiting.values(), key=lambda each: each.modified):
             yield Examine(place)
         for place, asked in copies.values():

@@ -21,7 +21,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Witness, witness_before
-from ingestd.tail.listings import inodes_in, is_unchanged, stamp_of
+from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.searching import Searches
 from ingestd.tail.text import open_text
 
@@ -227,7 +227,13 @@ class Looks:
         """The names that these files have in these directories. Hints: another file may have the inode number."""
         self.steps += 1
         inodes = {file.inode: file for file in files}
-        return {inodes[inode]: paths for inode, paths in _paths_of(inodes.keys(), directories).items()}
+        stamps = {directory: settled_stamp(directory) for directory in directories}
+        found = _paths_of(inodes.keys(), stamps)
+        # What was renamed while it was listed may not be there. The second time it is, or the first time it was.
+        shifted = [directory for directory, stamp in stamps.items() if not is_unchanged(directory, stamp)]
+        for inode, paths in _paths_of(inodes.keys(), shifted).items():
+            found[inode] = [*dict.fromkeys((*found.get(inode, ()), *paths))]
+        return {inodes[inode]: paths for inode, paths in found.items()}
 
     # Where generations are.
 

@@ -97,9 +97,11 @@ class Searches:
         self._list(search.directories)
         at = self._by_identity(search)
         if at is not None and self._holds(at, known, search.position):
-            return Sought(search.source, at, intact=True, between=self._between(search, at))
+            between, packed = self._between(search, at)
+            return Sought(search.source, at, intact=True, between=between, packed=packed)
         rest = self._by_content(search, at)
-        return Sought(search.source, at, rest=rest, between=self._between(search, rest))
+        between, packed = self._between(search, rest)
+        return Sought(search.source, at, rest=rest, between=between, packed=packed)
 
     def _list(self, directories: Sequence[str]) -> None:
         """List these directories, where they are not listed yet. Nothing is missed of what stays in any of them."""
@@ -184,14 +186,14 @@ class Searches:
     def _stands(self, directories: Iterable[str]) -> bool:
         return all(self._listings[path].stands() for path in directories)
 
-    def _between(self, search: Search, now: Place | None) -> tuple[Place, ...]:
+    def _between(self, search: Search, now: Place | None) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
         """What came after it and was rotated away since, under names that no glob matches; the oldest first.
 
-        `now`: where its content is.
+        `now`: where its content is. What holds the content of a generation, compressed, is given apart.
         """
         known = search.known
         if not search.newest:
-            return ()
+            return (), ()
         # Since it was last heard of. It may have been written to itself since then, later than what came after it.
         since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
         since = search.new_since or min(since, search.unseen_since or since)
@@ -207,9 +209,10 @@ class Searches:
             and not place.file.same(known.file)
             and not (search.new_since and place.file.birth <= search.new_since)
             and (now is None or not place.file.same(now.file))
-            and not (place.codec and _has_one_of(place, (known, *search.others)))
         ]
-        return tuple(sorted(found, key=lambda place: place.modified))
+        packed = [place for place in found if place.codec and _has_one_of(place, (known, *search.others))]
+        found = [place for place in found if place not in packed]
+        return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
 
     def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
         """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""

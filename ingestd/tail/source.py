@@ -91,7 +91,7 @@ class TailSource:
         self._seen: Sample | None = None  # of what was seen last
         self._before: Sample | None = None  # of what stood before the position when the reading began
         self._size = self._most = max(self._known.size, found.position)
-        self._modified = self._known.modified
+        self._modified, self._links = self._known.modified, self._known.links
         self._told = (self._known.path, self._known.size)
         self._scanned = 0
         self._within_split = False
@@ -114,7 +114,9 @@ class TailSource:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
         witness = self._known.witness if self._seen is None else Witness.of(self._seen)
-        return self._known._replace(witness=witness, size=self._most, modified=self._modified).to_detail()
+        modified = self._known.modified if self._known.codec else self._modified
+        known = self._known._replace(witness=witness, size=self._most, modified=modified, links=self._links)
+        return known.to_detail()
 
     def has_news(self) -> bool:
         """Whether the file is larger than `detail` told last or, as a `look` has shown, elsewhere."""
@@ -311,7 +313,7 @@ class TailSource:
         size = text.size if self._known.codec else status.st_size
         if not (size >= self._position and self._is_content(text)):
             return False
-        self._size, self._modified = size, status.st_mtime_ns
+        self._size, self._modified, self._links = size, status.st_mtime_ns, max(self._links, status.st_nlink)
         self._most = max(self._most, size)
         # Some FUSE file systems count no links.
         linked = status.st_nlink > 0 or (not self._gone and _is_at(self._known.path, status))

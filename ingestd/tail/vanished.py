@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ingestd.tail.rotation import codec_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -72,6 +74,11 @@ class VanishedFiles:
             else:
                 self._spare[log] += 1
         self._found.update(files)
+
+    def compressed(self, paths: Collection[str]) -> None:
+        """These files hold what is known. So what they were made of was a copy, and is no loss."""
+        made_of = {path.removesuffix(f".{codec_of(path)}") for path in paths}
+        self._missing = [each for each in self._missing if each.vanished.path not in made_of]
 
     def take_unsought(self) -> list[Log]:
         """Logs that were busy when one of their files vanished, and can search now. They are given once."""

@@ -823,7 +823,7 @@ class Reader:
         self.seen: Sample | None = None
         self.before: Sample | None = None
         self.size = self.most = max(self.known.size, found.position)
-        self.modified = self.known.modified
+        self.modified, self.links = self.known.modified, self.known.links
         self.scanned = 0
         self.held_back = False
         self.waiting: list[tuple[int, Reader]] = []
@@ -867,7 +867,8 @@ class Reader:
 
     def detail(self) -> dict[str, Any]:
         witness = self.known.witness if self.seen is None else Witness.of(self.seen)
-        return self.known._replace(witness=witness, size=self.most, modified=self.modified).to_detail()
+        known = self.known._replace(witness=witness, size=self.most, modified=self.modified, links=self.links)
+        return known.to_detail()
 
     def conclude(self) -> None:
         if not self.concluded:
@@ -986,7 +987,7 @@ class Reader:
             return bool(self.known.codec) and not inode.complete
         if not self._is_content(inode.data):
             return False
-        self.size = size
+        self.size, self.links = size, max(self.links, inode.links)
         if not self.known.codec:
             self.modified = inode.modified
             inode.seen = max(inode.seen, size)

@@ -242,6 +242,21 @@ async def test_a_generation_that_came_and_went_for_good_is_said(follow: Any, log
     assert [(loss.thing, loss.reason, loss.exact) for loss in follower.losses] == [(str(log), "vanished", False)]
 
 
+async def test_a_copy_that_was_compressed_before_anybody_looked_is_no_loss(follow: Any, log: Any) -> None:
+    follower = follow("a.log*", exclude=("*.gz",))
+    append(log, "one")
+    await follower.settle()
+    copy = log.with_name("a.log.1")
+    shutil.copy(log, copy)
+    copy.with_name("a.log.1.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    copy.unlink()
+    await follower.settle()
+    os.truncate(log, 0)
+    append(log, "two")
+    await follower.reads("one", "two")
+    assert not follower.losses
+
+
 async def test_the_old_file_is_read_to_its_end_before_the_new_one(follow: Any, log: Any) -> None:
     follower = follow("a.log", leave_after=0.05)
     with log.open("ab", buffering=0) as writer:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 DIGEST = "0123456789abcdef" * 2
 FULL = Known(
-    "/a", "/b.gz", FileId(1, 2, 3, "01ff", "0a-1b"), Witness(300, 256, DIGEST), 7, 1_700_000_000_000_000_000, "gz", True
+    "/a", "/b.gz", FileId(1, 2, 3, "01ff", "0a-1b"), Witness(300, 256, DIGEST), 7, 1_700_000_000_000_000_000, "gz", True,
+    links=2,
 )  # fmt: skip
 
 # As version 0.1 stored it.
@@ -54,6 +55,7 @@ knowns = st.builds(
     modified=st.integers(-(2**62), 2**62),
     codec=st.sampled_from(["", "gz", "bz2", "xz", "zst", "lz4"]),
     done=st.booleans(),
+    links=st.integers(1, 2**16),
 )
 
 

@@ -65,6 +65,14 @@ def test_what_was_found_says_nothing_of_a_file_that_vanishes_once_all_is_known()
     assert files.take_lost(SOON, busy=False) == [PATH]
 
 
+def test_what_a_copy_of_known_content_was_compressed_from_is_no_loss() -> None:
+    files, log = VanishedFiles(), Log(PATH)
+    files.note(Vanished(PATH, f"{PATH}.1"), [log], LATE)
+    files.note(Vanished(PATH, f"{PATH}.2"), [log], LATE)
+    files.compressed([f"{PATH}.1.gz", f"{PATH}.3.zst"])
+    assert files.take_lost(SOON, busy=False) == [f"{PATH}.2"]
+
+
 def test_a_file_that_is_known_after_all_did_not_vanish() -> None:
     files = VanishedFiles()
     files.note(Vanished(PATH, PATH, file(8)), [], LATE)
