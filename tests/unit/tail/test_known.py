@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 DIGEST = "0123456789abcdef" * 2
 FULL = Known(
-    "/a", "/b.gz", FileId(1, 2, 3, "01ff", "0a-1b"), Witness(300, 256, DIGEST), 7, 1_700_000_000_000_000_000, "gz", True,
+    "/a",
+    "/b.gz",
+    FileId(1, 2, 3, "01ff", "0a-1b"),
+    Witness(300, 256, DIGEST),
+    7,
+    1_700_000_000_000_000_000,
+    "gz",
+    True,
     links=2,
-)  # fmt: skip
+)
 
 # As version 0.1 stored it.
 FORMER = {
