@@ -1,4 +1,5 @@
-# demo   a log is written, rotated, tailed, a worker is killed; all is read back and compared, in 15 s. Needs Python >= 3.11, gcc and make.
+# demo   a log is written, rotated, tailed into a broker and mirrored to another, a worker is killed; all is read back and compared,
+#        in 15 s. Needs Python >= 3.11, gcc and make.
 # test   everything but the foreign peers. Needs Java 17 and Maven as well.
 # Every verb works in a fresh clone; VENV=… and PYTHON=… choose others.
 
@@ -13,7 +14,7 @@ SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd
 .PHONY: help demo test compiled test-units test-kafka test-faults test-peers test-long lint bench evidence reference clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^#/!q; s/^# //p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/python load-tests/demo.py

@@ -1,8 +1,9 @@
-"""Demo: a log is written, rotated and truncated while ingestd tails it, and one of its workers is killed on the way.
+"""Demo: ingestd tails a log into a broker, east, and mirrors that to another one, west. A worker is killed on the way.
 
-Then every line is read back and compared. Everything is real but the visitors: `ingestd run` in processes of its own
-with its embedded broker, a file on disk, and our own consumer at the end. Exit code 0 means that no line is missing,
-none is damaged, and all are in order.
+The log is written, rotated and truncated meanwhile. Then both brokers are read back: what east has is compared with the
+lines of the log, and what west has with east. Everything is real but the visitors: one `ingestd run` with workers and
+two embedded brokers in processes of their own, a file on disk, and our own consumers at the end. Exit code 0 means that
+nothing is missing or damaged, and that all is in order.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import create_server
@@ -29,20 +31,32 @@ from urllib.request import urlopen
 from accesslog import AccessLog, parse_size
 
 from ingestd.cli.configured import load_configuration
-from ingestd.cli.figures import in_bytes, in_count, in_rate
+from ingestd.cli.event_loop import run_async
+from ingestd.cli.figures import in_bytes, in_count
+from ingestd.cli.mirrors import HEADER, remarks, rows, verify_mirrors
 from ingestd.cli.rendering import values_of
+from ingestd.cli.tables import table
 from ingestd.consumer.settings import Edge
 from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import IngestdError
+from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ingestd.daemon.configuration import Configuration
+    from ingestd.mirror.verify import Verification
+
+TAIL = "access"
+MIRROR = "east-to-west"
 TOPIC = "access"
 PARTITIONS = 2
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_TIMEOUT = 60.0
 CATCH_UP_TIMEOUT = 60.0
 STOP_TIMEOUT = 60.0
+VERIFY_TIMEOUT = 60.0
+CLOSE_TIMEOUT = 5.0
 CALM = 1.0
 """Seconds."""
 LATE = 10.0
@@ -57,15 +71,24 @@ CONFIGURATION = """\
 state = {state}
 http = "127.0.0.1:{port}"
 
-[clusters.local]
+[clusters.east]
 embedded = true
 partitions = {partitions}
 
-[tails.access]
+[clusters.west]
+embedded = true
+
+[tails.{tail}]
 paths = [{paths}]
-cluster = "local"
+cluster = "east"
 topic = "{topic}"
 compression = "zstd"
+
+[mirrors.{mirror}]
+source = "east"
+target = "west"
+topics = ["{topic}"]     # called east.{topic} on west
+refresh_interval = 0.5   # seconds until a new topic is seen
 """
 
 
@@ -91,9 +114,20 @@ class RotatedLog:
     accident: Callable[[], str] | None = None
     """Called amid the writing; says what it did."""
     error: Exception | None = None
+    _given_up: threading.Event = field(default_factory=threading.Event)
 
-    def write(self) -> None:
-        """Write it all. Runs in a thread of its own; `error` says what kept it from its end."""
+    @contextmanager
+    def being_written(self) -> Iterator[threading.Thread]:
+        """Meanwhile a thread writes it all. `error` says what kept it from its end."""
+        writer = threading.Thread(target=self._write_or_say, name="log", daemon=True)
+        writer.start()
+        try:
+            yield writer
+        finally:
+            self._given_up.set()
+            writer.join(CLOSE_TIMEOUT)
+
+    def _write_or_say(self) -> None:
         try:
             self._write()
         except (OSError, DemoFailedError) as error:
@@ -112,7 +146,8 @@ class RotatedLog:
                 out.close()
                 steps.pop(0)[1]()
                 out = self.path.open("ab", buffering=0)
-            time.sleep(max(0.0, started + self.written / self.rate - time.monotonic()))
+            if self._given_up.wait(max(0.0, started + self.written / self.rate - time.monotonic())):
+                break
         out.close()
 
     def _have_an_accident(self) -> None:
@@ -144,7 +179,6 @@ class Daemon:
     """`ingestd run`, as a user would start it."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
         with create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self.configuration = directory / "ingestd.toml"
@@ -154,6 +188,8 @@ class Daemon:
                 state=json.dumps(str(directory / "state")),
                 port=self._port,
                 partitions=PARTITIONS,
+                tail=TAIL,
+                mirror=MIRROR,
                 paths=json.dumps(str(directory / "access.log*")),
                 topic=TOPIC,
             )
@@ -181,7 +217,7 @@ class Daemon:
         while self.get("/readyz") is None:
             self.check()
             if time.monotonic() > deadline:
-                raise DemoFailedError(f"ingestd is not ready after {START_TIMEOUT:g} s; see {self._messages.name}")
+                raise self.failed(f"ingestd is not ready after {START_TIMEOUT:g} s")
             time.sleep(0.05)
 
     def status(self) -> dict[str, Any] | None:
@@ -194,7 +230,7 @@ class Daemon:
         status = self.status()
         workers = [] if status is None else [worker for worker in status["workers"] if worker["pid"] is not None]
         if not workers:
-            raise DemoFailedError(f"ingestd tells of no worker; see {self._messages.name}")
+            raise self.failed("ingestd tells of no worker")
         worker = max(workers, key=lambda one: int(one["arena_used_bytes"]))
         os.kill(worker["pid"], signal.SIGKILL)
         return f"killed: worker {worker['slot']}, process {worker['pid']}, with SIGKILL"
@@ -202,8 +238,12 @@ class Daemon:
     def check(self) -> None:
         """Raise when it is gone."""
         if self._process.poll() is not None:
-            said = Path(self._messages.name).read_text(errors="replace").strip().splitlines()[-5:]
-            raise DemoFailedError(f"ingestd ended with exit code {self._process.returncode}:\n" + "\n".join(said))
+            raise self.failed(f"ingestd ended with exit code {self._process.returncode}")
+
+    def failed(self, what: str) -> DemoFailedError:
+        """The error that says so, and what the daemon logged last: its log is removed with the directory."""
+        logged = Path(self._messages.name).read_text(errors="replace").splitlines()
+        return DemoFailedError("\n".join([what, *logged[-5:]]))
 
     def stop(self) -> str:
         """Have it drain and end; what it printed."""
@@ -211,20 +251,20 @@ class Daemon:
         try:
             printed, _ = self._process.communicate(timeout=STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise DemoFailedError(f"ingestd does not stop within {STOP_TIMEOUT:g} s") from None
+            raise self.failed(f"ingestd does not stop within {STOP_TIMEOUT:g} s") from None
         if self._process.returncode != 0:
             raise DemoFailedError(f"ingestd stopped with exit code {self._process.returncode}:\n{printed}")
         return printed.strip()
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
+        """End it with all of its processes, whatever state it is in. Signals that come meanwhile are ignored."""
+        for number in INTERRUPTS:
+            signal.signal(number, signal.SIG_IGN)
+        for end in (self._process.terminate, self._process.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.communicate(timeout=CLOSE_TIMEOUT)  # until the last of them has closed its output
+                break
         self._messages.close()
 
 
@@ -251,39 +291,27 @@ class Screen:
             print(text, flush=True)
 
 
-def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
-    """Show what happens until, for `CALM` seconds, nothing is left to be delivered; the seconds until then."""
-    writer = threading.Thread(target=log.write, name="log", daemon=True)
-    started = time.monotonic()
-    writer.start()
-    told = 0
-    caught_up_by = float("inf")
-    done_at: float | None = None
-    while True:
-        daemon.check()
-        status = daemon.status()
-        written = not writer.is_alive()
-        now = time.monotonic()
-        # Told only now: while the daemon was asked, the rest may have been written, and more rotated.
-        while told < len(log.events):
-            screen.say(f"  {log.events[told]}")
-            told += 1
-        if status is not None:
-            left = sum(_left(source) for source in status["routes"][0]["sources"])
-            screen.progress(_progress(log, left, now - started))
-            # Files of a worker that was killed are in nobody's hands for a moment, and so in no sum.
-            at_work = all(worker["pid"] is not None and worker["arena_bytes"] for worker in status["workers"])
-            done_at = (done_at or now) if written and at_work and not left else None
-            if done_at is not None and now >= done_at + CALM:
-                screen.progress("")
-                return done_at - started
-        if log.error is not None:
-            raise DemoFailedError(f"the log can not be written: {log.error}")
-        if written:
-            caught_up_by = min(caught_up_by, now + CATCH_UP_TIMEOUT)
-        if now > caught_up_by:
-            raise DemoFailedError(f"not everything is acknowledged {CATCH_UP_TIMEOUT:g} s after the last line")
-        time.sleep(0.1)
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the daemon is, as /status says."""
+
+    tailed: int
+    """Lines that east has acknowledged."""
+    mirrored: int
+    """Records that west has acknowledged."""
+    done: bool
+    """Whether nothing is known that is still to be tailed or mirrored."""
+
+
+def progress_of(status: dict[str, Any]) -> Progress:
+    """Take it from what /status says."""
+    routes = {route["name"]: route for route in status["routes"]}
+    tail, mirror = routes[TAIL], routes[MIRROR]
+    # What a killed worker had is in nobody's hands for a moment, and so among no sources.
+    at_work = all(worker["pid"] is not None and worker["arena_bytes"] for worker in status["workers"])
+    tailed = not any(_left(source) for source in tail["sources"])
+    mirrored = len(mirror["sources"]) == PARTITIONS and all(source["lag"] == 0 for source in mirror["sources"])
+    return Progress(tail["records"], mirror["records"], at_work and tailed and mirrored)
 
 
 def _left(source: dict[str, Any]) -> int:
@@ -295,11 +323,38 @@ def _left(source: dict[str, Any]) -> int:
     return max(int(source["unread"]), size - int(source["position"]))
 
 
-def _progress(log: RotatedLog, left: int, elapsed: float) -> str:
-    return (
-        f"  {elapsed:5.1f} s  written {in_bytes(log.written):>8}, {in_rate(log.written, elapsed):>9}  "
-        f"not acknowledged yet {in_bytes(left):>8}"
-    )
+def watch(daemon: Daemon, log: RotatedLog, screen: Screen) -> float:
+    """Show what happens until, for `CALM` seconds, nothing is left to be tailed or mirrored; the seconds until then."""
+    started = time.monotonic()
+    told = 0
+    caught_up_by = float("inf")
+    done_at: float | None = None
+    with log.being_written() as writer:
+        while True:
+            daemon.check()
+            written = not writer.is_alive()
+            status = daemon.status()
+            now = time.monotonic()
+            # Told only now: while the daemon was asked, the rest may have been written, and more rotated.
+            while told < len(log.events):
+                screen.say(f"  {log.events[told]}")
+                told += 1
+            if status is not None:
+                progress = progress_of(status)
+                screen.progress(
+                    f"  {now - started:5.1f} s  written {in_bytes(log.written):>8}"
+                    f"  tailed {in_count(progress.tailed):>9} lines  mirrored {in_count(progress.mirrored):>9} records"
+                )
+                done_at = (done_at or now) if written and progress.done else None
+                if done_at is not None and now >= done_at + CALM:
+                    return done_at - started
+            if log.error is not None:
+                raise DemoFailedError(f"the log can not be written: {log.error}")
+            if written:
+                caught_up_by = min(caught_up_by, now + CATCH_UP_TIMEOUT)
+            if now > caught_up_by:
+                raise daemon.failed(f"not all is tailed and mirrored {CATCH_UP_TIMEOUT:g} s after the last line")
+            time.sleep(0.1)
 
 
 # What is compared
@@ -366,7 +421,7 @@ def _out_of_order(log: RotatedLog, where: bytearray, alone: int, order: array[in
     return count
 
 
-def read_back(bootstrap: list[str]) -> Iterator[Iterator[list[bytes | None]]]:
+def read_back(bootstrap: Sequence[str]) -> Iterator[Iterator[list[bytes | None]]]:
     """Every partition's values, from its beginning to its present end."""
     with SyncConsumer(bootstrap) as consumer:
         for partition in consumer.partitions(TOPIC):
@@ -374,56 +429,106 @@ def read_back(bootstrap: list[str]) -> Iterator[Iterator[list[bytes | None]]]:
             yield (values_of(part.values, part.count) for part in columns)
 
 
+def verify(configuration: Configuration, size: int) -> Verification:
+    """What `ingestd mirror verify --to-end` finds: what west has, against what east has."""
+    doing = verify_mirrors(configuration, MIRROR, to_end=True)
+    deadline = Deadline.after(VERIFY_TIMEOUT + size / READ_BACK_RATE)
+    (verification,) = run_async(deadline.wait_for(doing, "comparing west with east"))
+    return verification
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What both brokers had when they were read back."""
+
+    lines: Verdict
+    """East's records, against the log."""
+    mirror: Verification
+    """West's records, against east's."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether west has each record that was read from east, as it is there and in order."""
+        return self.mirror.same() and sum(one.source_records for one in self.mirror.partitions) == self.lines.found
+
+    @property
+    def good(self) -> bool:
+        """Whether everything is where it should be."""
+        return self.lines.good and self.mirrored
+
+
 # The demo
 
 
 def demo(directory: Path, size: int, rate: int) -> bool:
-    """Run it in an empty directory; whether the verdict is good."""
+    """Run it in an empty directory; whether the outcome is good."""
     screen = Screen()
     seconds = size / rate + size / READ_BACK_RATE + START_AND_STOP
-    screen.say(f"This takes about {seconds:.0f} s. ingestd starts, with a broker of its own …")
+    screen.say(f"This takes about {seconds:.0f} s. ingestd starts, with two brokers of its own: east and west …")
     daemon = Daemon(directory)
     try:
         daemon.wait_until_ready()
-        screen.say(f"{in_bytes(size)} of access log are written, at {in_bytes(rate)}/s, and tailed:")
+        pace = f"{in_bytes(size)} of access log are written, at {in_bytes(rate)}/s"
+        screen.say(f"{pace}, tailed into east, and mirrored from there to west:")
         log = RotatedLog(daemon.log, size, rate, accident=daemon.kill_a_worker)
         elapsed = watch(daemon, log, screen)
-        screen.say(f"{in_count(log.lines)} lines written and acknowledged in {elapsed:.1f} s. Reading them back …")
-        started = time.monotonic()
-        bootstrap = list(load_configuration(daemon.configuration).bootstrap("local"))
-        verdict = compare(log, read_back(bootstrap))
-        if verdict.missing:
-            screen.say(f"{in_count(verdict.missing)} lines are not there yet. Reading once more …")
+        screen.say(f"{in_count(log.lines)} lines written, tailed and mirrored in {elapsed:.1f} s. Reading them back …")
+        outcome = read_both_back(daemon, log, screen)
+        if not outcome.good:
+            screen.say(f"That is not all, or not right. Reading once more in {LATE:g} s …")
             time.sleep(LATE)
-            verdict = compare(log, read_back(bootstrap))
-        took = time.monotonic() - started
-        screen.say(f"{in_count(verdict.found)} lines read and compared in {took:.1f} s. Stopping ingestd, which says:")
+            outcome = read_both_back(daemon, log, screen)
+        screen.say("Stopping ingestd, which says:")
         for line in daemon.stop().splitlines():
             screen.say(f"  {line}")
     finally:
         daemon.close()
-    _print_verdict(screen, verdict)
-    return verdict.good
+    _print_outcome(screen, outcome)
+    return outcome.good
 
 
-def _print_verdict(screen: Screen, verdict: Verdict) -> None:
+def read_both_back(daemon: Daemon, log: RotatedLog, screen: Screen) -> Outcome:
+    """Compare east with the log, and west with east; say how that went."""
+    configuration = load_configuration(daemon.configuration)
+    started = time.monotonic()
+    lines = compare(log, read_back(configuration.bootstrap("east")))
+    read = time.monotonic()
+    screen.say(f"{in_count(lines.found)} records of east compared with the log in {read - started:.1f} s.")
+    mirror = verify(configuration, log.size)
+    copies = sum(one.target_records for one in mirror.partitions)
+    took = time.monotonic() - read
+    screen.say(f"{in_count(copies)} records of west compared with east in {took:.1f} s, by `ingestd mirror verify`:")
+    for line in [*table(HEADER, rows([mirror])), *remarks([mirror])]:
+        screen.say(f"  {line}")
+    return Outcome(lines, mirror)
+
+
+def _print_outcome(screen: Screen, outcome: Outcome) -> None:
+    lines = outcome.lines
+    again = sum(one.duplicates for one in outcome.mirror.partitions)
+    twice = f"{in_count(lines.twice)} twice in east, {in_count(again)} more in west"
     screen.say(
-        f"{in_count(verdict.expected)} lines written: {in_count(verdict.missing)} missing, "
-        f"{in_count(verdict.unknown)} damaged, {in_count(verdict.out_of_order)} out of order, "
-        f"{in_count(verdict.twice)} twice" + (", sent again for the worker that was killed." if verdict.twice else ".")
+        f"{in_count(lines.expected)} lines written: {in_count(lines.missing)} missing, "
+        f"{in_count(lines.unknown)} damaged, {in_count(lines.out_of_order)} out of order; "
+        + (f"{twice}, sent again for the worker that was killed." if lines.twice or again else "none twice.")
     )
-    screen.say(
-        "Every line arrived, as written and in order." if verdict.good else "FAILED: ingestd lost or changed lines."
-    )
+    if outcome.good:
+        screen.say("Every line arrived, as written and in order, and every record of east is in west.")
+    if not lines.good:
+        screen.say("FAILED: ingestd lost or changed lines.")
+    if not outcome.mirrored:
+        screen.say("FAILED: west does not have what east has.")
 
 
 def main() -> int:
-    """The exit code: 0 when every line arrived."""
+    """The exit code: 0 when all arrived, 130 when it was interrupted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=parse_size, default=parse_size("200MB"), help="how much log (200MB)")
     parser.add_argument("--rate", type=parse_size, default=parse_size("40MB"), help="how much of it a second (40MB)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there, and leave everything for a look")
     given = parser.parse_args()
+    for number in INTERRUPTS[1:]:
+        signal.signal(number, signal.default_int_handler)  # like Ctrl-C: nothing is left running
     began = time.monotonic()
     try:
         if given.keep is not None:
@@ -435,6 +540,9 @@ def main() -> int:
     except (DemoFailedError, IngestdError, OSError) as error:
         print(f"\nFAILED: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. ingestd is stopped.", file=sys.stderr)
+        return 130
     print(f"({time.monotonic() - began:.0f} s in all)")
     return 0 if good else 1
 
