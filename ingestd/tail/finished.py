@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -12,7 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["Finished"]
 
 _RECENT_MOST: Final = 256
-_BURIED_MOST: Final = 256
+_BURIED_MOST: Final = 4096
+"""While a daemon with thousands of logs starts, hundreds may be compressed. All that went is told at once then."""
+
+_BURIED_OF_A_LOG_MOST: Final = 256
+"""Each new file of a log is compared with all of these."""
 
 
 class Finished:
@@ -25,6 +30,8 @@ class Finished:
     def __init__(self) -> None:
         self._recent: dict[str, Log] = {}
         self._buried: dict[str, Log] = {}
+        self._of_log: Counter[Log] = Counter()
+        """How many of each log are buried."""
 
     def finish(self, source: str, log: Log) -> None:
         """This one is recent now."""
@@ -35,10 +42,20 @@ class Finished:
     def bury(self, source: str, log: Log) -> Iterator[tuple[str, Log]]:
         """The file of this one was deleted. Gives those that there is no room for any more."""
         self._recent.pop(source, None)
-        self._buried[source] = log
+        if source not in self._buried:
+            self._buried[source] = log
+            self._of_log[log] += 1
+        if self._of_log[log] > _BURIED_OF_A_LOG_MOST:
+            yield self._dig_up(next(source for source, of in self._buried.items() if of is log))
         while len(self._buried) > _BURIED_MOST:
-            oldest = next(iter(self._buried))
-            yield oldest, self._buried.pop(oldest)
+            yield self._dig_up(next(iter(self._buried)))
+
+    def _dig_up(self, source: str) -> tuple[str, Log]:
+        log = self._buried.pop(source)
+        self._of_log[log] -= 1
+        if not self._of_log[log]:
+            del self._of_log[log]
+        return source, log
 
     def begin(self, source: str) -> None:
         """This one is read again."""
@@ -47,7 +64,8 @@ class Finished:
     def forget(self, source: str) -> None:
         """This one is nothing any more."""
         self._recent.pop(source, None)
-        self._buried.pop(source, None)
+        if source in self._buried:
+            self._dig_up(source)
 
     def is_recent(self, source: str) -> bool:
         """Whether it is looked at again."""
