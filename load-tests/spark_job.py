@@ -1,6 +1,7 @@
 """Queries in one Spark session: a line of JSON on the standard input asks for each, and a line of JSON says it is done.
 
-It runs under two PySparks: with Spark's own connector (`kafka`), and with ingestd. It imports no other module here.
+It runs under two PySparks: with Spark's own connector (`kafka`), and with ingestd. `constant` and `ready` are sources
+that fetch nothing: what Spark itself takes. It imports no other module here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def _session(form: str, jars: str, master: str) -> SparkSession:
         register(spark)
     if form == "constant":
         spark.dataSource.register(_constant())
+    if form == "ready":
+        spark.dataSource.register(_ready())
     return spark
 
 
@@ -92,11 +95,111 @@ def _constant() -> type[Any]:  # noqa: C901 - classes, not branches
     return Constant
 
 
+def _ready() -> type[Any]:  # noqa: C901 - classes, not branches
+    """A Python source of the rows that ingestd's would yield, which lie ready in files: no source can do with less."""
+    from pathlib import Path  # noqa: PLC0415 - all is in this function, which is sent by value
+
+    import pyarrow as pa  # noqa: PLC0415
+    from pyspark.sql.datasource import (  # noqa: PLC0415
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow  # noqa: PLC0415
+
+    def files(path: str) -> list[str]:
+        return sorted(map(str, Path(path).glob("*.arrow")))
+
+    def batches(file: str, start: int = 0, end: int = sys.maxsize) -> Any:
+        rows = pa.ipc.open_file(pa.memory_map(file))
+        at = 0
+        for number in range(rows.num_record_batches):
+            batch = rows.get_batch(number)
+            first, last = max(start - at, 0), min(end - at, batch.num_rows)
+            at += batch.num_rows
+            if first < last:
+                yield batch.slice(first, last - first)
+
+    class Rows(InputPartition):
+        def __init__(self, file: str, start: int, end: int) -> None:
+            self.file, self.start, self.end = file, start, end
+
+    class Batch(DataSourceReader):
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def partitions(self) -> Any:
+            return [Rows(file, 0, sys.maxsize) for file in files(self.path)]
+
+        def read(self, partition: Any) -> Any:
+            return batches(partition.file, partition.start, partition.end)
+
+    class Stream(Batch, DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def __init__(self, path: str, limit: int) -> None:
+            super().__init__(path)
+            self.limit = limit // len(files(path))
+            self.most = max(sum(batch.num_rows for batch in batches(file)) for file in files(path))
+
+        def initialOffset(self) -> Any:  # noqa: N802
+            return {"at": 0}
+
+        def getDefaultReadLimit(self) -> Any:  # noqa: N802
+            return ReadMaxRows(self.limit)
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            pass
+
+        def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802, ARG002
+            return {"at": min(start["at"] + self.limit, self.most)}
+
+        def partitions(self, start: Any, end: Any) -> Any:  # type: ignore[override]
+            return [Rows(file, start["at"], end["at"]) for file in files(self.path)]
+
+    class Ready(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ready"
+
+        def schema(self) -> Any:
+            from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+            return from_arrow_schema(pa.ipc.open_file(pa.memory_map(files(self.options["path"])[0])).schema)
+
+        def reader(self, schema: Any) -> Any:  # noqa: ARG002
+            return Batch(self.options["path"])
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802, ARG002
+            return Stream(self.options["path"], int(self.options["limit"]))
+
+    return Ready
+
+
+def _keep(options: dict[str, str], path: str) -> int:
+    """Put the rows that ingestd's source yields into files, one for each partition. Returns how many there are."""
+    import pyarrow as pa  # noqa: PLC0415 - the other PySpark has none
+
+    from ingestd.spark.source import IngestdDataSource  # noqa: PLC0415
+
+    source = IngestdDataSource(options)
+    reader = source.reader(source.schema())
+    rows = 0
+    for number, partition in enumerate(reader.partitions()):
+        batches = list(reader.read(partition))
+        with pa.OSFile(f"{path}/{number}.arrow", "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as file:
+            for batch in batches:
+                file.write_batch(batch)
+        rows += sum(batch.num_rows for batch in batches)
+    return rows
+
+
 def _options(asked: dict[str, Any]) -> dict[str, str]:
     rows = {"rows": "batches"} if asked["query"] == "batches" else {}
     limit = {"maxOffsetsPerTrigger": str(asked["limit"])} if "limit" in asked else {}
     if "most" in asked:
         return {"most": str(asked["most"])}
+    if "ready" in asked:
+        return {"path": asked["ready"], "limit": str(asked.get("limit", 0))}
     return {"kafka.bootstrap.servers": asked["servers"], "subscribe": asked["topic"]} | rows | limit
 
 
@@ -109,6 +212,8 @@ def _query(spark: SparkSession, form: str, asked: dict[str, Any]) -> dict[str, A
         query.awaitTermination()
         told = [(each.numInputRows, each.durationMs["triggerExecution"] / 1_000) for each in query.recentProgress]
         return {"rows": sum(rows for rows, _ in told), "batches": told}
+    if asked["query"] == "keep":
+        return {"rows": _keep(_options(asked), asked["path"])}
     rows = spark.read.format(form).options(**_options(asked)).load()
     if asked["query"] == "count":
         return {"rows": rows.count()}
