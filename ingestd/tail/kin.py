@@ -68,13 +68,16 @@ class Kin:
         return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
 
     def eldest(self, *paths: str) -> str:
-        """The log that all that are called like these paths of a file may be copies of: app.log, of app-1.log.1."""
-        return min(map(self._eldest, paths), key=len)
+        """The log that all that are called like these paths of a file may be copies of: app.log, of app-1.log.1.
+
+        It is one for all that are alike. Without app.log that is app-1.log, also of app-2.log.1.
+        """
+        return min(map(self._eldest, paths), key=_age)
 
     def _eldest(self, path: str) -> str:
         eldest = path  # where a link leads may have a shorter name
-        while len(shorter := min(self.alike(eldest), key=len, default=eldest)) < len(eldest):
-            eldest = shorter  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
+        while _age(elder := min(self.alike(eldest), key=_age, default=eldest)) < _age(eldest):
+            eldest = elder  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
         return eldest
 
     def directories(self) -> set[str]:
@@ -184,6 +187,11 @@ class Kin:
             log.new_since,
             over,
         )
+
+
+def _age(path: str) -> tuple[int, str]:
+    """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
+    return len(path), path
 
 
 def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:

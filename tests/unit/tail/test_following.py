@@ -242,6 +242,32 @@ async def test_a_generation_that_came_and_went_for_good_is_said(follow: Any, log
     assert [(loss.thing, loss.reason, loss.exact) for loss in follower.losses] == [(str(log), "vanished", False)]
 
 
+async def test_a_log_that_is_truncated_once_it_was_examined_is_read_in_its_copy(follow: Any, tmp_path: Any) -> None:
+    """Where other logs are called alike, with names as long, and are known already."""
+    others = [str(number) for number in range(9)]
+    for other in others:
+        append(tmp_path / f"a-{other}.log", other)
+    log = tmp_path / "a-9.log"
+    copy = log.with_name("a-9.log.1")
+
+    class Truncating(Looks):
+        def examine(self, wanted: Sequence[Examination]) -> list[Examined | None]:
+            found = super().examine(wanted)
+            if any(each.place.path == str(log) for each in wanted):
+                os.truncate(log, 0)
+            return found
+
+    follower = follow("*.log*", exclude=("*.gz",), looks=Truncating())
+    await follower.reads(*others, ordered=False)
+    append(log, "one", "two")
+    shutil.copy(log, copy)
+    await follower.reads(*others, "one", "two", ordered=False)
+    copy.with_name("a-9.log.1.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    copy.unlink()
+    await follower.reads(*others, "one", "two", ordered=False)
+    assert not follower.losses
+
+
 async def test_a_copy_that_was_compressed_before_anybody_looked_is_no_loss(follow: Any, log: Any) -> None:
     follower = follow("a.log*", exclude=("*.gz",))
     append(log, "one")

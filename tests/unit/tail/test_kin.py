@@ -51,6 +51,14 @@ def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:
     assert [each.akin for each in kin.originals(Place("/d/app-5.log", file(7), 4, 100))] == [False]
 
 
+def test_all_that_are_alike_have_one_eldest() -> None:
+    """They are examined one after the other: a copy is known only if its original was examined before."""
+    kin = kin_of(*(Log(f"/d/worker-{number}.log") for number in (3, 1, 2)))
+    names = ("worker-1.log", "worker-2.log", "worker-2.log.1", "worker-3-20260101.log.gz")
+    assert {kin.eldest(f"/d/{name}") for name in names} == {"/d/worker-1.log"}
+    assert kin.eldest("/d/other.log") == "/d/other.log"
+
+
 def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None:
     """As far as it went it was a copy of another log, with the same header."""
     log, rotated, files = Log(PATH), Log(ROTATED), Files()
