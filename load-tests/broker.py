@@ -55,7 +55,7 @@ class Embedded:
         self.ready = 0.0
         directory.mkdir()
         self._command = [
-            "taskset", "-c", core, os.environ.get("INGESTD_PYTHON", sys.executable), "-m", "ingestd.broker",
+            "taskset", "-c", core, os.environ.get("INGESTD_PYTHON", sys.executable), "-P", "-m", "ingestd.broker",
             "--data", str(directory / "data"), *options,
         ]  # fmt: skip
 
