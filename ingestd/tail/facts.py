@@ -210,8 +210,8 @@ class Sought:
     """The answer to a `Seek`: where a generation is now, and what came after it.
 
     at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
-    compressed one. between: files that came and were rotated away after it, oldest first. packed: those of them that
-    hold what is known, compressed. unavailable: its file system or directory is not there now.
+    compressed one. between: files that came and were rotated away after it, oldest first. packed: compressed files
+    that came since and hold what is known. unavailable: its file system or directory is not there now.
     """
 
     source: str

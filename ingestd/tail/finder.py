@@ -482,6 +482,7 @@ class TailFinder:
         names = self._names.paths_of(linked)
         for finder, log, generation in gone:  # they were not seen elsewhere since
             if generation.phase is Phase.DONE and (others := names.get(generation.known.file)):
+                # Late lines may come: they are looked for under another name of it.
                 finder.renamed(generation, others[0])
                 self._look(others[0], None)
             else:

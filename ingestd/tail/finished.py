@@ -14,7 +14,7 @@ __all__ = ["Finished"]
 
 _RECENT_MOST: Final = 256
 _BURIED_MOST: Final = 4096
-"""While a daemon with thousands of logs starts, hundreds may be compressed. All that went is told at once then."""
+"""Logs that are rotated together are compressed together: many are gone before their compressed files are looked at."""
 
 _BURIED_OF_A_LOG_MOST: Final = 256
 """Each new file of a log is compared with all of these."""

@@ -138,7 +138,8 @@ class Known(NamedTuple):
     log: the path that it was written under. path: where it was seen last. size: bytes of text when last looked at.
     modified: nanoseconds since 1970. codec: as `rotation.codec_of` has it. done: it was read to its end and rotated
     away; it is remembered so that it is not sent again. copy_of: the source that it repeats, as long as that one may
-    still be another log that only begins alike. links: the most names that its file had: it may be in any directory.
+    still be another log that only begins alike. links: the most names that its file had. If it had
+    several, it may be in any directory of the tail.
     """
 
     log: str

@@ -96,12 +96,10 @@ class Searches:
         known = search.known
         self._list(search.directories)
         at = self._by_identity(search)
-        if at is not None and self._holds(at, known, search.position):
-            between, packed = self._between(search, at)
-            return Sought(search.source, at, intact=True, between=between, packed=packed)
-        rest = self._by_content(search, at)
-        between, packed = self._between(search, rest)
-        return Sought(search.source, at, rest=rest, between=between, packed=packed)
+        intact = at is not None and self._holds(at, known, search.position)
+        rest = None if intact else self._by_content(search, at)
+        between, packed = self._between(search, at if intact else rest)
+        return Sought(search.source, at, intact, rest, between, packed)
 
     def _list(self, directories: Sequence[str]) -> None:
         """List these directories, where they are not listed yet. Nothing is missed of what stays in any of them."""
