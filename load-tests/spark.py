@@ -199,14 +199,13 @@ def run_all(
     topic = cluster.create_topic(partitions=PARTITIONS)
     fill(cluster.servers, topic, log, "lz4")
     log.unlink()
-    _ready(directory).mkdir()
-    for session in sorted(sessions, key=lambda each: each.engine == READY):
-        query = {"query": "count", "servers": cluster.servers, "topic": topic}
+    for session in sessions:
+        asked = {"servers": cluster.servers, "topic": topic}
         if session.engine == READY:
-            query["ready"] = str(_ready(directory))
-        elif session.engine == "ingestd":
-            session.ask(**query | {"query": "keep", "path": str(_ready(directory))})
-        found, _ = session.ask(**query)
+            _ready(directory).mkdir()
+            session.ask(query="keep", path=str(_ready(directory)), **asked)
+            asked["ready"] = str(_ready(directory))
+        found, _ = session.ask(query="count", **asked)
         if found["rows"] != lines:
             raise RuntimeError(f"{session.engine}: {found['rows']} rows, there are {lines}")
     done = []
@@ -214,7 +213,7 @@ def run_all(
         for number in range(runs + 1):
             for session in sessions:
                 if session.engine == READY and case.query in ("rows", "batches"):
-                    continue  # what it writes to a topic is ingestd's own
+                    continue  # it only reads; rows are written to a topic by ingestd's sink, which has its own line
                 run = run_once(session, case, cluster, topic, lines, directory / f"{session.engine}-{number}")
                 warm = "" if number else " (warming up, not counted)"
                 cpu = f"{run.cpu_seconds:.2f} CPU-s, {run.python_seconds:.2f} of them Python's"
@@ -236,7 +235,7 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for case in dict.fromkeys(run.case for run in runs):
         beside = [run for run in runs if (run.case, run.engine) == (case, CONNECTOR)]
         connector = _medians(beside) if beside else None
-        for engine in dict.fromkeys(run.engine for run in runs):
+        for engine in dict.fromkeys(run.engine for run in runs if run.case == case):
             own = [run for run in runs if (run.case, run.engine) == (case, engine)]
             wall, cpu = _medians(own)
             batches = [run.batch_seconds for run in own if run.batch_seconds is not None]

@@ -175,22 +175,19 @@ def _ready() -> type[Any]:  # noqa: C901 - classes, not branches
     return Ready
 
 
-def _keep(options: dict[str, str], path: str) -> int:
-    """Put the rows that ingestd's source yields into files, one for each partition. Returns how many there are."""
+def _keep(options: dict[str, str], path: str) -> None:
+    """Put the rows that ingestd's source yields into files, one for each partition."""
     import pyarrow as pa  # noqa: PLC0415 - the other PySpark has none
 
     from ingestd.spark.source import IngestdDataSource  # noqa: PLC0415
 
     source = IngestdDataSource(options)
     reader = source.reader(source.schema())
-    rows = 0
     for number, partition in enumerate(reader.partitions()):
         batches = list(reader.read(partition))
         with pa.OSFile(f"{path}/{number}.arrow", "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as file:
             for batch in batches:
                 file.write_batch(batch)
-        rows += sum(batch.num_rows for batch in batches)
-    return rows
 
 
 def _options(asked: dict[str, Any]) -> dict[str, str]:
@@ -213,7 +210,8 @@ def _query(spark: SparkSession, form: str, asked: dict[str, Any]) -> dict[str, A
         told = [(each.numInputRows, each.durationMs["triggerExecution"] / 1_000) for each in query.recentProgress]
         return {"rows": sum(rows for rows, _ in told), "batches": told}
     if asked["query"] == "keep":
-        return {"rows": _keep(_options(asked), asked["path"])}
+        _keep(_options(asked), asked["path"])
+        return {}
     rows = spark.read.format(form).options(**_options(asked)).load()
     if asked["query"] == "count":
         return {"rows": rows.count()}
