@@ -768,10 +768,13 @@ class TailFinder:
             self._vanished.found(log, [place.file for place in new if self._is_unheard_of(place)])
             self._vanished.compressed([place.path for place in sought.packed])
             self.apply(log, sought)
-            for place in (sought.at, sought.rest):
-                if place is not None and self._files.find(place.file) is not None:
-                    self._found_at(log, place)
 
+        def meet(sought: Sought) -> None:
+            for place in (sought.at, sought.rest):
+                if place is not None:
+                    self._found_at(due.logs[sought.source], place)
+
+        await self._in_turns(found, meet)  # before the events since then are heard
         self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
 

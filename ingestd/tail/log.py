@@ -329,6 +329,9 @@ class Log:
         known = self.of(place.file)
         was_empty = known is not None and known.unexamined
         empty = known is not None and known.copy_of == NOTHING
+        # It came, was written to, copied perhaps, and truncated before anybody looked.
+        born = place.file.birth
+        emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
         if known is not None:
             known.unexamined = False
         match examined.verdict:
@@ -338,8 +341,8 @@ class Log:
                 yield from self._supersede()
                 if place.size and not place.codec:
                     yield from self._seek_content(place.modified - 1)
-                elif known is None and len(self.generations) > 1 and 0 < place.file.birth < place.modified:
-                    yield from self._seek_content(place.file.birth)  # it came, was written to, copied and truncated
+                elif emptied:
+                    yield from self._seek_content(born)
             case Refused(reason):
                 yield Refuse(place, reason)
                 yield from self._supersede()
@@ -351,6 +354,8 @@ class Log:
                 elif known is not None and (was_empty or (empty and (self._missed or grown))):
                     # It may have been written to, copied and truncated before that.
                     yield from self._seek_content(known.known.modified)
+                elif emptied:
+                    yield from self._seek_content(born)
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
