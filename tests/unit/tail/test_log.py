@@ -97,14 +97,20 @@ def test_content_that_came_and_went_in_an_empty_file_is_sought() -> None:
     assert not [each for each in log.step(Seen(place(7, 0, modified=200), here=True)) if isinstance(each, Seek)]
 
 
+@pytest.mark.parametrize("verdict", [Empty(), plain(4)])
 @pytest.mark.parametrize(("modified", "sought"), [(200, [7]), (7, [])])
-def test_an_empty_file_that_was_modified_since_it_came_had_content(modified: int, sought: list[int]) -> None:
-    """It came after a rotation, was written to, copied and truncated, all before the first look at it."""
+def test_an_empty_file_that_was_modified_since_it_came_had_content(
+    modified: int, sought: list[int], verdict: Empty | Plain
+) -> None:
+    """It came after a rotation, was written to, copied and truncated, all before the first look at it.
+
+    Perhaps it was written to again before it was examined.
+    """
     log = log_with(known(6, 5))
     log.step(Seen(place(6, 5, f"{PATH}.2"), here=False))
     log.step(Listed())
     log.step(Sought("0", place(6, 5, f"{PATH}.2"), intact=True))
-    commands = log.step(Examined(place(7, 0, modified=modified), Empty()))
+    commands = log.step(Examined(place(7, 0, modified=modified), verdict))
     assert [each.generation.known.file.inode for each in commands if isinstance(each, Seek)] == sought
     assert log.unseen_since == (7 if sought else 0)
 
