@@ -56,7 +56,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.files import Files
 from ingestd.tail.finished import Finished
-from ingestd.tail.kin import Kin
+from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
 from ingestd.tail.looks import Examination, Looks, Unreadable
@@ -481,12 +481,16 @@ class TailFinder:
         linked = {owned.generation.known.file for owned in gone if owned.generation.links > 1}
         names = self._names.paths_of(linked)
         for finder, log, generation in gone:  # they were not seen elsewhere since
-            if generation.phase is Phase.DONE and (others := names.get(generation.known.file)):
-                # Late lines may come: they are looked for under another name of it.
-                finder.renamed(generation, others[0])
-                self._look(others[0], None)
-            else:
+            if not self._go_by_another_name(finder, generation, names.get(generation.known.file, ())):
                 finder.apply(log, Deleted(generation.source))
+
+    def _go_by_another_name(self, finder: TailFinder, generation: Generation, names: Sequence[str]) -> bool:
+        """Late lines may come to what was read: they are looked for under another name of it, if it has one."""
+        if generation.phase is not Phase.DONE or not names:
+            return False
+        finder.renamed(generation, names[0])
+        self._look(names[0], None)
+        return True
 
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
@@ -665,13 +669,17 @@ class TailFinder:
     async def _examine(self, due: _Due) -> None:
         """Files with alike names one after the other, the oldest first: one may be a copy of the one before."""
         called = await self._names_of([file for file, (_, place) in due.examinations.items() if place.links > 1])
-        alike: dict[str, list[tuple[Log, Place]]] = {}
+        families = Families()
+        elders: list[tuple[str, tuple[Log, Place]]] = []
 
         def gather(wanted: tuple[Log, Place]) -> None:
             paths = wanted[0].path, *called.get(wanted[1].file, ())
-            alike.setdefault(self._kin.eldest(*paths), []).append(wanted)
+            elders.append((families.join(*map(self._kin.eldest, paths)), wanted))
 
         await self._in_turns(self._examinations.by_age(due.examinations.values()), gather)
+        alike: dict[str, list[tuple[Log, Place]]] = {}
+        for elder, each in elders:
+            alike.setdefault(families.of(elder), []).append(each)
         for batch in zip_longest(*alike.values()):
             logs = [each[0] for each in batch if each]
             wanted: list[Examination] = []
@@ -886,6 +894,10 @@ class TailFinder:
             case Conclude(generation):
                 self._sources.conclude(generation.source)
             case Keep(generation):
+                if generation.links > 1:  # its path may have gone while it was read
+                    names = self._names.paths_of({generation.known.file})[generation.known.file]
+                    if generation.known.path not in names:
+                        self._go_by_another_name(self, generation, names)
                 self._note(log, generation)
                 self._store(generation)
                 self._finished.finish(generation.source, log)

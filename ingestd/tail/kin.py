@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.tail.globs import Globs
     from ingestd.tail.log import Log
 
-__all__ = ["Kin"]
+__all__ = ["Families", "Kin"]
 
 _ALIKE_MOST: Final = 64
 """A family with more logs than this says nothing about the origin of a file."""
@@ -67,15 +67,12 @@ class Kin:
         families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
         return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
 
-    def eldest(self, *paths: str) -> str:
-        """The log that all that are called like these paths of a file may be copies of: app.log, of app-1.log.1.
+    def eldest(self, path: str) -> str:
+        """The log that all that are called like this path may be copies of: app.log, of app-1.log.1.
 
         It is one for all that are alike. Without app.log that is app-1.log, also of app-2.log.1.
         """
-        return min(map(self._eldest, paths), key=_age)
-
-    def _eldest(self, path: str) -> str:
-        eldest = path  # where a link leads may have a shorter name
+        eldest = path if path in self._logs else min(self.alike(path), key=_age, default=path)
         while _age(elder := min(self.alike(eldest), key=_age, default=eldest)) < _age(eldest):
             eldest = elder  # app-1.log.1 may be a copy of app-1.log, and that one of app.log
         return eldest
@@ -184,6 +181,28 @@ class Kin:
             log.new_since,
             over,
         )
+
+
+class Families:
+    """Logs of which files may be alike. A file with names of two of them makes one family of both."""
+
+    def __init__(self) -> None:
+        """Each log is a family of its own."""
+        self._joined: dict[str, str] = {}
+
+    def join(self, first: str, *others: str) -> str:
+        """Make these logs one family. Returns one of them, which `of` takes."""
+        family = self.of(first)
+        for other in map(self.of, others):
+            if other != family:
+                self._joined[other] = family
+        return family
+
+    def of(self, log: str) -> str:
+        """The log that stands for the family."""
+        while log in self._joined:
+            log = self._joined[log]
+        return log
 
 
 def _age(path: str) -> tuple[int, str]:

@@ -528,7 +528,8 @@ class Log:
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
-            yield from self._meet_again(generation, found.at)
+            another = generation.phase is Phase.READING and not found.intact  # generation is in it now
+            yield from self._meet_again(generation, found.at._replace(size=generation.size) if another else found.at)
         elif generation.copy_of == NOTHING and not found.unavailable:
             if self.stands(generation.known.file):
                 self._here = None
@@ -634,9 +635,11 @@ class Log:
         generation.untold = generation.untold and end.position == generation.position
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
-        if generation.known.path != known.path:
+        renamed = known.path == self.path and self._left(known.file)  # since its reader looked
+        path = generation.known.path if renamed else known.path
+        if generation.known.path != path:
             yield Look(generation.known.path)  # either may be the newer one
-        generation.known = known._replace(log=self.path, size=size)
+        generation.known = known._replace(log=self.path, path=path, size=size)
         match end.kind:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._waiting or self._copies:
                 # One of those that wait may be what a deleted one was moved to.
