@@ -325,10 +325,7 @@ class TailFinder:
             self._look_at_awaited(file)
         self._look_at_troubles()
         self._watch_what_was_away(self._ways.away())
-        for source, log in self._finished.recent():
-            generation = log.named(source)
-            if generation is not None:
-                self._look(generation.known.path, None)  # another file there is none of this log's
+        self._look_at_finished()
         await self._in_turns(list(self._logs.values()), self._look_at_log)
 
     def _look_at_log(self, log: Log) -> None:
@@ -338,6 +335,16 @@ class TailFinder:
                 latest = self._sources.latest(generation.source)
                 if latest is not None:  # it may have gone to a directory that nobody watches yet
                     self._watch_beside(str(latest.detail.get("path", log.path)))
+
+    def _look_at_finished(self) -> None:
+        """Late lines may have come to what was read, if it is still there: another file there is none of this log's."""
+        read = [each for source, log in self._finished.recent() if (each := log.named(source)) is not None]
+        names = self._names.paths_of({each.known.file for each in read if each.links > 1})
+        for generation in read:
+            others = names.get(generation.known.file)
+            if others and generation.known.path not in others:
+                self.renamed(generation, others[0])
+            self._look(generation.known.path, None)
 
     async def _pass(self) -> None:
         missed, self._relist, self._missed = self._missed, False, False
@@ -481,16 +488,12 @@ class TailFinder:
         linked = {owned.generation.known.file for owned in gone if owned.generation.links > 1}
         names = self._names.paths_of(linked)
         for finder, log, generation in gone:  # they were not seen elsewhere since
-            if not self._go_by_another_name(finder, generation, names.get(generation.known.file, ())):
+            if generation.phase is Phase.DONE and (others := names.get(generation.known.file)):
+                # Late lines may come: they are looked for under another name of it.
+                finder.renamed(generation, others[0])
+                self._look(others[0], None)
+            else:
                 finder.apply(log, Deleted(generation.source))
-
-    def _go_by_another_name(self, finder: TailFinder, generation: Generation, names: Sequence[str]) -> bool:
-        """Late lines may come to what was read: they are looked for under another name of it, if it has one."""
-        if generation.phase is not Phase.DONE or not names:
-            return False
-        finder.renamed(generation, names[0])
-        self._look(names[0], None)
-        return True
 
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
@@ -894,10 +897,6 @@ class TailFinder:
             case Conclude(generation):
                 self._sources.conclude(generation.source)
             case Keep(generation):
-                if generation.links > 1:  # its path may have gone while it was read
-                    names = self._names.paths_of({generation.known.file})[generation.known.file]
-                    if generation.known.path not in names:
-                        self._go_by_another_name(self, generation, names)
                 self._note(log, generation)
                 self._store(generation)
                 self._finished.finish(generation.source, log)

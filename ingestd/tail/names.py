@@ -227,12 +227,8 @@ class Names:
 
     def _replaced(self, path: str, changes: Changes) -> None:
         before = self._names.get(path)
-        if before is None:
-            return
-        if self._certainly_unseen(before):
+        if before is not None and self._certainly_unseen(before):
             changes.vanished.append(before.vanished(path))
-        elif before.file is not None and not before.fresh:
-            changes.deleted.append((before.file, path))
 
     def _renamed(self, name: _Name, new: str, changes: Changes) -> None:
         self._replaced(new, changes)
