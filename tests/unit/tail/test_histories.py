@@ -823,7 +823,7 @@ def test_a_second_name_is_no_second_file(chunk: int) -> None:
         36183, 59741, 88937, 96841, 97391, 100194, 133696, 136088, 183712, 194538, 190165, 219638, 255292, 259015,
         153473, 334601, 407753, 488987, 608680, 618871, 652253, 673056, 879549, 1138915, 1147064, 1180819,
         224909, 256392, 86868, 411639, 489715, 764789, 765126, 585745, 625772, 778108, 829769,
-        994107, 379274,
+        994107, 379274, 395401, 234986, 318286,
     ],
 )  # fmt: skip
 def test_a_history_that_once_failed(seed: int) -> None:
@@ -832,7 +832,7 @@ def test_a_history_that_once_failed(seed: int) -> None:
         assert why(seed, *make(seed)) is None
 
 
-@pytest.mark.parametrize("seed", [112356, 142371, 143459, 161339, 171646])
+@pytest.mark.parametrize("seed", [112356, 142371, 143459, 161339, 171646, 63300, 63845, 70301, 80290, 92442])
 def test_a_history_with_hard_links_that_once_failed(seed: int) -> None:
     with simulated():
         assert why(seed, *make(seed, HARD_LINKED)) is None

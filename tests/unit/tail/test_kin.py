@@ -6,7 +6,7 @@ from ingestd.tail.facts import Copy, Examined, Plain, Read, Repeated
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.globs import Globs
-from ingestd.tail.kin import Kin
+from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Sample, Witness
 from ingestd.tail.log import Log, Place
 
@@ -57,6 +57,19 @@ def test_all_that_are_alike_have_one_eldest() -> None:
     names = ("worker-1.log", "worker-2.log", "worker-2.log.1", "worker-3-20260101.log.gz")
     assert {kin.eldest(f"/d/{name}") for name in names} == {"/d/worker-1.log"}
     assert kin.eldest("/d/other.log") == "/d/other.log"
+
+
+def test_what_a_link_leads_to_is_alike_with_the_log() -> None:
+    """However short its name is: it has a second name, perhaps, and its copy beside it has none."""
+    kin = kin_of(Log("/d/app.log"))
+    kin.name("/l/0.log", "/d/app.log")
+    assert {kin.eldest(path) for path in ("/l/0.log", "/l/0.log.1", "/d/app.log.2")} == {"/d/app.log"}
+
+
+def test_a_file_with_names_of_two_families_makes_them_one() -> None:
+    families = Families()
+    met = [families.join("a"), families.join("c", "b"), families.join("d"), families.join("b", "a")]
+    assert [families.of(each) for each in met] == ["c", "c", "d", "c"]
 
 
 def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None:

@@ -79,6 +79,29 @@ def test_an_examination_that_was_asked_for_before_the_file_was_read_starts_nothi
     assert log.step(Examined(seen, plain(20))) == []
 
 
+def test_a_reader_that_has_not_looked_since_a_rename_does_not_tell_the_path() -> None:
+    """The path that it told was deleted next, by whoever rotates: what was read was forgotten, and came twice."""
+    log, seen = Log(PATH), place(7, 10)
+    (read,) = [each for each in log.step(Examined(seen, plain(10))) if isinstance(each, Read)]
+    log.step(Seen(place(7, 10, f"{PATH}.1"), here=False))
+    log.step(Seen(place(8, 1), here=True))
+    log.step(Ended(read.generation.source, End(CONCLUDED, PATH, 10, 10), known(7, 10)))
+    assert read.generation.known.path == f"{PATH}.1"
+
+
+def test_a_file_that_was_written_anew_says_nothing_of_how_long_the_generation_before_was() -> None:
+    """It was copied, truncated, and is longer than before. Its copy is read whole, and nothing of it is lost."""
+    log, seen = Log(PATH), place(7, 10)
+    (read,) = [each for each in log.step(Examined(seen, plain(10))) if isinstance(each, Read)]
+    source = read.generation.source
+    log.step(Sought(source, place(7, 20), intact=False, rest=place(8, 10, f"{PATH}.1")))
+    assert read.generation.size == 10
+    log.step(Ended(source, End(GONE, PATH, 0, 10), known(7, 10)))
+    commands = log.step(Sought(source, rest=place(8, 10, f"{PATH}.1")))
+    (goes_on,) = [each.generation for each in commands if isinstance(each, Read)]
+    assert goes_on.known.size == 10
+
+
 def test_content_that_was_truncated_before_it_was_examined_is_sought() -> None:
     """A file with 10 bytes is seen, copied and truncated; only then it is examined."""
     log = Log(PATH)
