@@ -37,6 +37,9 @@ __all__ = [
     "stream_options",
 ]
 
+_PREFETCH_BYTES: Final = 16 * 1024 * 1024
+"""Four times the default of `kafka.max.partition.fetch.bytes`: few enough answers wait to use their memory again."""
+
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 
@@ -313,6 +316,7 @@ def _consumer(given: Given, rows: Rows, *, fail_on_data_loss: bool) -> ConsumerS
             isolation=isolation or Isolation.read_uncommitted,
             out_of_range=OutOfRange.error if fail_on_data_loss else OutOfRange.earliest,
             check_crcs=given.boolean("kafka.check.crcs", default=True),
+            prefetch_bytes=max(_PREFETCH_BYTES, 2 * (found["partition_max_bytes"] or 0)),
             **{name: value for name, value in found.items() if value is not None},
         )
     except ConfigurationError as error:

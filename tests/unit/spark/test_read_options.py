@@ -146,6 +146,11 @@ def test_batches_are_those_of_committed_records() -> None:
             parse(**{"rows": "batches"} | wrong)
 
 
+@pytest.mark.parametrize(("partition", "prefetch"), [({}, 16), ({"kafka.max.partition.fetch.bytes": "33554432"}, 64)])
+def test_an_answer_is_fetched_while_another_one_is_read(partition: dict[str, str], prefetch: int) -> None:
+    assert parse(**partition).consumer.prefetch_bytes == prefetch * 1024 * 1024
+
+
 def test_a_stream_starts_at_the_end_and_has_none() -> None:
     assert stream_options(LEAST).starting == RangeBounds("startingOffsets", Edge.latest)
     latest = LEAST | {"startingOffsets": "latest"}
