@@ -10,7 +10,7 @@
     stream.py         on the driver: where a micro-batch begins and ends
     commits.py        on the driver: tells a group how far a stream is
     reading.py        in Spark's Python workers: a task's ranges to rows
-    arrow.py          fetched batches to pyarrow record batches of 10,000 rows, on the columns' own buffers
+    arrow.py          fetched batches to pyarrow record batches of 20,000 rows, on the columns' own buffers
     raw.py            fetched batches as rows, one for each, with their bytes
     write_options.py  text to `WriteOptions`
     writing.py        in Spark's Python workers: rows to record batches of partitions; rows.py has their columns

@@ -58,13 +58,13 @@ def _row(key, value, offset, timestamp_ms, headers):
 
 def test_small_batches_are_gathered_and_large_ones_cut(fetched):
     small = [fetched(7 * number, [(None, b"%d" % index, [], 5) for index in range(7)]) for number in range(3_000)]
-    large = fetched(21_000, [(None, b"x", [("h", b"y")], 5)] * 25_001)
+    large = fetched(21_000, [(None, b"x", [("h", b"y")], 5)] * 45_001)
     found = rows([*small, large], include_headers=True)
-    assert [batch.num_rows for batch in found] == [10_003, 10_003, 12_998, 12_997]
-    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(46_001))
+    assert [batch.num_rows for batch in found] == [20_006, 22_998, 22_997]
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(66_001))
     assert found[0]["value"][8].as_py() == b"1"
     assert found[0]["headers"][0].as_py() is None
-    assert found[3]["headers"][12_996].as_py() == [{"key": "h", "value": b"y"}]
+    assert found[2]["headers"][22_996].as_py() == [{"key": "h", "value": b"y"}]
 
 
 def test_batches_cut_by_the_range_give_the_rows_within_it(fetched):
@@ -77,14 +77,14 @@ def test_batches_cut_by_the_range_give_the_rows_within_it(fetched):
     assert batch["headers"][0].as_py() == [{"key": "h", "value": b"11"}]
 
 
-def test_rows_of_large_values_do_not_wait_for_ten_thousand(fetched):
+def test_rows_of_large_values_do_not_wait_for_twenty_thousand(fetched):
     batches = [fetched(number, [(None, b"x" * 1_000_000, [], 5)]) for number in range(40)]
     found = rows(batches)
     assert sum(batch.num_rows for batch in found) == 40
     assert len(found) > 1
 
 
-def test_rows_of_large_headers_do_not_wait_for_ten_thousand_either(fetched):
+def test_rows_of_large_headers_do_not_wait_for_twenty_thousand_either(fetched):
     megabyte = [(None, b"v", [("h", bytes(1024 * 1024))], 5)]
     batches = [fetched(number, megabyte) for number in range(40)]
     assert [batch.num_rows for batch in rows(batches, include_headers=True)] == [16, 16, 8]
