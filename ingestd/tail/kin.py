@@ -154,7 +154,8 @@ class Kin:
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
         alike = [self._logs[path] for path in sorted({log.path, *self.alike(log.path)} & self._logs.keys())]
-        for each in (each for other in dict.fromkeys((log, *kin, *alike)) for each in other.generations):
+        rotations = [each for each in alike if is_rotated_from(each.path, log.path)]
+        for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
         others = [self._newest(each)[0] for other in alike for each in other.generations if each is not generation]

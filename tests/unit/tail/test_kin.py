@@ -84,12 +84,3 @@ def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None
     assert search.taken(making.file)
     log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
     assert not search.taken(making.file)
-
-
-def test_a_file_is_sought_where_those_of_an_alike_log_went() -> None:
-    """Their directory was moved away: whoever was read then knows where it is now."""
-    gone, followed = Log("/d/app-1.log"), Log("/d/app-2.log")
-    begin(gone, Place("/d/app-1.log", file(7), 4, 100))
-    begin(followed, Place("/moved/app-2.log", file(8), 4, 100))
-    search = kin_of(gone, followed).search(gone, gone.generations[0])
-    assert search.directories == ("/d", "/moved")
