@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BYTES", "MILLISECONDS", "POSITION", "ROWS", "arrow_schema", "in_microseconds", "record_batches"]
 
 ROWS: Final = 20_000
-"""So many rows make a batch, with what came beyond them. With half as many Python needed 5 % more CPU."""
+"""So many rows make a batch, with what came beyond them. Smaller batches cost Python more."""
 _MOST_ROWS: Final = 2 * ROWS
 
 BYTES: Final = 16 * 1024 * 1024

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _PREFETCH_BYTES: Final = 16 * 1024 * 1024
-"""Four times the default of `kafka.max.partition.fetch.bytes`: few enough answers wait to use their memory again."""
+"""Bytes of answers that wait for a task. Where more wait, none is freed for the next one, which takes new memory."""
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

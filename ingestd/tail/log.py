@@ -528,7 +528,7 @@ class Log:
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
-            another = generation.phase is Phase.READING and not found.intact  # generation is in it now
+            another = generation.phase is Phase.READING and not found.intact  # content is in it now
             yield from self._meet_again(generation, found.at._replace(size=generation.size) if another else found.at)
         elif generation.copy_of == NOTHING and not found.unavailable:
             if self.stands(generation.known.file):
