@@ -31,7 +31,7 @@ _ALIKE_MOST: Final = 64
 """A family with more logs than this says nothing about the origin of a file."""
 
 _STRANGERS_MOST: Final = 8
-"""Of a family with more logs than this, a file is compared only with those that its own name may be rotated from."""
+"""Of a family with more logs than this, a file is compared only with what is called as its own name may have been."""
 
 
 class Kin:
@@ -91,13 +91,15 @@ class Kin:
         if not logs:
             return ()
         names = {os.path.basename(name) for path in paths for name in (path, *rotated_from(path))}
-        if len(logs) > _STRANGERS_MOST:
-            ways = ((log, (log.path, *self._through.get(log.path, ()))) for log in logs)
-            logs = [log for log, way in ways if not names.isdisjoint(map(os.path.basename, way))]
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
         linked = [(log, each) for log in logs for each in self._linked(log)]
         own = [(log, each) for log in logs for each in log.generations]
-        found = {each.source: (log, each) for log, each in linked + own if _may_be_copied(each, log, place.file)}
+        found = {
+            each.source: (log, each)
+            for log, each in linked + own
+            if len(logs) <= _STRANGERS_MOST or self._is_akin(log, each, names)
+            if _may_be_copied(each, log, place.file)
+        }
         return tuple(
             self._original(
                 each,

@@ -51,6 +51,16 @@ def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:
     assert [each.akin for each in kin.originals(Place("/d/app-5.log", file(7), 4, 100))] == [False]
 
 
+def test_among_many_logs_a_file_is_compared_with_what_is_called_like_it_by_now() -> None:
+    """A copy was met as a log of its own, app.log.1, and renamed to app.log.3 before it was compressed."""
+    logs = [Log(f"{PATH}.{number}") for number in range(1, 10)]
+    sources = [begin(log, Place(log.path, file(10 + number), 4, 100)) for number, log in enumerate(logs)]
+    (renamed,) = logs[0].generations
+    renamed.known = renamed.known._replace(path=f"{PATH}.3")
+    compressed = Place(f"{PATH}.3.gz", file(7), 4, 100, codec="gz")
+    assert {each.source for each in kin_of(*logs).originals(compressed)} == {sources[0], sources[2]}
+
+
 def test_all_that_are_alike_have_one_eldest() -> None:
     """They are examined one after the other: a copy is known only if its original was examined before."""
     kin = kin_of(*(Log(f"/d/worker-{number}.log") for number in (3, 1, 2)))
