@@ -94,16 +94,17 @@ class Kin:
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
         linked = [(log, each) for log in logs for each in self._linked(log)]
         own = [(log, each) for log in logs for each in log.generations]
-        found = {
-            each.source: (log, each)
-            for log, each in linked + own
-            if len(logs) <= _STRANGERS_MOST or self._is_akin(log, each, names)
-            if _may_be_copied(each, log, place.file)
-        }
+        pairs = linked + own
+        if len(logs) > _STRANGERS_MOST:
+            called_so = {log.path for log in logs if self._is_called(log, names)}
+            pairs = [(log, each) for log, each in pairs if log.path in called_so or _name(each) in names]
+        found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
         return tuple(
             self._original(
                 each,
-                akin=self._is_akin(log, each, names) or any(is_rotated_from(log.path, path) for path in paths),
+                akin=_name(each) in names
+                or self._is_called(log, names)
+                or any(is_rotated_from(log.path, path) for path in paths),
             )
             for log, each in found.values()
         )
@@ -115,10 +116,9 @@ class Kin:
             return []
         return [owned.generation]
 
-    def _is_akin(self, log: Log, generation: Generation, names: AbstractSet[str]) -> bool:
-        """Whether a generation's file, or what leads to it, has one of these names."""
-        known_as = log.path, generation.known.path, *self._through.get(log.path, ())
-        return not names.isdisjoint(map(os.path.basename, known_as))
+    def _is_called(self, log: Log, names: AbstractSet[str]) -> bool:
+        """Whether a log, or what leads to it, has one of these names."""
+        return not names.isdisjoint(map(os.path.basename, (log.path, *self._through.get(log.path, ()))))
 
     def _original(self, generation: Generation, *, akin: bool) -> Original:
         known, position = self._newest(generation)
@@ -211,6 +211,10 @@ class Families:
 def _age(path: str) -> tuple[int, str]:
     """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
     return len(path), path
+
+
+def _name(generation: Generation) -> str:
+    return generation.known.path.rpartition("/")[2]
 
 
 def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:

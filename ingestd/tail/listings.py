@@ -7,7 +7,6 @@ import os
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -34,7 +33,7 @@ class Moved:
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
         self._names: dict[str, list[tuple[str, int]]] = {}
-        self._entries: list[os.DirEntry[str]] = []
+        self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
         inodes: dict[str, Callable[[os.DirEntry[str]], int]] = {}
 
@@ -46,7 +45,6 @@ class Moved:
         for entry in globs.walk(entered, lambda _, __: None):
             if entry.is_symlink() or entry.name.endswith(".tmp"):
                 continue  # what it leads to was not moved here; what is in the making was not either
-            self._entries.append(entry)
             inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)
             self._inodes.setdefault(inode, []).append(entry.path)
             for name in names_of(entry.path):
@@ -55,6 +53,10 @@ class Moved:
     def stands(self) -> bool:
         """Whether all directories are as they were listed, for sure."""
         return all(is_unchanged(path, stamp) for path, stamp in self._stamps.items())
+
+    def forget_ages(self) -> None:
+        """What was modified since then counts from now on."""
+        self._by_age = None
 
     def under(self, inode: int) -> list[str]:
         """The paths of the file with this inode number."""
@@ -71,17 +73,16 @@ class Moved:
         A copy, or what was moved here from another file system, is never older than what it was made of. There may be
         years of archives here.
         """
+        if self._by_age is None:
+            self._by_age = sorted(self._ages())
         at = bisect_left(self._by_age, modified // 10**9, key=itemgetter(0))
         return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None))
 
-    @cached_property
-    def _by_age(self) -> list[tuple[int, str, int]]:
-        found = []
-        for entry in self._entries:
+    def _ages(self) -> Iterator[tuple[int, str, int]]:
+        for path in itertools.chain.from_iterable(self._inodes.values()):
             with suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns // 10**9, entry.path, status.st_ino))
-        return sorted(found)
+                status = os.stat(path, follow_symlinks=False)
+                yield status.st_mtime_ns // 10**9, path, status.st_ino
 
 
 class Listing:

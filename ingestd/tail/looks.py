@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ingestd.tail.facts import Verdict
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
-    from ingestd.tail.listings import Stamp
+    from ingestd.tail.listings import Moved, Stamp
     from ingestd.tail.searching import Search
     from ingestd.tail.text import Text
 
@@ -125,6 +125,8 @@ class Looks:
     def __init__(self) -> None:
         self.steps = 0
         """Counts all looks. A caller that waits sees from it whether there is progress."""
+        self._rotated: dict[Globs, Moved] = {}
+        """Of each tail, what is where rotated files are moved to, as the last searches found it."""
 
     def look(self, path: str) -> Sighting:
         """Look at what stands at a path now, through links, without opening it for reading."""
@@ -239,7 +241,7 @@ class Looks:
 
     def search(self, searches: Sequence[Search]) -> list[Sought]:
         """Find generations. What was looked at for one of them is not looked at again for another."""
-        return Searches(lambda path: self.look(path).place).made(searches)
+        return Searches(lambda path: self.look(path).place, self._rotated).made(searches)
 
 
 def _beside(places: Iterable[Place]) -> tuple[set[int], set[str]]:

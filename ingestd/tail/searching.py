@@ -62,12 +62,17 @@ class Search:
 class Searches:
     """Searches that are made at once. Directories are listed once for all, and again only where names shifted."""
 
-    def __init__(self, look: Callable[[str], Place | None]) -> None:
-        """`look`: says what file is at a path now, through links; None where there is none."""
+    def __init__(self, look: Callable[[str], Place | None], rotated: dict[Globs, Moved]) -> None:
+        """`look`: says what file is at a path now, through links; None where there is none.
+
+        `rotated`: of each tail, what earlier searches found where rotated files are moved to. It is kept up to date.
+        """
         self._look = look
         self._listings: dict[str, Listing] = {}
-        self._rotated: dict[int, Moved] = {}
-        """Of each tail, what is where rotated files are moved to."""
+        self._rotated = rotated
+        for moved in rotated.values():
+            moved.forget_ages()
+        self._forget_changed_moves()
         self._seen: dict[int, tuple[str, Place]] = {}
         """What looks at rotated files showed, by inode number, for all searches of a round; and at which path."""
 
@@ -118,12 +123,15 @@ class Searches:
                 listing = Listing(path, None, (*gone, *now.items()))
             self._listings[path] = listing
         if new:  # what has left them since is where rotated files are moved to
-            self._rotated = {key: moved for key, moved in self._rotated.items() if moved.stands()}
+            self._forget_changed_moves()
+
+    def _forget_changed_moves(self) -> None:
+        for globs in [globs for globs, moved in self._rotated.items() if not moved.stands()]:
+            del self._rotated[globs]
 
     def _list_again(self, search: Search) -> None:
         """Something was not where it was listed: it may have another name by now."""
-        if not self._moved(search).stands():
-            del self._rotated[id(search.rotated)]
+        self._forget_changed_moves()
         self._forget_changed(search.directories)
         self._list(search.directories)
 
@@ -264,10 +272,9 @@ class Searches:
         return [*dict.fromkeys(found)]
 
     def _moved(self, search: Search) -> Moved:
-        key = id(search.rotated)
-        if key not in self._rotated:
-            self._rotated[key] = Moved(search.rotated)
-        return self._rotated[key]
+        if search.rotated not in self._rotated:
+            self._rotated[search.rotated] = Moved(search.rotated)
+        return self._rotated[search.rotated]
 
     @classmethod
     def _is_overwritten(cls, place: Place, known: Known | None) -> bool:
