@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.tail.facts import NOTHING, Phase
 from ingestd.tail.known import Known
 from ingestd.tail.looks import Original
-from ingestd.tail.rotation import families_of, family_of, is_rotated_from, rotated_from
+from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names_of, rotated_from
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Kin:
         logs = [self._logs[path] for path in alike if path in self._logs]
         if not logs:
             return ()
-        names = {os.path.basename(name) for path in paths for name in (path, *rotated_from(path))}
+        names = frozenset().union(*map(names_of, paths))
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
         linked = [(log, each) for log in logs for each in self._linked(log)]
         own = [(log, each) for log in logs for each in log.generations]
@@ -160,7 +160,10 @@ class Kin:
         for each in (each for other in (log, *kin, *rotations) for each in other.generations):
             latest = self._latest(each.source) if each.phase is Phase.READING else None
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
-        others = [self._newest(each)[0] for other in alike for each in other.generations if each is not generation]
+        newest = generation.source == log.asked or generation in log.generations[-1:]
+        newest = newest or generation.cut or log.stands(generation.known.file)
+        generations = [each for other in alike for each in other.generations if each is not generation]
+        others = [self._newest(each)[0] for each in generations] if newest else []
         return Search(
             generation.source,
             generation.known,
@@ -170,10 +173,7 @@ class Kin:
             tuple(log.waiting),
             self._rotated,
             tuple(others),
-            generation.source == log.asked
-            or generation in log.generations[-1:]
-            or generation.cut
-            or log.stands(generation.known.file),
+            newest,
             taken,
             self._files.match,
             tuple(

@@ -98,7 +98,7 @@ class Listing:
         self._names = sorted(files)
         self._inodes: dict[int, list[str]] = {}
         for name, inode in self._names:
-            self._inodes.setdefault(inode, []).append(f"{directory}/{name}")
+            self._inodes.setdefault(inode, []).append(name)
 
     def stands(self) -> bool:
         """Whether the directory is as it was listed, for sure."""
@@ -106,7 +106,7 @@ class Listing:
 
     def under(self, inode: int) -> list[str]:
         """The paths of the file with this inode number."""
-        return self._inodes.get(inode, [])
+        return [f"{self._directory}/{name}" for name in self._inodes.get(inode, ())]
 
     def named(self, name: str) -> Iterator[tuple[str, int]]:
         """The file with this name: path, inode number."""

@@ -105,19 +105,28 @@ def rotated_from(path: str) -> list[str]:
     Its name has a number, a date, or `old` added, or no more than the ending of a compressed file.
     """
     directory, name = os.path.split(path)
-    return [os.path.join(directory, original) for original in possible_originals(name) if _may_be(name, original)]
+    return [os.path.join(directory, original) for original in _originals(name)]
+
+
+def names_of(path: str) -> frozenset[str]:
+    """The base name of a file, and all that it may have been called before it was rotated."""
+    return _names(os.path.basename(path))
 
 
 @lru_cache(maxsize=50_000)
-def names_of(path: str) -> frozenset[str]:
-    """The base name of a file, and all that it may have been called before it was rotated."""
-    return frozenset([os.path.basename(name) for name in (path, *rotated_from(path))])
+def _names(name: str) -> frozenset[str]:
+    return frozenset((name, *_originals(name)))
+
+
+@lru_cache(maxsize=50_000)
+def _originals(name: str) -> tuple[str, ...]:
+    return tuple(original for original in possible_originals(name) if _may_be(name, original))
 
 
 def is_rotated_from(path: str, original: str) -> bool:
     """Whether `original` is one of `rotated_from(path)`."""
     (directory, name), (beside, original_name) = os.path.split(path), os.path.split(original)
-    return directory == beside and _may_be(name, original_name)
+    return directory == beside and original_name in _originals(name)
 
 
 def _may_be(name: str, original: str) -> bool:
