@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from ingestd.logs import get_logger
@@ -56,7 +55,7 @@ class Notifier:
         return None if self._watchdog_seconds is None else self._watchdog_seconds / 2
 
     def ready(self, status: str) -> None:
-        """Start-up (or a reload) is done."""
+        """The start is done."""
         self._send(f"READY=1\nSTATUS={_line(status)}")
 
     def status(self, text: str) -> None:
@@ -66,10 +65,6 @@ class Notifier:
     def alive(self) -> None:
         """A sign of life for the watchdog."""
         self._send("WATCHDOG=1")
-
-    def reloading(self) -> None:
-        """A reload of the configuration begins. `ready` ends it."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """The daemon drains and will exit."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FileId", "identify", "is_remote", "lists_other_inodes", "may_hold"]
+__all__ = ["FileId", "identify", "lists_other_inodes", "may_hold"]
 
 # From linux/magic.h and, for ZFS, from OpenZFS.
 _OVERLAYFS: Final = 0x794C7630
@@ -28,20 +28,6 @@ _TRUSTED: Final = frozenset({
     0xF2F52010,  # f2fs
     0x2FC12FC1,  # ZFS
     _OVERLAYFS,
-})  # fmt: skip
-_REMOTE: Final = frozenset({
-    0x6969,  # NFS
-    0x517B, 0xFF534D42, 0xFE534D42,  # SMB, CIFS, SMB2
-    0x65735546,  # FUSE, with GlusterFS, sshfs, s3fs, virtiofs
-    0x01021997,  # 9p
-    0x5346414F, 0x6B414653,  # AFS: OpenAFS, the kernel's
-    0x00C36400,  # Ceph
-    0x0BD00BD0,  # Lustre
-    0x47504653,  # GPFS
-    0x19830326,  # BeeGFS
-    0x20030528,  # OrangeFS
-    0x73757245,  # Coda
-    0x786F4256,  # VirtualBox shared folder
 })  # fmt: skip
 
 _EMPTY_PATH: Final = 0x1000
@@ -145,11 +131,6 @@ def may_hold(directory: str, file: FileId) -> bool:
         return bool(file.volume) and file.volume.partition("-")[0] == _file_system(descriptor)[1]
     finally:
         os.close(descriptor)
-
-
-def is_remote(descriptor: int) -> bool:
-    """Whether a file is on a network or FUSE mount, where any call may hang: so may this one."""
-    return _file_system(descriptor)[0] in _REMOTE
 
 
 def lists_other_inodes(directory: str) -> bool:

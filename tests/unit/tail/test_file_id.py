@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.tail import file_id
-from ingestd.tail.file_id import FileId, identify, is_remote
+from ingestd.tail.file_id import FileId, identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,8 +104,6 @@ def test_a_kernel_or_library_that_does_not_tell_leaves_device_and_inode(
     monkeypatch.undo()
     monkeypatch.setattr(file_id, "_fstatfs", missing)
     assert not known_at(directory / "a.log").handle
-    with opened(directory) as descriptor:
-        assert not is_remote(descriptor)
 
 
 def test_where_no_handle_opens_files_one_to_compare_is_asked_for(
@@ -134,14 +132,12 @@ def pretend(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [0x6969, 0xFF534D42, 0xFE534D42, 0x65735546, 0x01021997])
-def test_network_and_fuse_mounts_are_remote_and_their_handles_not_trusted(
+def test_handles_of_network_and_fuse_mounts_are_not_trusted(
     directory: Path, kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(directory / "a.log")
     with opened(directory / "a.log", os.O_PATH) as descriptor:
-        assert not is_remote(descriptor)
         pretend(kind, monkeypatch)
-        assert is_remote(descriptor)
         assert not identify(descriptor).handle
 
 
