@@ -42,7 +42,10 @@ class Moved:
             with suppress(OSError):  # it is gone, or closed to us: nothing of it is listed
                 inodes[directory] = inodes_in(directory)
 
-        for entry in globs.walk(entered, lambda _, __: None):
+        def not_listed(path: str, _: str) -> None:
+            self._stamps[path] = None  # it may be there the next time, or open to us
+
+        for entry in globs.walk(entered, not_listed):
             if entry.is_symlink() or entry.name.endswith(".tmp"):
                 continue  # what it leads to was not moved here; what is in the making was not either
             inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)

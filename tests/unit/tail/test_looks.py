@@ -462,6 +462,29 @@ def test_what_came_since_may_have_been_moved_away_under_the_name_that_it_was_wri
     assert [place.path for place in found.between] == [f"{moved}/a.log"]
 
 
+def test_where_rotated_files_are_moved_to_is_listed_anew_once_it_is_another(looks: Looks, log: Path) -> None:
+    """What the last search found there is kept. The directory may be made, opened to us, or written to since."""
+    moved = log.parent / "moved"
+    wanted = replace(search(log, known_of(log, 8), 8), rotated=Globs([f"{moved}/*/*"], []))
+    copy, other = moved / "1" / "copy", moved / "1" / "other"
+    copied = log.read_bytes()
+    log.unlink()
+    assert find(looks, wanted)[0].rest is None
+    moved.mkdir()
+    assert find(looks, wanted)[0].rest is None
+    copy.parent.mkdir()
+    other.write_bytes(copied)
+    modified(other, -100)
+    for directory in (moved, copy.parent):
+        modified(directory, -50)
+    assert find(looks, wanted)[0].rest is None, "it is older than what is sought"
+    modified(other, 10)
+    assert find(looks, wanted)[0].rest == place_of(other), "it was written to, which its directory does not show"
+    other.write_bytes(b"")
+    copy.write_bytes(copied)
+    assert find(looks, wanted)[0].rest == place_of(copy)
+
+
 def test_other_directories_are_looked_through_where_it_is_said(looks: Looks, log: Path) -> None:
     old = log.with_name("old")
     old.mkdir()
