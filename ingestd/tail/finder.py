@@ -305,6 +305,7 @@ class TailFinder:
     # Passes.
 
     async def _look_again(self) -> None:
+        await self._ask(self._looks.rest)
         if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
             return

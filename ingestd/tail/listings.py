@@ -8,13 +8,13 @@ import time
 from bisect import bisect_left
 from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ingestd.tail.file_id import lists_other_inodes
-from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, names_of
+from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, may_have_been
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ingestd.tail.globs import Globs
 
@@ -23,16 +23,18 @@ __all__ = ["Listing", "Moved", "Stamp", "files_in", "inodes_in", "is_unchanged",
 _TICK_NS: Final = 20_000_000
 """The clock of a file system's times may stand still for this long."""
 
+_Named = TypeVar("_Named", bound="tuple[str, *tuple[Any, ...]]")
+
 Stamp: TypeAlias = "tuple[int, int, int]"
 """A directory's device, inode and modification time (ns): names came or went if it is another one."""
 
 
 class Moved:
-    """The regular files where rotated ones are moved to, by inode number and by what they may have been called."""
+    """The regular files where rotated ones are moved to, by inode number and by name. There may be years of them."""
 
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
-        self._names: dict[str, list[tuple[str, int]]] = {}
+        self._names: list[tuple[str, str, int]] = []
         self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
         inodes: dict[str, Callable[[os.DirEntry[str]], int]] = {}
@@ -49,9 +51,10 @@ class Moved:
             if entry.is_symlink() or entry.name.endswith(".tmp"):
                 continue  # what it leads to was not moved here; what is in the making was not either
             inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)
-            self._inodes.setdefault(inode, []).append(entry.path)
-            for name in names_of(entry.path):
-                self._names.setdefault(name, []).append((entry.path, inode))
+            path = entry.path
+            self._inodes.setdefault(inode, []).append(path)
+            self._names.append((entry.name, path, inode))
+        self._names.sort()
 
     def stands(self) -> bool:
         """Whether all directories are as they were listed, for sure."""
@@ -68,7 +71,10 @@ class Moved:
     def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
         """What these names may have been rotated to: paths, inode numbers."""
         for original in originals:
-            yield from self._names.get(original, ())
+            for stem in beginnings_of(original):
+                for name, path, inode in _beginning_with(stem, self._names):
+                    if may_have_been(name, original):
+                        yield path, inode
 
     def later_than(self, modified: int) -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths, inode numbers, whatever they are called.
@@ -113,7 +119,7 @@ class Listing:
 
     def named(self, name: str) -> Iterator[tuple[str, int]]:
         """The file with this name: path, inode number."""
-        for found, inode in self._beginning_with(name):
+        for found, inode in _beginning_with(name, self._names):
             if found != name:
                 return
             yield f"{self._directory}/{name}", inode
@@ -124,19 +130,21 @@ class Listing:
         A compressed one only where the file itself is gone.
         """
         for original in originals:
-            found = [each for stem in beginnings_of(original) for each in self._beginning_with(stem)]
+            found = [each for stem in beginnings_of(original) for each in _beginning_with(stem, self._names)]
             for name, inode in found:
                 if not is_rotation_of(name, original) or name.endswith(".tmp"):
                     continue
                 plain = name.rpartition(".")[0] if codec_of(name) else ""
-                if not plain or plain == original or not any(each == plain for each, _ in self._beginning_with(plain)):
+                if not plain or plain == original or not any(self.named(plain)):
                     yield f"{self._directory}/{name}", inode
 
-    def _beginning_with(self, stem: str) -> Iterator[tuple[str, int]]:
-        at = bisect_left(self._names, (stem,))
-        while at < len(self._names) and self._names[at][0].startswith(stem):
-            yield self._names[at]
-            at += 1
+
+def _beginning_with(stem: str, names: Sequence[_Named]) -> Iterator[_Named]:
+    """Of what is sorted by name, what begins with `stem`."""
+    at = bisect_left(names, stem, key=itemgetter(0))
+    while at < len(names) and names[at][0].startswith(stem):
+        yield names[at]
+        at += 1
 
 
 def files_in(directory: str) -> dict[str, int]:

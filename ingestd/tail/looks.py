@@ -127,6 +127,8 @@ class Looks:
         """Counts all looks. A caller that waits sees from it whether there is progress."""
         self._rotated: dict[Globs, Moved] = {}
         """Of each tail, what is where rotated files are moved to, as the last searches found it."""
+        self._searched = False
+        """Whether there was a search since the last `rest`."""
 
     def look(self, path: str) -> Sighting:
         """Look at what stands at a path now, through links, without opening it for reading."""
@@ -241,7 +243,14 @@ class Looks:
 
     def search(self, searches: Sequence[Search]) -> list[Sought]:
         """Find generations. What was looked at for one of them is not looked at again for another."""
+        self._searched = True
         return Searches(lambda path: self.look(path).place, self._rotated).made(searches)
+
+    def rest(self) -> None:
+        """Let go of what the last searches found, unless there was one since the last call."""
+        if not self._searched:
+            self._rotated.clear()
+        self._searched = False
 
 
 def _beside(places: Iterable[Place]) -> tuple[set[int], set[str]]:

@@ -18,6 +18,7 @@ __all__ = [
     "family_of",
     "is_rotated_from",
     "is_rotation_of",
+    "may_have_been",
     "names_of",
     "possible_originals",
     "rotated_from",
@@ -110,15 +111,16 @@ def rotated_from(path: str) -> list[str]:
 
 def names_of(path: str) -> frozenset[str]:
     """The base name of a file, and all that it may have been called before it was rotated."""
-    return _names(os.path.basename(path))
-
-
-@lru_cache(maxsize=50_000)
-def _names(name: str) -> frozenset[str]:
+    name = os.path.basename(path)
     return frozenset((name, *_originals(name)))
 
 
-@lru_cache(maxsize=50_000)
+def may_have_been(name: str, original: str) -> bool:
+    """Whether `original` is one of `names_of(name)`, of base names."""
+    return name == original or _may_be(name, original)
+
+
+@lru_cache(maxsize=20_000)
 def _originals(name: str) -> tuple[str, ...]:
     return tuple(original for original in possible_originals(name) if _may_be(name, original))
 

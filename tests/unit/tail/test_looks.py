@@ -485,6 +485,16 @@ def test_where_rotated_files_are_moved_to_is_listed_anew_once_it_is_another(look
     assert find(looks, wanted)[0].rest == place_of(copy)
 
 
+def test_what_a_search_listed_is_let_go_when_there_was_none_for_a_while(looks: Looks, log: Path) -> None:
+    wanted = replace(search(log, known_of(log, 8), 8), rotated=Globs([f"{log.parent}/moved/*"], []))
+    find(looks, wanted)
+    looks.rest()
+    assert looks._rotated
+    looks.rest()
+    assert not looks._rotated
+    assert find(looks, wanted)[0].intact
+
+
 def test_other_directories_are_looked_through_where_it_is_said(looks: Looks, log: Path) -> None:
     old = log.with_name("old")
     old.mkdir()

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.tail.rotation import codec_of, families_of, is_rotation_of, possible_originals, rotated_from
+from ingestd.tail.rotation import (
+    beginnings_of,
+    codec_of,
+    families_of,
+    is_rotation_of,
+    may_have_been,
+    names_of,
+    possible_originals,
+    rotated_from,
+)
 
 ROTATED = [
     ("access.log.1", "access.log"),
@@ -67,6 +76,13 @@ def test_the_ending_of_a_compressed_file_is_no_number_that_rotation_added(codec:
 def test_every_rotation_is_found_by_its_possible_originals(name: str, original: str) -> None:
     if is_rotation_of(name, original):
         assert original in set(possible_originals(name))
+
+
+@given(name=st.text("ab.-_1gz", min_size=1, max_size=8), original=st.text("ab.-_1gz", min_size=1, max_size=8))
+def test_what_a_name_may_have_been_is_told_for_one_or_for_all(name: str, original: str) -> None:
+    assert may_have_been(name, original) == (original in names_of(f"/d/{name}"))
+    if may_have_been(name, original):
+        assert name.startswith(beginnings_of(original))
 
 
 @given(name=st.text("ab.-_1", min_size=1, max_size=8), original=st.text("ab.-_1", min_size=1, max_size=8))
