@@ -128,7 +128,7 @@ def _originals(name: str) -> tuple[str, ...]:
 def is_rotated_from(path: str, original: str) -> bool:
     """Whether `original` is one of `rotated_from(path)`."""
     (directory, name), (beside, original_name) = os.path.split(path), os.path.split(original)
-    return directory == beside and original_name in _originals(name)
+    return directory == beside and _may_be(name, original_name)
 
 
 def _may_be(name: str, original: str) -> bool:
