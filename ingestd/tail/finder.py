@@ -355,10 +355,11 @@ class TailFinder:
         if not self._first_pass:
             self._miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
+        standing = self._names.standing()
         self._register(made.watched)
         self._directories.listed(made, found)
         self._drop_watches(made.watched.watched.keys())
-        self._names.forget(found.present)
+        self._names.forget(found.present, standing)
         self._examinations.forget(lambda file: self._files.find(file) is not None)
         self._troubles.listed(found.troubles, found.present)
         if missed:

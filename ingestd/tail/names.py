@@ -15,7 +15,7 @@ from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from ingestd.tail.file_id import FileId
@@ -135,12 +135,17 @@ class Names:
         if name is not None and name.file == file:
             name.judged = True
 
-    def forget(self, present: Iterable[str]) -> None:
-        """Drop all names but these paths, and those that a rename brought about."""
+    def standing(self) -> Mapping[str, object]:
+        """All names as they are now, to be given to `forget`."""
+        return dict(self._names)
+
+    def forget(self, present: Iterable[str], standing: Mapping[str, object]) -> None:
+        """Drop all names but these paths, those that a rename brought about, and what was heard of after `standing`."""
         kept = set(present)
         for path in [path for path in self._names if path not in kept and self._log_at(path) == path]:
-            del self._names[path]
-            self._fresh.discard(path)
+            if self._names[path] is standing.get(path):
+                del self._names[path]
+                self._fresh.discard(path)
 
     def replaced(self, directory: str) -> None:
         """Another directory may be here now: what stood at paths in it says nothing of the files there."""

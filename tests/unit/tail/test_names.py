@@ -83,3 +83,17 @@ def test_what_stood_in_a_directory_that_was_replaced_is_not_what_is_renamed_ther
     names.replaced("/d")
     changes = names.heard([(PATH, MOVED_FROM, 5), (f"{PATH}.1", MOVED_TO, 5)])
     assert (changes.moved, changes.looks) == ([], {f"{PATH}.1": PATH})
+
+
+def test_a_listing_that_was_made_before_a_file_came_does_not_hide_it() -> None:
+    """It came as the directory had been listed. Then it was rotated by `link` and `unlink`."""
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.looked(PATH, PATH, FILE)
+    standing = names.standing()
+    names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0)])
+    names.forget((), standing)
+    assert names.heard([(f"{PATH}.1", CREATED, 0), (PATH, DELETED, 0)]).looks == {f"{PATH}.1": PATH}
+    names.heard([(PATH, CREATED, 0)])
+    assert names.expects(PATH)
+    names.forget((), names.standing())
+    assert not names.expects(PATH)
