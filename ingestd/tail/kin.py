@@ -31,7 +31,7 @@ _ALIKE_MOST: Final = 64
 """A family with more logs than this says nothing about the origin of a file."""
 
 _STRANGERS_MOST: Final = 8
-"""Of a family with more logs than this, a file is compared only with what is called as its own name may have been."""
+"""Of a family with more logs than this, a file is compared only with logs and files whose names it may have had."""
 
 
 class Kin:
@@ -91,21 +91,20 @@ class Kin:
         if not logs:
             return ()
         names = frozenset().union(*map(names_of, paths))
+        called_so = {log.path for log in logs if self._is_called(log, names)}
+
+        def is_called(log: Log, generation: Generation) -> bool:
+            return log.path in called_so or os.path.basename(generation.known.path) in names
+
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
         linked = [(log, each) for log in logs for each in self._linked(log)]
         own = [(log, each) for log in logs for each in log.generations]
         pairs = linked + own
         if len(logs) > _STRANGERS_MOST:
-            called_so = {log.path for log in logs if self._is_called(log, names)}
-            pairs = [(log, each) for log, each in pairs if log.path in called_so or _name(each) in names]
+            pairs = [pair for pair in pairs if is_called(*pair)]
         found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
         return tuple(
-            self._original(
-                each,
-                akin=_name(each) in names
-                or self._is_called(log, names)
-                or any(is_rotated_from(log.path, path) for path in paths),
-            )
+            self._original(each, akin=is_called(log, each) or any(is_rotated_from(log.path, path) for path in paths))
             for log, each in found.values()
         )
 
@@ -211,10 +210,6 @@ class Families:
 def _age(path: str) -> tuple[int, str]:
     """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
     return len(path), path
-
-
-def _name(generation: Generation) -> str:
-    return generation.known.path.rpartition("/")[2]
 
 
 def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:

@@ -140,7 +140,7 @@ class Listing:
 
 
 def _beginning_with(stem: str, names: Sequence[_Named]) -> Iterator[_Named]:
-    """Of what is sorted by name, what begins with `stem`."""
+    """The entries of `names`, which is sorted, whose name begins with `stem`."""
     at = bisect_left(names, stem, key=itemgetter(0))
     while at < len(names) and names[at][0].startswith(stem):
         yield names[at]
