@@ -415,8 +415,9 @@ async def settled(
     """Wait until every partition of the group has one owner and every member has some, twice in a row.
 
     What others say of themselves is a little late: a member that has just come has nothing yet, and who gave something
-    up may still say that it has it. `most_apart`: how much more partitions one member may have than another. A
-    cooperative group gets there in several rebalances, and what is between two of them may be whole already.
+    up may still say that it has it. `most_apart`: how many more partitions one member may have than another. A
+    group that moves partitions step by step (cooperative, or of KIP-848, where each member gives up its share at its
+    own next heartbeat) may be whole already before it is even.
     """
     before: list[frozenset[TopicPartition]] = []
     now: list[frozenset[TopicPartition]] = []
