@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.facts import Place, Sought
@@ -16,7 +16,7 @@ from ingestd.tail.rotation import codec_of, names_of
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
@@ -78,18 +78,43 @@ class Searches:
 
     def made(self, searches: Sequence[Search]) -> list[Sought]:
         """Where each generation was found."""
+        wanted = dict(enumerate(searches))
+        found = self._made(wanted)
+        found |= self._made(self._where_others_went(wanted, found))
+        return [found[index] for index in wanted]
+
+    def _made(self, searches: Mapping[int, Search]) -> dict[int, Sought]:
         found: dict[int, Sought] = {}
         for tries in range(_TRIES):
             self._seen = {}
-            for index in [index for index in range(len(searches)) if index not in found]:
+            for index in [index for index in searches if index not in found]:
                 if tries:
                     self._forget_changed(self._listings)
                 with suppress(_Shifted):
                     found[index] = self._seek(searches[index])
             if len(found) == len(searches):
                 break
-        nowhere = [Sought(search.source, unavailable=True) for search in searches]
-        return [found.get(index, unavailable) for index, unavailable in enumerate(nowhere)]
+        nowhere = {index: Sought(search.source, unavailable=True) for index, search in searches.items()}
+        return nowhere | found
+
+    @staticmethod
+    def _where_others_went(searches: Mapping[int, Search], found: Mapping[int, Sought]) -> dict[int, Search]:
+        """What was not found is sought where others of its directory are: that may have been moved with all in it."""
+        went: dict[str, set[str]] = {}
+        for index, sought in found.items():
+            search, place = searches[index], sought.at or sought.rest
+            if place is None or search.rotated.matches(place.path):
+                continue  # all are sought there anyway
+            before, now = os.path.dirname(search.known.path), os.path.dirname(place.path)
+            if now != before:
+                went.setdefault(before, set()).add(now)
+        further: dict[int, Search] = {}
+        for index, sought in found.items() if went else ():
+            search = searches[index]
+            others = went.get(os.path.dirname(search.known.path), set()).difference(search.directories)
+            if others and not (sought.at or sought.rest or sought.unavailable):
+                further[index] = replace(search, directories=(*search.directories, *sorted(others)))
+        return further
 
     def _seek(self, search: Search) -> Sought:
         with suppress(OSError):

@@ -636,3 +636,21 @@ def test_an_error_of_one_search_is_not_the_others(log: Path, tmp_path: Path, mon
     first, second = find(Failing(), *searches)
     assert first.unavailable
     assert second.intact
+
+
+def test_where_one_file_of_a_directory_went_the_others_are_sought(looks: Looks, tmp_path: Path) -> None:
+    # Only of the first it is known where the directory went: of its rotations one was seen there.
+    directory, moved = tmp_path / "logs", tmp_path / "logs.1"
+    directory.mkdir()
+    searches = []
+    for name in ("a.log", "b.log", "c.log"):
+        path = directory / name
+        path.write_bytes(b"of " + name.encode())
+        searches.append(search(path, known_of(path, 8), 8))
+    directory.rename(moved)
+    (moved / "c.log").unlink()
+    searches[0] = replace(searches[0], directories=(str(directory), str(moved)))
+    first, second, third = find(looks, *searches)
+    assert [found.at for found in (first, second, third)] == [*map(place_of, (moved / "a.log", moved / "b.log")), None]
+    assert second.intact
+    assert not third.unavailable
