@@ -15,7 +15,7 @@ from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
@@ -55,17 +55,27 @@ class Kin:
         self._rotated = rotated
         self._once = once
         self._named: dict[str, set[str]] = {}
-        """Paths of logs by the families of the names that they, and what they lead to, are written under."""
+        """Paths of logs by the families of the names that they, and what they lead to, are written under.
+
+        By the family alone, and by directory and family."""
 
     def name(self, path: str, log: str) -> None:
         """Files called like this path may hold copies of this log."""
-        for family in families_of(os.path.basename(path)):
+        directory, name = os.path.split(path)
+        for family in families_of(name):
             self._named.setdefault(family, set()).add(log)
+            self._named.setdefault(f"{directory}/{family}", set()).add(log)
 
-    def alike(self, path: str) -> Iterable[str]:
-        """Logs that a file at this path may hold a copy of."""
-        families = [self._named.get(family, set()) for family in families_of(os.path.basename(path))]
-        return next((logs for logs in families if 0 < len(logs) <= _ALIKE_MOST), ())
+    def alike(self, path: str) -> AbstractSet[str]:
+        """Logs that a file at this path may hold a copy of; those beside it and above it where others are too many."""
+        directory, name = os.path.split(path)
+        for family in families_of(name):
+            logs: AbstractSet[str] = self._named.get(family, set())
+            if len(logs) > _ALIKE_MOST:
+                logs = frozenset().union(*(self._named.get(f"{above}/{family}", ()) for above in _from(directory)))
+            if 0 < len(logs) <= _ALIKE_MOST:
+                return logs
+        return frozenset()
 
     def eldest(self, path: str) -> str:
         """The log that all that are called like this path may be copies of: app.log, of app-1.log.1.
@@ -205,6 +215,13 @@ class Families:
         while log in self._joined:
             log = self._joined[log]
         return log
+
+
+def _from(directory: str) -> Iterator[str]:
+    """A directory, and all above it."""
+    while directory:
+        yield directory
+        directory = directory.rpartition("/")[0]
 
 
 def _age(path: str) -> tuple[int, str]:
