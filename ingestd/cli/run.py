@@ -95,6 +95,8 @@ def summary_lines(summary: Summary) -> Sequence[str]:
             sources = in_count(route.unacknowledged_sources, route.words.source)
             left = f"{in_bytes(route.unacknowledged_bytes)} of {sources}"
             lines.append(f"{route.name:<{width}}  not acknowledged: {left}, read and sent again at the next start")
+        for file, left_bytes in route.deleted.items():
+            lines.append(f"{route.name:<{width}}  not delivered: {in_bytes(left_bytes)} of {file}, which is deleted")
     size = sum(route.bytes for route in summary.routes)
     lines.append(
         f"{summary.seconds:.2f} s ({in_rate(size, summary.seconds)}), {summary.cpu_seconds:.2f} CPU seconds"

@@ -264,10 +264,15 @@ class StatisticsReported:
 
 @dataclass(frozen=True, slots=True)
 class Unacknowledged:
-    """What was read and is not acknowledged of one route. It is read and sent again at the next start."""
+    """What was read and is not acknowledged of one route. It is read and sent again at the next start.
+
+    `deleted`: of files without a name, the bytes that are not acknowledged, read or not, by what people call the file.
+    They are not among `sources` and `bytes`: only where there is a copy of such a file can it be read again.
+    """
 
     sources: int = 0
     bytes: int = 0
+    deleted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, Self
 
 from ingestd.daemon.arena import PAGE_BYTES, ArenaShare, pages_for
@@ -582,8 +582,14 @@ class LineRunner:
     @property
     def unacknowledged(self) -> Unacknowledged:
         """How many sources have bytes that were read and are not acknowledged, and how many bytes."""
-        left = [held.progress.unacknowledged for held in self._sources.values() if not held.progress.settled]
-        return Unacknowledged(len(left), sum(left))
+        left: list[int] = []
+        deleted: Counter[str] = Counter()
+        for held in self._sources.values():
+            if held.source is not None and held.source.deleted:
+                deleted[held.assignment.found.display_name] += held.progress.unacknowledged + held.source.unread
+            elif not held.progress.settled:
+                left.append(held.progress.unacknowledged)
+        return Unacknowledged(len(left), sum(left), +deleted)
 
     @property
     def waiting(self) -> float:

@@ -218,6 +218,11 @@ class Source(Protocol):
         ...
 
     @property
+    def deleted(self) -> bool:
+        """Whether its file has no name any more: once it is closed, nobody can open it again."""
+        ...
+
+    @property
     def finished(self) -> End | None:
         """The end, once nothing will come again (`until` reached, concluded and read to its end, truncated, …)."""
         ...

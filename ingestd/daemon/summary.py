@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ingestd.daemon.source import Words
 
 __all__ = ["RouteSummary", "Summary"]
@@ -28,6 +30,8 @@ class RouteSummary:
     unacknowledged_sources: int = 0
     unacknowledged_bytes: int = 0
     """Bytes that were read and not acknowledged by the end. They are read and sent again at the next start."""
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Of files without a name, bytes that were not acknowledged, read or not, by what people call the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +49,5 @@ class Summary:
     @property
     def complete(self) -> bool:
         """Whether everything was done."""
-        return not self.failures and not self.unacknowledged and all(route.failure is None for route in self.routes)
+        delivered = all(route.failure is None and not route.deleted for route in self.routes)
+        return not self.failures and not self.unacknowledged and delivered

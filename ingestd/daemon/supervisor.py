@@ -82,6 +82,9 @@ TROUBLES_BEFORE_THE_END: Final = 5
 TROUBLE_SAID_AGAIN: Final = 60.0
 """Seconds after which a trouble of a source that lasts is logged again."""
 
+DELETED_NAMED: Final = 5
+"""So many deleted files that were not delivered are named in one line of the log."""
+
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end when they have nothing left to do."""
 
@@ -354,8 +357,15 @@ class Supervisor:
         await self._tasks.close()
         self._left = await self._workers.drain(deadline)
         for route, left in self._left.routes.items():
-            then = "read and sent again at the next start"
-            self._log.warning("data not acknowledged", route=route, sources=left.sources, bytes=left.bytes, then=then)
+            if left.sources:
+                again = "read and sent again at the next start"
+                said = {"sources": left.sources, "bytes": left.bytes, "then": again}
+                self._log.warning("data not acknowledged", route=route, **said)
+            if left.deleted:
+                then = "lost, but for what the next start finds in copies, compressed or not"
+                some = dict([*left.deleted.items()][:DELETED_NAMED])
+                said = {"files": len(left.deleted), "bytes": sum(left.deleted.values()), "of": some, "then": then}
+                self._log.error("deleted files not delivered", route=route, **said)
         if not self._once:
             return
         if self._finding.unfinished:
@@ -421,6 +431,7 @@ class Supervisor:
             counters.helped_bytes,
             left.sources,
             left.bytes,
+            left.deleted,
         )
 
     async def _show_progress(self, progress: Callable[[DaemonStatus], None]) -> None:
@@ -447,7 +458,8 @@ class Supervisor:
         self.totals.losses.count(route.name, loss)
         if self._once:
             least = "" if loss.exact else "at least "
-            what = f"{least}{loss.length} {loss.unit} from {loss.start} on"
+            many = f"{least}{loss.length}" if loss.length or loss.exact else "nobody knows how many"
+            what = f"{many} {loss.unit} from {loss.start} on"
             self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}, {what}")
 
     def leased(self, route: Route, until: float) -> None:

@@ -322,7 +322,7 @@ class Worker:
             with contextlib.suppress(DeadlineExceeded):  # The loop ends then, and what is left is counted.
                 await deadline.wait_for(self._settled.wait(), "drain")
         unacknowledged = {name: runner.unacknowledged for name, runner in self._runners.items()}
-        left = {name: part for name, part in unacknowledged.items() if part.sources}
+        left = {name: part for name, part in unacknowledged.items() if part.sources or part.deleted}
         self._tell_positions()
         self._tell_statistics()
         self.tell(Drained(sum(part.sources for part in left.values()), left))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.control import Configure, Drain, Drained, Unacknowledged
@@ -333,5 +334,6 @@ def _together(drained: Iterable[Drained]) -> Drained:
         total += one.unacknowledged
         for route, left in one.routes.items():
             known = routes.get(route, Unacknowledged())
-            routes[route] = Unacknowledged(known.sources + left.sources, known.bytes + left.bytes)
+            deleted = Counter(known.deleted) + Counter(left.deleted)
+            routes[route] = Unacknowledged(known.sources + left.sources, known.bytes + left.bytes, deleted)
     return Drained(total, routes)

@@ -10,17 +10,32 @@ __all__ = ["HEAD_BYTES", "last_line_start", "not_text", "text_start"]
 HEAD_BYTES: Final = 1024
 """A head is so many bytes from the start of a file, or all of it."""
 
-_COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"PK\x03\x04")
+_COMPRESSED: Final = {
+    b"\x1f\x8b": "gz",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zst",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+"""What compressed files begin with, and the ending that says so."""
+
+_ZIP: Final = b"PK\x03\x04"
 _LINE_SEARCH_BYTES: Final = 1 << 20
 _FIRST_WINDOW_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 64 * 1024
 
 
 def not_text(head: bytes) -> str | None:
-    """Why a file with this head is not text, or None. NUL bytes at its very beginning are no reason (`text_start`)."""
-    if head.startswith(_COMPRESSED):
-        return "a compressed file"
-    return "holds NUL bytes, so it is not text" if b"\0" in head.lstrip(b"\0") else None
+    """Why a file with this head is not text, and the remedy; or None. NUL bytes at its beginning are no reason."""
+    ending = next((ending for begin, ending in _COMPRESSED.items() if head.startswith(begin)), None)
+    if ending is not None:
+        remedy = f'give its name the ending .{ending} and set compressed = "read", or exclude it'
+        return f"compressed, but not called so: {remedy}"
+    if head.startswith(_ZIP):
+        return "an archive of zip; exclude it"
+    if b"\0" in head.lstrip(b"\0"):
+        return 'holds NUL bytes, so it is not text; exclude it, or set binary = "accept"'
+    return None
 
 
 def text_start(descriptor: int, head: bytes) -> int:

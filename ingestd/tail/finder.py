@@ -24,6 +24,7 @@ from ingestd.tail.awaited import Awaited
 from ingestd.tail.directories import Directories, watch_toward
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
 from ingestd.tail.facts import (
+    DAMAGED,
     TAKEN,
     VANISHED,
     Alone,
@@ -107,6 +108,8 @@ _ROUNDS: Final = 5
 
 _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
+
+_NAME_ROTATED: Final = "if rotation moves files to another directory, name that in `rotated`"
 
 _log = get_logger(__name__)
 
@@ -293,7 +296,9 @@ class TailFinder:
             return
         known = Known.told(found.detail)._replace(path=end.path)
         if self._once and end.kind != TAKEN and end.size > end.position:
-            reason = f"{end.kind} after byte {end.position}; the next run goes on where its content is"
+            again = "the next run looks for the rest in copies of it"
+            then = "what follows can not be read; repair it, or exclude it" if end.kind == DAMAGED else again
+            reason = f"{end.kind} after byte {end.position}: {then}"
             self._sources.trouble(printable(end.path), reason)
             return
         self.apply(log, Ended(found.source, end, known))
@@ -614,6 +619,7 @@ class TailFinder:
             route=self.route.name,
             files=len(untold),
             read_to={printable(path): position for path, position in untold[:_NAMED_MOST]},
+            **({} if self.route.rotated else {"remedy": _NAME_ROTATED}),
         )
 
     async def _ask(self, work: Callable[[], T]) -> T:

@@ -215,7 +215,7 @@ class Looks:
         head = text.read(0, HEAD_BYTES) if size else b""
         wrong = None if wanted.binary else not_text(head)
         if wrong is not None:
-            return Refused(f'{wrong}; exclude it, or set binary = "accept"')
+            return Refused(wrong)
         begin = text_start(text.descriptor, head)
         if begin >= size:
             return Empty()

@@ -86,6 +86,7 @@ class RemoteSource:
         self.assignment, self.name, self.route = assignment, assignment.found.source, reader.route
         self.finished: End | None = None
         self.unread = 0
+        self.deleted = False
         self.held_back = False
         self.news_at = 0.0
         self._reader = reader
@@ -157,9 +158,9 @@ class RemoteSource:
             self._since = time.monotonic()
             self._do(partial(self._fetch_there, due, self._room))
 
-    def _take(self, fetched: tuple[Piece, memoryview] | OSError | None, state: tuple[Any, int, Any]) -> None:
+    def _take(self, fetched: tuple[Piece, memoryview] | OSError | None, state: tuple[Any, int, bool, Any]) -> None:
         self._fetched, self._since = fetched, 0.0
-        self.finished, self.unread, self._detail = state
+        self.finished, self.unread, self.deleted, self._detail = state
         if fetched is not None or self.finished is not None or self._again:
             self._again = False
             self._reader.wake(self, 0)
@@ -174,7 +175,8 @@ class RemoteSource:
             fetched = None if piece is None else (piece, into)
         except OSError as error:
             fetched = error
-        self._reader.call(self._take, fetched, (self._inner.finished, self._inner.unread, self._inner.detail()))
+        inner = self._inner
+        self._reader.call(self._take, fetched, (inner.finished, inner.unread, inner.deleted, inner.detail()))
 
     def wake(self, _: TailSource, delay: float) -> None:
         """Read it again then."""

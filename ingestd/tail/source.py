@@ -110,6 +110,11 @@ class TailSource:
         end = self._size if self._until is None else min(self._size, self._until)
         return max(0, end - self._position)
 
+    @property
+    def deleted(self) -> bool:
+        """See `ingestd.daemon.source.Source.deleted`."""
+        return self._gone
+
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)

@@ -60,6 +60,10 @@ class Text:
         return len(self.text) - self.at
 
     @property
+    def deleted(self):
+        return self.path is None
+
+    @property
     def finished(self):
         if self.last and not self.unread:
             return End("concluded", self.path, self.at, len(self.text))
@@ -887,3 +891,17 @@ async def test_what_is_not_acknowledged_is_counted_in_sources_and_bytes():
         await made.turn()
         assert not made.runner.settled
         assert made.runner.unacknowledged == Unacknowledged(2, len(texts["a"]) + len(texts["b"]))
+
+
+async def test_what_is_not_acknowledged_of_deleted_files_is_counted_apart_with_what_is_not_read():
+    route = TextRoute({"a": lines("a", 3, 10), "b": lines("b", 2, 10), "c": b""})
+    async with bench(route) as made:
+        for name in route.texts:
+            made.assign(name)
+        await made.turn()
+        made.runner.drain()
+        for name in ("b", "c"):
+            route.opened[name].path = None
+        route.opened["b"].text += b"not read"
+        of_b = len(route.texts["b"]) + len(b"not read")
+        assert made.runner.unacknowledged == Unacknowledged(1, len(route.texts["a"]), {"b": of_b})

@@ -563,6 +563,20 @@ async def test_what_was_not_acknowledged_is_said_by_route(make, monkeypatch):
     assert (summary.routes[0].unacknowledged_sources, summary.routes[0].unacknowledged_bytes) == (2, 700)
 
 
+async def test_deleted_files_that_end_with_the_run_are_named(make, monkeypatch):
+    left = {f"/logs/{number}": 10 for number in range(7)}
+    monkeypatch.setattr(FakeWorkers, "left", Drained(0, {"r": Unacknowledged(deleted=left)}))
+    _, running = await started(make, FakeRoute())
+    with structlog.testing.capture_logs() as logs:
+        summary = await stops(running)
+    (said,) = [entry for entry in logs if entry["event"] == "deleted files not delivered"]
+    assert (said["log_level"], said["route"], said["files"], said["bytes"]) == ("error", "r", 7, 70)
+    assert said["of"] == {f"/logs/{number}": 10 for number in range(5)}
+    assert not [entry for entry in logs if entry["event"] == "data not acknowledged"]
+    assert not summary.complete
+    assert summary.routes[0].deleted == left
+
+
 async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(make):
     route = FakeRoute((Found("1", 0, {"path": "/pods/a/0.log"}, label="/containers/a.log"), Found("2", 0, {})))
     made, running = await started(make, route)

@@ -239,10 +239,10 @@ async def test_what_workers_are_left_with_is_added_up(fleet, slots):
     await slots.start()
     for process in fleet.made:
         process.tell = process.told.append
-    slots.drained(0, Drained(2, {"r": Unacknowledged(1, 10), "s": Unacknowledged(1, 5)}))
-    slots.drained(1, Drained(1, {"r": Unacknowledged(1, 30)}))
+    slots.drained(0, Drained(2, {"r": Unacknowledged(1, 10, {"/a": 1}), "s": Unacknowledged(1, 5)}))
+    slots.drained(1, Drained(1, {"r": Unacknowledged(1, 30, {"/a": 2, "/b": 3})}))
     left = await slots.drain(Deadline.after(30))
-    assert left == Drained(3, {"r": Unacknowledged(2, 40), "s": Unacknowledged(1, 5)})
+    assert left == Drained(3, {"r": Unacknowledged(2, 40, {"/a": 3, "/b": 3}), "s": Unacknowledged(1, 5)})
     await slots.close(Deadline.after(1))
 
 

@@ -371,7 +371,7 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
     assert reasons["dangling.log"] == "a symbolic link that leads nowhere"
     assert "Too many levels of symbolic links" in reasons["circle.log"]
     assert reasons["binary.log"].startswith("holds NUL bytes")
-    assert reasons["packed.log"].startswith("a compressed file")
+    assert reasons["packed.log"].startswith("compressed, but not called so")
     assert reasons["missing.log"] == "no such file"
     assert len(follower.found) == 1
 
