@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ingestd.cli.configured import route_kinds
 from ingestd.daemon.positions import PositionFile, PositionsUnavailable
 from ingestd.daemon.source import Surroundings
+from ingestd.daemon.state_files import unusable
 from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def warnings(configuration: Configuration) -> Iterator[str]:
         if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
             doing = "written" if there == directory else "created"
             yield f"{key}: {directory} can not be {doing} by this user"
+    yield from unusable(configuration)
     for name, cluster in configuration.clusters.items():
         if not cluster.embedded:
             try:

@@ -46,6 +46,7 @@ from ingestd.daemon.handover import Handover
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
+from ingestd.daemon.state_files import require_usable
 from ingestd.daemon.statistics import NOT_TAKEN, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
@@ -183,6 +184,7 @@ class Supervisor:
             self.totals.expect(route.name)
         self._http: HttpServer | None = None
         state = prepare_state(configuration.daemon)
+        require_usable(configuration)
         self._lock = _lock(state)
         self._positions = PositionStore(state / "positions.sqlite")
         self._checkpoint = Checkpoint(self._positions, lambda route: self.totals.error(route, POSITIONS))

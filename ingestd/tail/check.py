@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.globs import Globs
+from ingestd.tail.rotation import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,13 +40,16 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
     def trouble(thing: str, reason: str) -> None:
         troubles.append(f"{key}: {thing}: {reason}")
 
-    taken = False
+    matched, left = False, 0
     for entry in route.globs.walk(lambda _: None, trouble):
-        taken = True
+        matched = True
         try:
             found = entry.stat()
         except OSError as error:
             yield f"{key}: {entry.path}: {error.strerror}"
+            continue
+        if route.compressed == "skip" and codec_of(entry.name) and stat.S_ISREG(found.st_mode):
+            left += 1
             continue
         owner = owners.setdefault((found.st_dev, found.st_ino), route.name)
         if stat.S_ISDIR(found.st_mode):
@@ -57,7 +61,10 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         elif not os.access(entry.path, os.R_OK):
             yield f"{key}: {entry.path} can not be read by this user"
     yield from troubles
-    if not taken:
+    if left:
+        left_alone, them = ("file that paths match is", "it") if left == 1 else ("files that paths match are", "them")
+        yield f'{key}: {left} {left_alone} compressed and left alone; compressed = "read" takes {them}'
+    if not matched:
         yield from _all_excluded(route)
 
 

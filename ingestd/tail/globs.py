@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Globs"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
+_BRACES: Final = re.compile(r"\{[^{}/]*(,|\.\.)[^{}/]*\}")
+"""What a shell makes several words of, before it looks for files."""
+
 _SHOWN: Final = r"(?!\.)"
 """At the beginning of a regular expression: no name that begins with a dot."""
 
@@ -65,6 +68,13 @@ class _Pattern:
         while fixed < len(parts) - 1 and not _MAGIC.search(parts[fixed]):
             fixed += 1
         return cls(text, "/" + "/".join(parts[:fixed]), tuple(parts[fixed:]))
+
+    @property
+    def unmatched(self) -> str:
+        """What is said where there is no such file."""
+        said = "no file matches it yet" if _MAGIC.search(self.text) else "no such file"
+        braces = _BRACES.search(self.text)
+        return said if braces is None else f"{said}; {braces[0]} is not expanded as in a shell: write a path for each"
 
 
 class Globs:
@@ -132,7 +142,7 @@ class Globs:
                     given.add(entry.path)
                     yield entry
             if not found:
-                trouble(pattern.text, "no such file" if not _MAGIC.search(pattern.text) else "no file matches it yet")
+                trouble(pattern.text, pattern.unmatched)
 
     def _below(
         self,

@@ -307,6 +307,73 @@ def test_what_this_user_may_not_read_or_write_is_said(
     assert warned("", logs / "state" / "of") == [f"daemon.state: {logs}/state/of can not be created by this user"]
 
 
+REMEDY = "gives the daemon's user all of it"
+
+
+def test_files_of_the_state_that_this_user_may_not_write_are_said_and_a_start_refuses_them(
+    warned: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A trial as root left them; then the directory alone was given to the daemon's user.
+
+    Such a run delivered everything and stored no position, or ended with `Permission denied`.
+    """
+    path = positions_in(tmp_path / "state")
+    state = path.parent
+    for name in ("lock", "host", "backup-of-somebody"):
+        (state / name).write_text("x")
+    (state / "broker" / "c").mkdir(parents=True)
+    (state / "broker" / "c" / ".lock").touch()
+    left, allowed = {path.name, "lock", ".lock", "backup-of-somebody"}, os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (Path(path).name in left and mode & os.W_OK) and allowed(path, mode)
+    )
+    named = ", ".join(f"{state}/{name}" for name in ("lock", path.name, "broker/c/.lock"))
+    said = f"daemon.state: {named} can not be written by this user; chown -R USER {state} {REMEDY}"
+    assert warned("", state) == [said]
+    before = path.read_bytes()
+    assert main(["run", "--once", f"{tmp_path}/ingestd.toml"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"ingestd: {said}"
+    assert path.read_bytes() == before
+
+
+def test_a_lock_in_a_brokers_own_directory_that_this_user_may_not_write_is_said_with_its_key(
+    warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / ".lock").touch()
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (Path(path).name == ".lock" and mode) and allowed(path, mode)
+    )
+    assert warned(f"data = '{data}'\n") == [
+        f"clusters.c.data: {data}/.lock can not be written by this user; chown -R USER {data} {REMEDY}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "said", "takes"),
+    [
+        (["a.log.1.gz"], "1 file that paths match is", "takes it"),
+        (["a.log.1.gz", "a.log.2.zst"], "2 files that paths match are", "takes them"),
+    ],
+)
+def test_compressed_files_that_are_left_alone_are_counted(
+    warned: Callable[[str], list[str]], logs: Path, names: list[str], said: str, takes: str
+) -> None:
+    # A tail of nothing but archives was good, and read nothing.
+    for name in names:
+        (logs / name).touch()
+    (logs / "of.gz").mkdir()
+    table = tail("one", logs / "a.log*")
+    assert warned(table) == [f'tails.one.paths: {said} compressed and left alone; compressed = "read" {takes}']
+    assert warned(table + "compressed = 'read'\n") == []
+    assert warned(table + tail("two", logs / "*.[gz]*") + "compressed = 'read'\n") == warned(table), "two takes them"
+
+
 def test_many_files_of_one_fault_are_few_lines(warned: Callable[[str], list[str]], logs: Path) -> None:
     for number in range(30):
         (logs / f"{number:02}.log").mkdir()

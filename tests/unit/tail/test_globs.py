@@ -77,6 +77,19 @@ def test_nothing_to_find_is_said(tree: Path) -> None:
     assert troubles == {f"{tree}/none/*.log": "no file matches it yet", f"{tree}/none.log": "no such file"}
 
 
+def test_braces_that_match_nothing_are_said_to_be_no_wildcards(tree: Path) -> None:
+    # In a shell they would match. All that was said was "no file matches it yet".
+    globs = [f"{tree}/*.{{log,txt}}", f"{tree}/{{a,b}}.log", f"{tree}/{{a}}.log"]
+    _, troubles = walk(Globs(globs, []))
+    assert troubles == {
+        globs[0]: "no file matches it yet; {log,txt} is not expanded as in a shell: write a path for each",
+        globs[1]: "no such file; {a,b} is not expanded as in a shell: write a path for each",
+        globs[2]: "no such file",
+    }
+    (tree / "x.{log,txt}").touch()
+    assert walk(Globs(globs[:1], [])) == ({f"{tree}/x.{{log,txt}}"}, {})
+
+
 def test_each_directory_is_entered_before_it_is_listed_so_that_it_can_be_watched(tree: Path) -> None:
     entered: list[str] = []
 

@@ -1,0 +1,66 @@
+"""State files: those that a daemon finds in its state directory must be its user's. A trial as root leaves root's."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ingestd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ingestd.daemon.configuration import Configuration
+
+__all__ = ["require_usable", "unusable"]
+
+
+def require_usable(configuration: Configuration) -> None:
+    """Raises `ConfigurationError` if there is anything `unusable`.
+
+    SQLite would open positions that it can not write, and each store would fail.
+    """
+    problems = list(unusable(configuration))
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def unusable(configuration: Configuration) -> Iterator[str]:
+    """What the daemon needs of its state, and of embedded brokers' data, and this user can not write or read.
+
+    What is not there yet is not said, nor what others keep there.
+    """
+    for key, directory, files in _needed(configuration):
+        # `Path.exists` raises below a directory that is closed to this user.
+        there = [path for path in files if os.access(path, os.F_OK)]
+        unwritable = [path for path in there if not os.access(path, _access_to(path))]
+        if unwritable:
+            named = ", ".join(map(str, unwritable))
+            remedy = f"chown -R USER {directory} gives the daemon's user all of it"
+            yield f"{key}: {named} can not be written by this user; {remedy}"
+
+
+def _needed(configuration: Configuration) -> Iterator[tuple[str, Path, list[Path]]]:
+    """What is needed: the key of a directory, the directory, and what is needed in it."""
+    state = configuration.daemon.state
+    names = ["lock", "host", "positions.sqlite", "positions.sqlite-wal", "positions.sqlite-shm"]
+    needed = [state / name for name in names]
+    elsewhere = []
+    for name, cluster in configuration.clusters.items():
+        if not cluster.embedded:
+            continue
+        if cluster.data is None:
+            data = cluster.data_directory(state)
+            needed += [data.parent, data, data / ".lock"]
+        else:
+            elsewhere.append((f"clusters.{name}.data", cluster.data, [cluster.data / ".lock"]))
+        needed.append(state / "clusters")
+    yield "daemon.state", state, list(dict.fromkeys(needed))
+    yield from elsewhere
+
+
+def _access_to(path: Path) -> int:
+    if path.is_dir():
+        return os.R_OK | os.W_OK | os.X_OK
+    return os.R_OK if path.name == "host" else os.R_OK | os.W_OK  # nobody writes to `host` once it is there
