@@ -44,12 +44,13 @@ class InFlight:
         if self._began.pop(batch, None) is None:
             del self._again[batch]
 
-    def acknowledged(self, began: float, records: int) -> None:
-        """Count a batch that was first sent at `began` as acknowledged."""
+    def acknowledged(self, began: float, records: int, size: int) -> None:
+        """Count a batch of `size` bytes that was first sent at `began` as acknowledged."""
         self._waits_since = now = time.monotonic()
         elapsed = now - began
         counters = self._counters
         counters.records_acknowledged += records
+        counters.compressed_bytes_acknowledged += size
         counters.latency_counts[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
         counters.latency_sum += elapsed
 

@@ -116,7 +116,7 @@ class Outbox:
             if error is not None:
                 self._undeliverable(slab, delivery, error)
                 return
-            self.in_flight.acknowledged(began, records)
+            self.in_flight.acknowledged(began, records, len(batch))
             slab.unacknowledged -= 1
             if slab.sent and not slab.unacknowledged:
                 self._settled(slab)

@@ -49,6 +49,8 @@ class RouteCounters:
     """Bytes of these batches as sent."""
     helped_bytes: int = 0
     """Raw bytes that this worker encoded for other owners."""
+    compressed_bytes_acknowledged: int = 0
+    """Bytes of batches as sent that every in-sync replica has."""
     records_acknowledged: int = 0
     bytes_acknowledged: int = 0
     """Bytes of sources, as positions count them, that every in-sync replica has."""

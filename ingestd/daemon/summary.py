@@ -15,7 +15,7 @@ __all__ = ["RouteSummary", "Summary"]
 
 @dataclass(frozen=True, slots=True)
 class RouteSummary:
-    """One route: sources taken, records and source bytes acknowledged, bytes sent, and why it failed if it did."""
+    """One route: sources taken, what of them is acknowledged, and why it failed if it did."""
 
     name: str
     words: Words
@@ -24,6 +24,7 @@ class RouteSummary:
     records: int
     bytes: int
     compressed_bytes: int
+    """Of the batches that carried them, as sent."""
     failure: str | None = None
     helped_bytes: int = 0
     """How many of `bytes` were encoded by workers that do not own the source."""

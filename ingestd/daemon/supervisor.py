@@ -428,7 +428,7 @@ class Supervisor:
             self._finding.taken(name),
             counters.records_acknowledged,
             counters.bytes_acknowledged,
-            counters.compressed_bytes,
+            counters.compressed_bytes_acknowledged,
             self._route_failures.get(name),
             counters.helped_bytes,
             left.sources,

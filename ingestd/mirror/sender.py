@@ -151,7 +151,7 @@ class Sender:
         self.in_flight.end(batch)
         self._return(held, size)
         if delivery.error is None:
-            self.in_flight.acknowledged(batch.began, records)
+            self.in_flight.acknowledged(batch.began, records, size)
             self._counters.bytes_acknowledged += size
             held.target_offset = (delivery.base_offset if delivery.base_offset >= 0 else held.target_offset) + records
             if held.trail is not None and batch.step is not None:

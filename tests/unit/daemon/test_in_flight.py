@@ -30,3 +30,14 @@ def test_the_oldest_batch_is_the_one_that_was_first_sent_first(steps):
             assert start - min(expected.values()) <= in_flight.oldest <= time.monotonic() - min(expected.values())
         else:
             assert in_flight.oldest == 0
+
+
+def test_bytes_count_as_acknowledged_once_they_are() -> None:
+    # The summary of a run without any acknowledgement said `899 kB sent`: what was handed to the producer.
+    counters = RouteCounters(compressed_bytes=900)
+    in_flight = InFlight(counters)
+    in_flight.begin("batch", 1.0)
+    assert counters.compressed_bytes_acknowledged == 0
+    in_flight.end("batch")
+    in_flight.acknowledged(1.0, 5, 400)
+    assert (counters.records_acknowledged, counters.compressed_bytes_acknowledged) == (5, 400)
