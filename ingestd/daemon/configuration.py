@@ -144,8 +144,15 @@ class ClusterSettings:
             with checks.noting():
                 object.__setattr__(self, "data", _absolute("data", self.data))
         with checks.noting(beside=["tls", "sasl"]):
-            self.connection("")
+            self._check_connection()
         checks.finish()
+
+    def _check_connection(self) -> None:
+        mechanism = None if self.sasl is None else self.sasl.as_mechanism()
+        if self.tls is None and mechanism is not None and mechanism.needs_tls:
+            leave = f"`clusters.{self.name}.sasl.cleartext = true` to allow it"
+            raise WrongSetting("tls", f"TLS, since {mechanism.name} sends a secret as it is, or {leave}")
+        self.connection("")
 
     def connection(self, client_id: str) -> ConnectionSettings:
         """How connections to the cluster's brokers are made. Call it once in a process: the result keeps tokens."""

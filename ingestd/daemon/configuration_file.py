@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["file_class", "load"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
+_QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
@@ -79,8 +81,14 @@ def _parse(path: Path) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8 at byte {error.start}; expected a TOML file"
         except (ValueError, RecursionError) as error:  # also an integer with too many digits, or arrays nested too deep
-            problem = f"is not TOML: {error}"
+            problem = f"is not TOML: {_in_our_words(str(error))}"
     raise FaultyConfiguration([Fault(str(path), "", None, problem)])
+
+
+def _in_our_words(problem: str) -> str:
+    """What `tomllib` says of what is there twice, as the writer of a configuration sees it."""
+    problem = problem.replace("Cannot overwrite a value", "a key is there a second time")
+    return _TWICE.sub(lambda found: f"[{'.'.join(_QUOTED.findall(found[1]))}] is there a second time", problem)
 
 
 def file_class(kinds: Mapping[str, Any]) -> type:

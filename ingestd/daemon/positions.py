@@ -120,7 +120,7 @@ class PositionFile:
         if version > FORMAT:
             raise PositionsDamaged(
                 f"{self.path}: a later ingestd wrote this file (its format is {version}; this one knows {FORMAT})\n"
-                f"run that version, or start over: {self._start_over}"
+                f"run that version, put back the backup from before the upgrade, or start over: {self._start_over}"
             )
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "position" not in tables:

@@ -423,6 +423,8 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         ("[daemon]\nstate='~no such user/x'", "expected a path; its ~ stands for no user that has a home directory"),
         ("pipelines.p = {source=2020-01-01, sink=1}", "pipelines.p.source = 2020-01-01: expected a table"),
         ("a = ", "is not TOML"),
+        ("[a]\nb = 1\nb = 2\nc = 3", "is not TOML: a key is there a second time (at line 3, column 6)"),
+        ("[a.b]\n[a.b]", "is not TOML: [a.b] is there a second time (at line 2, column 5)"),
         (f"a = {'1' * 5000}", "is not TOML"),
         (f"a = {'[' * 5000}", "is not TOML"),
     ],

@@ -152,7 +152,7 @@ did you mean 'SCRAM-SHA-512'?""",
         ),
         (
             "sasl = {mechanism='PLAIN', username='me', password='hunter2'}",
-            "tls: expected TLS, since PLAIN sends a secret as it is, or `cleartext` for that",
+            "tls: expected TLS, since PLAIN sends a secret as it is, or `clusters.a.sasl.cleartext = true` to allow it",
         ),
         (
             f"tls = {{}}\nsasl = {{{BEARER.replace('https://', 'http://')}}}",

@@ -172,7 +172,7 @@ def test_what_a_later_ingestd_wrote_is_refused_and_left_as_it_is(path):
         PositionStore(path)
     said = str(refused.value)
     assert said.startswith(f"{path}: a later ingestd wrote this file (its format is 3; this one knows 2)\n")
-    assert "run that version, or start over: move the file away" in said
+    assert "run that version, put back the backup from before the upgrade, or start over: move the file away" in said
     assert path.read_bytes() == before
 
 
