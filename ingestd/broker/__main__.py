@@ -87,11 +87,24 @@ def main(given: Sequence[str] | None = None) -> int:
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ingestd.broker", description="The embedded broker.")
     parser.add_argument("--data", type=Path, required=True, help="directory of the topics, made when missing")
-    parser.add_argument("--listen", default="127.0.0.1:9092", help="HOST:PORT; port 0 takes a free one")
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="where to listen; port 0 takes a free one; default: %(default)s",
+    )
     parser.add_argument("--advertise", metavar="HOST:PORT", help="where clients connect; default: what they reached")
-    parser.add_argument("--default-partitions", type=int, default=1, help="partitions of a topic made on demand")
+    parser.add_argument(
+        "--default-partitions", type=int, default=1, help="partitions of a topic made on demand; default: %(default)s"
+    )
     parser.add_argument("--no-auto-create-topics", action="store_true", help="make no topics on demand")
-    parser.add_argument("--flush", choices=[flush.value for flush in Flush], default=Flush.always.value)
+    parser.add_argument(
+        "--flush",
+        choices=[flush.value for flush in Flush],
+        default=Flush.always.value,
+        help="when records are forced to the disk: before they are acknowledged, or whenever the kernel does it; "
+        "default: %(default)s. Without power, `os` loses what was acknowledged last",
+    )
     parser.add_argument(
         "--topic-default",
         action="append",
@@ -105,28 +118,39 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         choices=range(3),
         default=TRANSACTION_VERSION,
-        help="level of the feature transaction.version (KIP-890)",
+        help="level of the feature transaction.version (KIP-890); default: %(default)s",
     )
     parser.add_argument(
         "--cleaner-interval",
         type=float,
         default=CLEANER_INTERVAL,
         metavar="SECONDS",
-        help="time between two looks for logs to compact",
+        help="time between two looks for logs to compact; default: %(default)s",
     )
     parser.add_argument(
         "--retention-check-interval",
         type=float,
         default=RETENTION_CHECK_INTERVAL,
         metavar="SECONDS",
-        help="time between two looks for records that are past their retention; the first comes after 30 s at most",
+        help="time between two looks for records that are past their retention; the first comes after 30 s at most; "
+        "default: %(default)s",
     )
     parser.add_argument("--nodes", type=int, default=1, help="pose as so many nodes, at ports that follow each other")
     parser.add_argument("--control", metavar="HOST:PORT", help="where a test says what shall go wrong; loopback")
     _add_security(parser)
     parser.add_argument("--request-log", type=Path, help="file that gets a JSON line per request")
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
-    parser.add_argument("--log-format", choices=["auto", "text", "json"], default="auto")
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="info",
+        help="the least level that is logged; default: %(default)s",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=["auto", "text", "json"],
+        default="auto",
+        help="auto, the default: text on a terminal, JSON otherwise",
+    )
     parser.add_argument("--ready-fd", type=int, default=1, help="descriptor that is told when the broker listens")
     parser.add_argument("--parent-fd", type=int, help="reading end of a pipe that the parent keeps open")
     return parser.parse_args(given)
@@ -138,34 +162,34 @@ def _add_groups(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=OFFSETS_RETENTION,
         metavar="SECONDS",
-        help="how long the offsets of an empty group are kept; 0: for ever",
+        help="how long the offsets of an empty group are kept; 0: for ever; default: %(default)s",
     )
     parser.add_argument(
         "--offsets-retention-check-interval",
         type=float,
         default=OFFSETS_RETENTION_CHECK_INTERVAL,
         metavar="SECONDS",
-        help="time between two checks for expired offsets",
+        help="time between two checks for expired offsets; default: %(default)s",
     )
     parser.add_argument(
         "--consumer-assignor",
         action="append",
         choices=CONSUMER_ASSIGNORS,
-        help="an assignor that members of KIP-848 groups may choose; the first is the default",
+        help="an assignor that members of KIP-848 groups may choose; the first is the default. Default: uniform, range",
     )
     parser.add_argument(
         "--consumer-heartbeat-interval",
         type=float,
         default=HEARTBEAT_INTERVAL,
         metavar="SECONDS",
-        help="time between heartbeats that members of KIP-848 groups are told",
+        help="time between heartbeats that members of KIP-848 groups are told; default: %(default)s",
     )
     parser.add_argument(
         "--consumer-session-timeout",
         type=float,
         default=SESSION_TIMEOUT,
         metavar="SECONDS",
-        help="how long members of KIP-848 groups may be silent",
+        help="how long members of KIP-848 groups may be silent; default: %(default)s",
     )
 
 
