@@ -113,10 +113,16 @@ class Kin:
         if len(logs) > _STRANGERS_MOST:
             pairs = [pair for pair in pairs if is_called(*pair)]
         found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
-        return tuple(
-            self._original(each, akin=is_called(log, each) or any(is_rotated_from(log.path, path) for path in paths))
-            for log, each in found.values()
-        )
+
+        def is_akin(log: Log, generation: Generation) -> bool:
+            if any(is_rotated_from(log.path, path) for path in paths):
+                return True
+            # Many directories have an app.log: only what is beside it, or below it, is called after it.
+            named = (log.path, *self._through.get(log.path, ()), generation.known.path)
+            beside = tuple({f"{os.path.dirname(path)}/" for path in named})
+            return is_called(log, generation) and any(path.startswith(beside) for path in paths)
+
+        return tuple(self._original(each, akin=is_akin(log, each)) for log, each in found.values())
 
     def _linked(self, log: Log) -> list[Generation]:
         """What stands at a log's path and is a generation of another log of the tail, which has met it before."""

@@ -51,6 +51,18 @@ def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:
     assert [each.akin for each in kin.originals(Place("/d/app-5.log", file(7), 4, 100))] == [False]
 
 
+def test_a_log_of_the_same_name_elsewhere_does_not_keep_a_file_waiting() -> None:
+    """A new app.log was taken for a copy in the making of another directory's, and rotated away meanwhile, unread."""
+    log = Log(PATH)
+    begin(log, Place(PATH, file(6), 4, 100))
+    akin = {
+        path: [each.akin for each in kin_of(log).originals(Place(path, file(7), 4, 100))]
+        for path in (f"{PATH}.1", "/d/old/app.log.1", "/e/app.log", "/e/app.log.1", "/d2/app.log", "/app.log.1")
+    }
+    assert [path for path, found in akin.items() if found == [True]] == [f"{PATH}.1", "/d/old/app.log.1"]
+    assert [path for path, found in akin.items() if found == [False]] == [*akin][2:]
+
+
 def test_among_many_logs_a_file_is_compared_with_what_is_called_like_it_by_now() -> None:
     """A copy was met as a log of its own, app.log.1, and renamed to app.log.3 before it was compressed."""
     logs = [Log(f"{PATH}.{number}") for number in range(1, 10)]
