@@ -167,8 +167,8 @@ def _start(found: _Configured, text: str) -> str:
         return datetime.fromtimestamp(start.timestamp_ms / 1_000, UTC).isoformat()
     if isinstance(start, BeforeEnd):
         raise ConfigurationError(f"--from {text}: expected an offset, not one before the end")
-    partitions: Callable[[Mapping[str, str], Sequence[str]], Mapping[str, int]] = _spark("source").partitions
-    counts = partitions(found.clusters[found.settings.source_cluster], found.settings.source.topics)
+    partitions: Callable[[PipelineSettings, Mapping[str, str]], Mapping[str, int]] = _spark("source").partitions
+    counts = partitions(found.settings, found.clusters[found.settings.source_cluster])
     return json.dumps({topic: {str(each): start for each in range(count)} for topic, count in counts.items()})
 
 

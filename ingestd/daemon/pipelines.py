@@ -282,6 +282,11 @@ class PipelineStep:
         checks.require((given or names)[0], f"one of {', '.join(names)} in each step", holds=len(given) == 1)
         checks.finish()
 
+    @property
+    def kind(self) -> str:
+        """The key that it has."""
+        return next(each.name for each in fields(self) if getattr(self, each.name) is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
@@ -376,7 +381,7 @@ class PipelineSettings:
         """Whether each row goes to the topic that it came from."""
         if self.sink.format != "topic" or not self.source.topics or self.sink.topic is not None:
             return False
-        return self.sink_cluster == self.source_cluster and all(step.deduplicate for step in self.all_steps)
+        return self.sink_cluster == self.source_cluster and all(step.deduplicate for step in self.all_steps.values())
 
     @property
     def delay(self) -> float | None:
@@ -397,6 +402,7 @@ class PipelineSettings:
         return self.sink.cluster or self.source_cluster
 
     @property
-    def all_steps(self) -> tuple[PipelineStep, ...]:
-        """`steps`, with `sql` as the last one."""
-        return self.steps if self.sql is None else (*self.steps, PipelineStep(sql=self.sql))
+    def all_steps(self) -> Mapping[str, PipelineStep]:
+        """`steps`, with `sql` as the last one; each by its key, with its kind, as in `steps[0] (parse)`."""
+        found = {f"steps[{number}] ({step.kind})": step for number, step in enumerate(self.steps)}
+        return found if self.sql is None else {**found, "sql": PipelineStep(sql=self.sql)}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ingestd.spark.read_options import BatchOptions, RangeBounds, ReadOptions, Subscription
 
 __all__ = [
+    "NO_TOPIC",
     "READS_THE_REST",
     "DataLoss",
     "Log",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 
+NO_TOPIC: Final = "no such topic: "
+"""What is said before the names of missing topics. A pipeline says what to do about it."""
 READS_THE_REST: Final = "failOnDataLoss = false reads what is there"
 """What to do about a `DataLoss`. A pipeline has no such option, and says what it has instead."""
 _MAYBE_DELETED: Final = f"some records may have been deleted ({READS_THE_REST})"
@@ -232,7 +235,7 @@ def subscribed(subscription: Subscription, log: Log) -> Topics:
 def require_all(topics: Topics) -> Topics:
     """Raise `KafkaError` if a topic that the query names does not exist."""
     if topics.missing:
-        raise KafkaError(ErrorCode.unknown_topic_or_partition, ", ".join(topics.missing[:5]))
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, NO_TOPIC + ", ".join(topics.missing[:5]))
     return topics
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -10,9 +11,11 @@ from confluent_kafka import Producer
 
 from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
 from ingestd.spark.pipelines.batch import run
+from ingestd.spark.pipelines.checking import plan
 from ingestd.spark.pipelines.failures import PipelineFailed
 from ingestd.spark.pipelines.files import Directory
-from ingestd.spark.pipelines.replacing import replace
+from ingestd.spark.pipelines.replacing import replace as replace_files
+from ingestd.spark.pipelines.streaming import run_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +131,7 @@ def test_new_files_stay_where_they_are_if_another_program_takes_their_place(
 ) -> None:
     path, delete = tmp_path / "out", Directory.delete
     rows = spark.sql("SELECT id, id % 2 AS half FROM range(4)")
-    replace(rows, str(path), ("half",))
+    replace_files(rows, str(path), ("half",))
 
     def delete_and_write(directory: Directory, name: str) -> None:
         delete(directory, name)
@@ -137,7 +140,7 @@ def test_new_files_stay_where_they_are_if_another_program_takes_their_place(
 
     monkeypatch.setattr(Directory, "delete", delete_and_write)
     with pytest.raises(FileExistsError, match="half=1 was written by another program meanwhile"):
-        replace(rows, str(path), ("half",))
+        replace_files(rows, str(path), ("half",))
     (kept,) = path.glob("_ingestd/*/half=1")
     assert sorted(pq.read_table(kept)["id"].to_pylist()) == [1, 3]
 
@@ -145,9 +148,16 @@ def test_new_files_stay_where_they_are_if_another_program_takes_their_place(
 def test_a_wrong_query_or_topic_is_told_in_one_line(
     spark: SparkSession, either: Servers, filled: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PipelineFailed, match=r"pipeline access: .*nonsense") as caught:
+    with pytest.raises(PipelineFailed, match=r"^pipeline access: sql: .*nonsense") as caught:
         run(settings(filled, tmp_path / "out", "SELECT nonsense FROM source"), either.clusters, session=spark)
     assert "\n" not in str(caught.value)
-    with pytest.raises(PipelineFailed, match=r"pipeline access: UNKNOWN_TOPIC_OR_PARTITION.*no-such-topic") as caught:
-        run(settings("no-such-topic", tmp_path / "out"), either.clusters, session=spark)
-    assert "\n" not in str(caught.value)
+    once = settings("no-such-topic", tmp_path / "out")
+    stream = replace(once, checkpoint=str(tmp_path / "checkpoint"))
+    group = replace(once, source=replace(once.source, group="nobody"))
+    for work, pipeline in ((run, once), (run, group), (run_stream, stream), (plan, once), (plan, stream)):
+        with pytest.raises(PipelineFailed) as caught:
+            work(pipeline, either.clusters, session=spark)
+        assert str(caught.value) == (
+            "pipeline access: source.topics: there is no topic no-such-topic on cluster local; make it with: "
+            "ingestd topics create no-such-topic -c FILE --cluster local"
+        )

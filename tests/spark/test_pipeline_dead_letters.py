@@ -101,7 +101,7 @@ def test_rows_that_can_not_be_typed_are_in_a_topic_with_reason_and_place(
     else:
         assert run(pipeline, here.clusters, session=spark).dead_letters == 3
     assert sum(pq.read_table(tmp_path / "out")["n"].to_pylist()) == 3
-    place = {"ingestd.pipeline": b"p", "ingestd.step": b"2 (parse)", "ingestd.topic": topic.encode()}
+    place = {"ingestd.pipeline": b"p", "ingestd.step": b"steps[1] (parse)", "ingestd.topic": topic.encode()}
     place |= {"ingestd.partition": b"0"}
     unreadable, untyped = b"it is null, or no UTF-8", b"n = x; expected int"
     assert [(one.key(), one.value(), dict(one.headers())) for one in letters(here, dead)] == [

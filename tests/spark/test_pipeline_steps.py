@@ -303,7 +303,7 @@ def test_why_a_row_can_not_be_typed(
 )
 def test_a_row_is_parsed_once(spark: SparkSession, step: ParseStep, function: str) -> None:
     """Spark moved the filter that ends the query below what it asks, and so did that several times for each row."""
-    rows = parse(spark.range(1).selectExpr("CAST(id AS STRING) AS value"), step, "1 (parse)")
+    rows = parse(spark.range(1).selectExpr("CAST(id AS STRING) AS value"), step, "steps[0] (parse)")
     lines = rows._jdf.queryExecution().optimizedPlan().toString().splitlines()
     (place,) = (number for number, line in enumerate(lines) if "Filter" in line)
     assert sum(line.count(f"{function}(") for line in lines[:place]) == 0
@@ -314,7 +314,9 @@ def test_a_row_that_can_not_be_typed_ends_the_query_and_is_named(sent, written) 
     topic = sent([b'{"n": 1}', b'{"n": "x"}'])
     with pytest.raises(PipelineFailed) as caught:
         written(topic, PipelineStep(parse=ParseStep("json", "n BIGINT")), sql="SELECT 1 AS one FROM source")
-    assert str(caught.value) == f"pipeline p: column value of {topic}-0 at offset 1: n = x; expected bigint"
+    remedy = 'to go on without such rows, set dead_letters = "TOPIC"'
+    place = f"offset 1 of partition 0 of topic {topic}"
+    assert str(caught.value) == f"pipeline p: column value at {place}: n = x; expected bigint; {remedy}"
 
 
 def test_a_function_of_a_module_beside_the_configuration_is_a_step(sent, written, tmp_path: Path) -> None:
@@ -329,9 +331,13 @@ def test_a_function_of_a_module_beside_the_configuration_is_a_step(sent, written
     topic = sent([b"a", b"b"])
     rows = written(topic, PipelineStep(python="pipeline_functions:shout"))
     assert sorted(row["said"] for row in rows) == ["A!", "B!"]
-    with pytest.raises(PipelineFailed, match=r"p: step 1 \(python\): pipeline_functions:wrong returned int; expected"):
+    with pytest.raises(
+        PipelineFailed, match=r"p: steps\[0\] \(python\): pipeline_functions:wrong returned int; expected"
+    ):
         written(topic, PipelineStep(python="pipeline_functions:wrong"))
-    with pytest.raises(PipelineFailed, match=r"p: step 1 \(python\): pipeline_functions:none: .*no attribute 'none'"):
+    with pytest.raises(
+        PipelineFailed, match=r"p: steps\[0\] \(python\): pipeline_functions:none: .*no attribute 'none'"
+    ):
         written(topic, PipelineStep(python="pipeline_functions:none"))
 
 
@@ -358,23 +364,23 @@ def test_a_python_step_that_raises_is_named(
         PipelineSink(path="nowhere"),
         steps=(PipelineStep(python="failing_step:step"),),
     )
-    with pytest.raises(PipelineFailed, match=rf"^pipeline p: step 1 \(python\): (failing_step:step:? )?{reason}"):
+    with pytest.raises(PipelineFailed, match=rf"^pipeline p: steps\[0\] \(python\): (failing_step:step:? )?{reason}"):
         check(pipeline, NOWHERE, modules=tmp_path, session=spark)
 
 
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (PipelineStep(sql="SELECT nothing FROM source"), r"step 1 \(sql\): .*`nothing`"),
-        (PipelineStep(sql="CREATE TABLE made (n INT)"), r"step 1 \(sql\): it is a command, \w+; expected a query"),
+        (PipelineStep(sql="SELECT nothing FROM source"), r"steps\[0\] \(sql\): .*`nothing`"),
+        (PipelineStep(sql="CREATE TABLE made (n INT)"), r"steps\[0\] \(sql\): it is a command, \w+; expected a query"),
         (
             PipelineStep(sql="WITH one AS (SELECT 1 AS n) INSERT INTO made SELECT n FROM one"),
-            r"step 1 \(sql\): it is a command, \w+; expected a query",
+            r"steps\[0\] \(sql\): it is a command, \w+; expected a query",
         ),
-        (PipelineStep(sql="SET spark.sql.ansi.enabled = false"), r"step 1 \(sql\): it is a command"),
-        (PipelineStep(sql="SELECT nothing WHERE"), r"step 1 \(sql\): .*"),
-        (PipelineStep(parse=ParseStep("json", "n BIGNIT")), r"step 1 \(parse\): .*BIGNIT"),
-        (PipelineStep(parse=ParseStep("json", "n INT", "line")), r"step 1 \(parse\): there is no column line"),
+        (PipelineStep(sql="SET spark.sql.ansi.enabled = false"), r"steps\[0\] \(sql\): it is a command"),
+        (PipelineStep(sql="SELECT nothing WHERE"), r"steps\[0\] \(sql\): .*"),
+        (PipelineStep(parse=ParseStep("json", "n BIGNIT")), r"steps\[0\] \(parse\): .*BIGNIT"),
+        (PipelineStep(parse=ParseStep("json", "n INT", "line")), r"steps\[0\] \(parse\): there is no column line"),
         (PipelineStep(parse=ParseStep("json", "n INT", "offset")), r"column offset is bigint; expected text or bytes"),
         (PipelineStep(parse=ParseStep("regex", "n INT", pattern="(")), r"pattern: Unclosed group"),
         (
@@ -383,13 +389,16 @@ def test_a_python_step_that_raises_is_named(
         ),
         (
             PipelineStep(parse=ParseStep("json", "t TIMESTAMP", timestamp_format="YYYY-MM-dd")),
-            r"p: step 1 \(parse\): timestamp_format: Spark reads no times by YYYY-MM-dd; expected a pat",
+            r"p: steps\[0\] \(parse\): timestamp_format: Spark reads no times by YYYY-MM-dd; expected a pat",
         ),
         (
             PipelineStep(parse=ParseStep("csv", "t TIMESTAMP", timestamp_format="yyyy-MM-dd T")),
-            r"p: step 1 \(parse\): timestamp_format: Spark reads no times by yyyy-MM-dd T; expected",
+            r"p: steps\[0\] \(parse\): timestamp_format: Spark reads no times by yyyy-MM-dd T; expected",
         ),
-        (PipelineStep(window=WindowStep("value", "1 minute", {"n": "count(*)"})), r"step 1 \(window\): .*TIMESTAMP"),
+        (
+            PipelineStep(window=WindowStep("value", "1 minute", {"n": "count(*)"})),
+            r"steps\[0\] \(window\): .*TIMESTAMP",
+        ),
     ],
 )
 def test_a_wrong_step_is_named_before_anything_is_read(

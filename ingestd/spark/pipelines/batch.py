@@ -82,7 +82,7 @@ def run(
     on the pipeline's master, and stopped at the end. Raises `PipelineFailed`.
     """
     begun = time.monotonic()
-    with failing(pipeline.name), own_session(pipeline, session) as spark:
+    with failing(pipeline), own_session(pipeline, session) as spark:
         done = _run(pipeline, clusters, modules, spark, start)
     return PipelineResult(pipeline.name, done.rows, _place(pipeline), time.monotonic() - begun, done.dead_letters)
 

@@ -74,7 +74,7 @@ def check(
 
     The arguments are those of `batch.run`. Raises `PipelineFailed` for what can not run.
     """
-    with failing(pipeline.name), own_session(pipeline, session) as spark:
+    with failing(pipeline), own_session(pipeline, session) as spark:
         files = find_files(spark, pipeline.source.files)
         rows = _rows(pipeline, clusters, modules, spark, files)
         require_columns(rows, pipeline.sink)
@@ -100,7 +100,7 @@ def plan(
 
     The arguments are those of `batch.run`. Raises `PipelineFailed`.
     """
-    with failing(pipeline.name), own_session(pipeline, session) as spark:
+    with failing(pipeline), own_session(pipeline, session) as spark:
         files = find_files(spark, pipeline.source.files)
         rows = _rows(pipeline, clusters, modules, spark, files)
         query = _explained(rows)

@@ -11,10 +11,12 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 
 from ingestd.errors import IngestdError
-from ingestd.spark.planning import READS_THE_REST
+from ingestd.spark.planning import NO_TOPIC, READS_THE_REST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ingestd.daemon.pipelines import PipelineSettings
 
 __all__ = ["PipelineFailed", "failing", "reason_of"]
 
@@ -32,6 +34,7 @@ _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '[^']+'|.*Ca
 _REMEDIES: Final = {
     "[JAVA_GATEWAY_EXITED]": "It may have said why above; expected Java 17 where JAVA_HOME says, or else on the PATH",
     "[TABLE_OR_VIEW_NOT_FOUND]": "A step finds the rows before it in the view source",
+    "Cannot call methods on a stopped SparkContext": "It may have said why above",
     "streaming aggregations without watermark": "In a stream, a step window counts by time",
     "Python worker failed to connect back": (
         "Spark waits ten seconds for a new Python process: the machine is overloaded; run it again"
@@ -42,6 +45,8 @@ _OTHER_RUN: Final = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\].*? detected fo
 """Of two drivers on one checkpoint, one found a micro-batch in Spark's log that it was about to note there."""
 _IS_THERE: Final = re.compile(r"\[PATH_ALREADY_EXISTS\] Path (?P<path>.+?) already exists\. .*")
 """Spark's advice is to overwrite what is there."""
+_NO_TOPIC: Final = re.compile(rf"UNKNOWN_TOPIC_OR_PARTITION \(3\): {NO_TOPIC}(?P<names>.+)")
+"""Topics of the source that do not exist."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
 _BEGINS_ELSEWHERE: Final = "--from begins at records that are there; a stream needs a new --checkpoint for it"
@@ -53,14 +58,24 @@ class PipelineFailed(IngestdError):
 
 
 @contextmanager
-def failing(pipeline: str) -> Iterator[None]:
+def failing(pipeline: PipelineSettings) -> Iterator[None]:
     """Whatever Spark or a cluster raises within becomes `PipelineFailed`."""
     try:
         yield
     except PipelineFailed:
         raise
     except (IngestdError, PySparkException, Py4JError) as error:
-        raise PipelineFailed(f"pipeline {pipeline}: {reason_of(error)}") from error
+        raise PipelineFailed(f"pipeline {pipeline.name}: {_of_source(pipeline, reason_of(error))}") from error
+
+
+def _of_source(pipeline: PipelineSettings, reason: str) -> str:
+    """What to do about a missing topic; other reasons as they are."""
+    missing = _NO_TOPIC.fullmatch(reason)
+    if missing is None:
+        return reason
+    names, cluster = missing["names"].split(", "), pipeline.source_cluster
+    remedy = f"make it with: ingestd topics create {names[0]} -c FILE --cluster {cluster}"
+    return f"source.topics: there is no topic {' or '.join(names)} on cluster {cluster}; {remedy}"
 
 
 def reason_of(error: Exception) -> str:

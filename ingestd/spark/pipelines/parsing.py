@@ -46,6 +46,8 @@ _STAYS: Final = "spark_partition_id() >= 0"
 """True. Spark may not move, or do twice, what is not deterministic. It would parse rows again to look which failed."""
 _SHOWN: Final = 100
 """Characters of a value that are shown."""
+_REMEDY: Final = '; to go on without such rows, set dead_letters = "TOPIC"'
+"""What to do about a row that can not be typed."""
 _PLACE: Final = ("topic", "partition", "offset")
 """The columns that say where a row comes from."""
 
@@ -60,7 +62,7 @@ def parse(rows: DataFrame, step: ParseStep, name: str, letters: DeadLetters | No
     if letters is not None:
         letter = sql.when(found.failed, letters.letter(rows, found.reason, step.column, name))
         return letters.divert(_result(found.rows, rows, found.columns, letter.alias(LETTER)))
-    failure = sql.concat(sql.lit(f"column {step.column} of "), _place(rows), sql.lit(": "), found.reason)
+    failure = sql.concat(sql.lit(f"column {step.column} "), _place(rows), sql.lit(": "), found.reason, sql.lit(_REMEDY))
     return _result(found.rows.where(~found.failed | sql.raise_error(failure).isNotNull()), rows, found.columns)
 
 
@@ -294,9 +296,10 @@ def _place(rows: DataFrame) -> Column:
     """Where a row comes from, as a text, by those of its columns that say it."""
     known = [name for name in _PLACE if name in rows.columns]
     if len(known) < len(_PLACE):
-        return sql.lit("a row")
+        return sql.lit("of a row")
     topic, partition, offset = (sql.coalesce(sql.col(name).cast("string"), sql.lit("?")) for name in known)
-    return sql.concat(topic, sql.lit("-"), partition, sql.lit(" at offset "), offset)
+    said = ("at offset ", offset, " of partition ", partition, " of topic ", topic)
+    return sql.concat(*(sql.lit(each) if isinstance(each, str) else each for each in said))
 
 
 def _quoted(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,8 @@ ENDED: Final = "Spark has ended; what it wrote to standard error says why"
 _PARTITIONS: Final = "200"
 """Spark's default."""
 _INTERPRETER: Final = "spark.pyspark.python"
+_MASTER: Final = re.compile(r"local(\[[\d*, ]+\])?|local-cluster\[[\d, ]+\]|spark://.+:\d+|k8s://.+|yarn")
+"""Of any other master Spark says a trace of Java."""
 _PATIENCE: Final = 60.0
 """Seconds that an interpreter may take to start. It takes a part of one unless the machine is overloaded."""
 _DEFAULTS: Final = {
@@ -146,6 +149,9 @@ def start_session(name: str, master: str, settings: Mapping[str, str]) -> SparkS
 
     settings: more settings of Spark.
     """
+    if _MASTER.fullmatch(master) is None:
+        expected = "local[N], local[*], spark://HOST:PORT, yarn or k8s://URL"
+        raise ConfigurationError(f"Spark does not start with the master {master}; expected {expected}")
     # Spark would take whatever `python3` it finds, which need not have this package.
     os.environ["PYSPARK_PYTHON"] = interpreter(settings)
     builder = SparkSession.builder.master(master).appName(name)

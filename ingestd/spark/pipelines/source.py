@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ingestd.spark.pipelines.failures import failing
 from ingestd.spark.planner import Planner
 from ingestd.spark.planning import require_all, subscribed
 from ingestd.spark.read_options import read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ingestd.daemon.pipelines import PipelineSettings, PipelineSource
 
@@ -40,10 +41,11 @@ def stream_source(pipeline: PipelineSettings, cluster: Mapping[str, str], start:
     return found | _start(source, start) | group | _limit(source)
 
 
-def partitions(cluster: Mapping[str, str], topics: Sequence[str]) -> dict[str, int]:
-    """How many partitions each topic has. Raises `KafkaError`, `DeadlineExceeded`."""
+def partitions(pipeline: PipelineSettings, cluster: Mapping[str, str]) -> dict[str, int]:
+    """How many partitions each topic of the source has. Raises `PipelineFailed`."""
+    topics = pipeline.source.topics
     options = read_options({**cluster, "subscribe": ",".join(topics)})
-    with Planner(options.cluster, options.consumer) as planner:
+    with failing(pipeline), Planner(options.cluster, options.consumer) as planner:
         found = require_all(subscribed(options.subscription, planner)).partitions
     return {topic: sum(each.topic == topic for each in found) for topic in topics}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
@@ -19,12 +18,12 @@ from ingestd.spark.pipelines.failures import reason_of
 from ingestd.spark.pipelines.parsing import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, ParseStep, PipelineStep, WindowStep
+    from ingestd.daemon.pipelines import DeduplicateStep, JoinStep, PipelineStep, WindowStep
     from ingestd.spark.pipelines.dead_letters import DeadLetters
 
 __all__ = ["VIEW", "apply_steps"]
@@ -39,22 +38,20 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 
 def apply_steps(
     rows: DataFrame,
-    steps: Sequence[PipelineStep],
+    steps: Mapping[str, PipelineStep],
     modules: Path | None = None,
     letters: DeadLetters | None = None,
 ) -> DataFrame:
     """The rows after all steps. Leaves the view `source` in the session of the rows.
 
-    modules: a directory that has modules of Python which steps name. letters: where rows go that can not be typed;
-    without it, one ends the query. Raises `ConfigurationError` and Spark's errors,
-    each naming the step.
+    steps: by their names, which errors and letters say. modules: a directory that has modules of Python which steps
+    name. letters: where rows go that can not be typed; without it, one ends the query. Raises `ConfigurationError`.
     """
-    for number, step in enumerate(steps, 1):
-        kind = next(each.name for each in fields(step) if getattr(step, each.name) is not None)
+    for name, step in steps.items():
         try:
-            rows = _parsed(rows, step.parse, number, letters) if step.parse else _applied(rows, step, modules)
+            rows = parse(rows, step.parse, name, letters) if step.parse else _applied(rows, step, modules)
         except (ConfigurationError, PySparkException) as error:
-            raise ConfigurationError(f"step {number} ({kind}): {reason_of(error)}") from error
+            raise ConfigurationError(f"{name}: {reason_of(error)}") from error
     return rows
 
 
@@ -82,10 +79,6 @@ def _require_query(spark: SparkSession, text: str) -> None:
             raise ConfigurationError(f"it is a command, {plan.nodeName()}; expected a query")
         children = plan.children()
         unread += [children.apply(index) for index in range(children.size())]
-
-
-def _parsed(rows: DataFrame, step: ParseStep, number: int, letters: DeadLetters | None) -> DataFrame:
-    return parse(rows, step, f"{number} (parse)", letters)
 
 
 def _called(name: str, modules: Path | None, rows: DataFrame) -> DataFrame:

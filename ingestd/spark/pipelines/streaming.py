@@ -92,10 +92,10 @@ def run_stream(
         metrics.take(told)
         progress(told)
 
-    with failing(pipeline.name):
+    with failing(pipeline):
         _require_new(pipeline, start, has_begun_here)
     with (
-        failing(pipeline.name),
+        failing(pipeline),
         served(metrics, pipeline.http),
         TemporaryDirectory(prefix="ingestd-") as directory,
         own_session(pipeline, session) as spark,

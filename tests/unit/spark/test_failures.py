@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
+from ingestd.daemon.pipelines import PipelineSettings, PipelineSink, PipelineSource
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
-from ingestd.spark.planning import READS_THE_REST
+from ingestd.spark.planning import NO_TOPIC, READS_THE_REST
 
+PIPELINE = PipelineSettings("p", PipelineSource("main", ("a", "b")), PipelineSink("console"))
+MAKE_IT = "make it with: ingestd topics create a -c FILE --cluster main"
 MISSING, PAGE = "ModuleNotFoundError: No module named", "(OPERATIONS.md, Spark on a cluster)"
 NO_PROGRAM = 'Job aborted: java.io.IOException: Cannot run program "its": error=2, No such file or directory'
 NO_JAVA = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
@@ -40,6 +43,10 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
             IN_A_BATCH.format(error=f"ingestd.spark.planning.DataLoss: they were deleted ({READS_THE_REST})"),
             "they were deleted (--from begins at records that are there; a stream needs a new --checkpoint for it)",
         ),
+        (
+            IN_A_BATCH.format(error=f"ingestd.errors.KafkaError: UNKNOWN_TOPIC_OR_PARTITION (3): {NO_TOPIC}a, b"),
+            f"source.topics: there is no topic a or b on cluster main; {MAKE_IT}",
+        ),
         (IN_A_BATCH.format(error=f"{MISSING} 'a'"), f"{MISSING} 'a', for ./its/python where Spark runs it {PAGE}"),
         (
             f"{NO_ANSWER}\n\tat java.lang",
@@ -64,6 +71,6 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
 )
 def test_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch, said: str, reason: str) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "./its/python")
-    with pytest.raises(PipelineFailed) as caught, failing("p"):
+    with pytest.raises(PipelineFailed) as caught, failing(PIPELINE):
         raise PySparkException(said)
     assert str(caught.value) == f"pipeline p: {reason}"

@@ -62,6 +62,15 @@ def test_a_spark_that_dies_while_it_starts_is_what_went_wrong(monkeypatch: pytes
         session.start_session("p", "local", {})
 
 
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "spark://localhost"])
+def test_a_master_that_spark_does_not_know_is_refused_before_it_starts(master: str) -> None:
+    """Spark's log had a trace of Java."""
+    with pytest.raises(ConfigurationError) as caught:
+        session.start_session("p", master, {})
+    expected = "local[N], local[*], spark://HOST:PORT, yarn or k8s://URL"
+    assert str(caught.value) == f"Spark does not start with the master {master}; expected {expected}"
+
+
 @pytest.mark.parametrize(("ended", "raised"), [(True, IngestdError), (False, ConnectionRefusedError)])
 def test_a_spark_that_dies_amid_a_pipeline_is_what_went_wrong(
     monkeypatch: pytest.MonkeyPatch, ended: bool, raised: type[Exception]
