@@ -90,11 +90,12 @@ def summary_line(result: PipelineResult | StreamResult) -> str:
     """What a run did."""
     from ingestd.spark.pipelines.streaming import StreamResult  # noqa: PLC0415 - an extra, which made the result
 
-    rows = [] if result.rows is None else [in_count(result.rows, "row")]
     letters = [] if result.dead_letters is None else [in_count(result.dead_letters, "dead letter")]
     if isinstance(result, StreamResult):
+        rows = [f"{in_count(result.rows, 'record')} read"]
         where = [f"in {in_count(result.batches, 'micro-batch')},", *(f"{each}," for each in letters)]
     else:
+        rows = [] if result.rows is None else [f"{in_count(result.rows, 'row')} written"]
         where = [f"to {result.path}", *(f"and {each}" for each in letters), "in"]
     return " ".join([f"{result.name}:", *rows, *where, f"{result.seconds:.1f} s"])
 

@@ -75,7 +75,7 @@ def check_pipeline(config: Path, name: str) -> None:
 @configuration_file
 @click.argument("name")
 def plan_pipeline(config: Path, name: str) -> None:
-    """Show what a pipeline would read now, and how Spark would run it.
+    """Show how Spark would run a pipeline, and then what it would read now.
 
     CONFIG is the configuration file (TOML), NAME which [pipelines.NAME] of it. Brokers are asked for offsets alone.
     """
@@ -89,6 +89,6 @@ def plan_pipeline(config: Path, name: str) -> None:
     else:
         rows = [(each.topic, each.partition, each.start, each.end, each.end - each.start) for each in planned.ranges]
         lines = table(("TOPIC", "PARTITION", "START", "END", "OFFSETS"), rows)
+    print(f"{planned.query.strip()}\n")
     for line in lines:
         print(line)
-    print(f"\n{planned.query.strip()}")

@@ -518,7 +518,7 @@ def test_the_command_runs_a_stream_until_it_is_told_to_end(here: Servers, tmp_pa
         out, _ = running.communicate(timeout=60)
     assert json.loads(said)["rows"] == 4
     assert json.loads(said)["lag"] == {topic: 0}
-    assert out.startswith("p: 4 rows in 1 micro-batch, ")
+    assert out.startswith("p: 4 records read in 1 micro-batch, ")
     assert running.returncode == 0
     assert numbers(tmp_path / "out") == [6, 7, 8, 9]
     assert group_offsets(here.servers, group) == {0: 5, 1: 5}
@@ -585,7 +585,7 @@ def test_a_signal_amid_a_micro_batch_gives_it_up_in_few_lines_and_the_next_run_h
         assert out == ""
     else:
         events.append(last)
-        assert out.startswith("p: 0 rows in 0 micro-batches, ")
+        assert out.startswith("p: 0 records read in 0 micro-batches, ")
     assert [(each["event"], each["level"]) for each in map(json.loads, events)] == [
         ("signal", "info"),
         ("micro-batch given up", "info"),
@@ -593,7 +593,7 @@ def test_a_signal_amid_a_micro_batch_gives_it_up_in_few_lines_and_the_next_run_h
     assert json.loads(events[0])["signal"] == number.name
     assert running.returncode == int(once)
     again = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=240, check=False)
-    assert again.stdout.startswith("p: 1 row in 1 micro-batch, "), again.stderr
+    assert again.stdout.startswith("p: 1 record read in 1 micro-batch, "), again.stderr
     done = next(line for line in again.stderr.splitlines() if "micro-batch done" in line)
     assert "lag" not in json.loads(done), "nobody has asked for the end of the topic"
     assert (committed(here.servers, target) if form == "topic" else numbers(tmp_path / "out", form)) == [0]

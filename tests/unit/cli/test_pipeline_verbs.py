@@ -34,27 +34,27 @@ def test_check_says_how_many_files_and_bytes_there_are(
     assert capsys.readouterr().out == "COLUMN  TYPE\nvalue   binary\n\nsource: 2 files, 2.4 kB\n"
 
 
-def test_plan_says_each_file_and_its_bytes(
+def test_plan_says_each_file_and_its_bytes_after_sparks_plan_which_is_long(
     configuration: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pipeline, "plan_configured", lambda *_: PipelinePlan((), FILES, "Scan text\n"))
     assert main(["pipeline", "plan", configuration, "p"]) == 0
     assert capsys.readouterr().out == (
+        "Scan text\n\n"
         "FILE                        BYTES\n"
         "file:/var/log/app.log        2000\n"
         "file:/var/log/app.log.1.gz    400\n"
-        "\nScan text\n"
     )
 
 
 @pytest.mark.parametrize(
     ("result", "line"),
     [
-        (StreamResult("p", 1, 1, 32.52), "p: 1 row in 1 micro-batch, 32.5 s"),
-        (StreamResult("p", 0, 0, 1.0), "p: 0 rows in 0 micro-batches, 1.0 s"),
-        (StreamResult("p", 2, 1_888, 1.0, 145), "p: 1,888 rows in 2 micro-batches, 145 dead letters, 1.0 s"),
-        (PipelineResult("p", 1_743, "/o", 1.0, 1), "p: 1,743 rows to /o and 1 dead letter in 1.0 s"),
-        (PipelineResult("p", 2_000, "topic t", 1.0), "p: 2,000 rows to topic t in 1.0 s"),
+        (StreamResult("p", 1, 1, 32.52), "p: 1 record read in 1 micro-batch, 32.5 s"),
+        (StreamResult("p", 0, 0, 1.0), "p: 0 records read in 0 micro-batches, 1.0 s"),
+        (StreamResult("p", 2, 1_888, 1.0, 145), "p: 1,888 records read in 2 micro-batches, 145 dead letters, 1.0 s"),
+        (PipelineResult("p", 1_743, "/o", 1.0, 1), "p: 1,743 rows written to /o and 1 dead letter in 1.0 s"),
+        (PipelineResult("p", 2_000, "topic t", 1.0), "p: 2,000 rows written to topic t in 1.0 s"),
         (PipelineResult("p", None, "table t", 1.0), "p: to table t in 1.0 s"),
     ],
 )
