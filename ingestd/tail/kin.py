@@ -179,11 +179,12 @@ class Kin:
         newest = newest or generation.cut or log.stands(generation.known.file)
         generations = [each for other in alike for each in other.generations if each is not generation]
         others = [self._newest(each)[0] for each in generations] if newest else []
+        own = dict.fromkeys(map(os.path.dirname, paths))
         return Search(
             generation.source,
             generation.known,
             generation.position,
-            tuple(dict.fromkeys((*map(os.path.dirname, paths), *more))),
+            tuple(dict.fromkeys((*own, *more))),
             names,
             tuple(log.waiting),
             self._rotated,
@@ -197,6 +198,7 @@ class Kin:
             log.since,
             log.unseen_since,
             log.new_since,
+            frozenset(more) - own.keys(),
             over,
         )
 

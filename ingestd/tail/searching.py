@@ -55,6 +55,8 @@ class Search:
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
+    linked: frozenset[str] = frozenset()
+    """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
     """What is known of a file, if it is a generation of the same log that was read: its content may be another now."""
 
@@ -236,6 +238,7 @@ class Searches:
             if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
             if not names_of(place.path).isdisjoint(search.names)
             and not search.matched(place.path)
+            and os.path.dirname(place.path) not in search.linked
             and not search.taken(place.file)
             and not place.file.same(known.file)
             and not (search.new_since and place.file.birth <= search.new_since)

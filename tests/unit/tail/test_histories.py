@@ -89,6 +89,12 @@ HARD_LINKED = tuple(
 )
 """A log, or a rotated file, gets a second name that a glob matches, as if it were a log of its own."""
 
+NAMESAKES = tuple(
+    Scene((tuple(f"/{directory}/{name}" for directory in "dt"),), ("/d/app.log", "/t/app.log"), style)
+    for name, style in (("app.log", "number"), ("*.log", "date"), ("*.log*", "number"))
+)
+"""Two directories have a log of the same name."""
+
 
 class Writer:
     """A program that writes a log, and the one that rotates it. Both may be interrupted between any two steps."""
@@ -817,6 +823,11 @@ def test_a_second_name_is_no_second_file(chunk: int) -> None:
     play_chunk(chunk, HISTORIES // 5, HARD_LINKED)
 
 
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_log_of_the_same_name_is_another_log(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES // 5, NAMESAKES)
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -848,7 +859,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    scenes = (*SCENES, *HARD_LINKED)
+    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES)
     chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
     operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
     chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)
