@@ -57,22 +57,26 @@ class Kin:
         self._named: dict[str, set[str]] = {}
         """Paths of logs by the families of the names that they, and what they lead to, are written under.
 
-        By the family alone, and by directory and family."""
+        By the family alone; by directory and family; and by the directory's own name and family."""
 
     def name(self, path: str, log: str) -> None:
         """Files called like this path may hold copies of this log."""
         directory, name = os.path.split(path)
         for family in families_of(name):
-            self._named.setdefault(family, set()).add(log)
-            self._named.setdefault(f"{directory}/{family}", set()).add(log)
+            for key in (family, f"{directory}/{family}", f"{os.path.basename(directory)}/{family}"):
+                self._named.setdefault(key, set()).add(log)
 
     def alike(self, path: str) -> AbstractSet[str]:
-        """Logs that a file at this path may hold a copy of; those beside it and above it where others are too many."""
+        """Logs that a file at this path may hold a copy of.
+
+        Where they are too many: those beside it, above it, and in directories that are called like its own.
+        """
         directory, name = os.path.split(path)
         for family in families_of(name):
             logs: AbstractSet[str] = self._named.get(family, set())
             if len(logs) > _ALIKE_MOST:
-                logs = frozenset().union(*(self._named.get(f"{above}/{family}", ()) for above in _from(directory)))
+                near = (*_from(directory), os.path.basename(directory))
+                logs = frozenset().union(*(self._named.get(f"{each}/{family}", ()) for each in near))
             if 0 < len(logs) <= _ALIKE_MOST:
                 return logs
         return frozenset()

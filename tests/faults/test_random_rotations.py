@@ -68,7 +68,8 @@ class History:
         Until the daemon was ready once, logs are written and nothing else: what was rotated before is not its concern.
     """
 
-    def __init__(self, root: Path, trial: Trial, chance: random.Random, count: int) -> None:
+    def __init__(self, root: Path, trial: Trial, chance: random.Random, count: int, *, namesakes: bool = False) -> None:
+        """`namesakes`: each log is called app.log, in a directory of its own."""
         self.told: list[str] = []
         self.met = False
         """Whether the daemon was ready once."""
@@ -76,6 +77,7 @@ class History:
         self._root = root
         self._judge = trial.judge
         self._chance = chance
+        self._namesakes = namesakes
         self._numbers = itertools.count(1)
         self._hard_links: list[Path] = []
         self._moves: list[float] = []
@@ -102,9 +104,11 @@ class History:
 
     def _log(self, name: str) -> Log:
         directory = self._chance.choice(self._directories)
+        path = directory / name / "app.log" if self._namesakes else directory / f"{name}.log"
+        path.parent.mkdir(exist_ok=True)
         if self._chance.random() >= LINKED_SHARE:
-            return Log(Writer(self._judge, directory / f"{name}.log"))
-        log = Log(Writer(self._judge, self._root / "targets" / f"{name}.0", name=name), directory / f"{name}.log")
+            return Log(Writer(self._judge, path, name=name))
+        log = Log(Writer(self._judge, self._root / "targets" / f"{name}.0", name=name), path)
         assert log.link is not None
         log.link.symlink_to(log.writer.path)
         return log
@@ -186,7 +190,8 @@ class History:
         path = self._chance.choice([log.writer.path, *sorted(rotated(log.writer.path))])
         if path.suffix == ".gz":
             return
-        directory = self._chance.choice([*self._directories, self._root / "links"])
+        beside = [(log.link or log.writer.path).parent for log in self._logs] if self._namesakes else self._directories
+        directory = self._chance.choice([*beside, self._root / "links"])
         link = directory / f"hard-{next(self._numbers):04}.log"
         os.link(path, link)
         self._hard_links.append(link)
@@ -225,12 +230,16 @@ class History:
         directory.rename(moved)
         directory.mkdir()
         for log in self._logs:
-            if log.link is not None and log.link.parent == directory:
+            path = log.link or log.writer.path
+            if directory not in path.parents:
+                continue
+            path.parent.mkdir(exist_ok=True)
+            if log.link is not None:
                 log.link.symlink_to(log.writer.path)
-            elif log.writer.path.parent == directory:
+            else:
                 log.writer.write(1)
                 log.writer.reopen()
-        self._hard_links = [link for link in self._hard_links if link.parent != directory]
+        self._hard_links = [link for link in self._hard_links if directory not in link.parents]
         self.tell(f"directory {directory.name}: moved to {moved.name} and made anew")
 
 
@@ -271,7 +280,7 @@ def many_descriptors() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 180)
 @pytest.mark.usefixtures("many_descriptors")
-@pytest.mark.parametrize("glob", ["*.log", "*.log*"], ids=["names", "rotated-names-too"])
+@pytest.mark.parametrize("glob", ["*.log", "*.log*", "*/*.log*"], ids=["names", "rotated-names-too", "namesakes"])
 def test_a_random_history_of_rotations_stops_and_kills_loses_and_doubles_nothing(
     embedded: BrokerProcess, new_topic: str, tmp_path: Path, glob: str
 ) -> None:
@@ -279,18 +288,19 @@ def test_a_random_history_of_rotations_stops_and_kills_loses_and_doubles_nothing
     print(f"INGESTD_HISTORY_SEED={seed} repeats it")
     chance = random.Random(seed)
     root = tmp_path / "root"
+    namesakes = "/" in glob
     settings = {
         "exclude": ["*.gz", "*.tmp"],
         "leave_after": chance.choice([1.0, 10.0]),
         "rescan_interval": chance.choice([1.0, 3600.0]),
         "command": (program("prlimit"), f"--nofile={chance.choice([64, 1024])}"),
-        "rotated": [f"{root}/moved/*/*"],
+        "rotated": [f"{root}/moved/*/*", f"{root}/moved/*/*/*"] if namesakes else [f"{root}/moved/*/*"],
     }
     paths = [f"{root}/logs/*/{glob}"]
     with Trial(
         tmp_path, servers=embedded.servers, topic=new_topic, paths=paths, patience=PATIENCE, **settings
     ) as trial:
-        history = History(root, trial, chance, LOGS)
+        history = History(root, trial, chance, LOGS, namesakes=namesakes)
         with Repeated(history.step, every=PAUSE):
             live(trial, history, random.Random(seed + 1), SECONDS)
         history.end()

@@ -81,12 +81,13 @@ def test_all_that_are_alike_have_one_eldest() -> None:
     assert kin.eldest("/d/other.log") == "/d/other.log"
 
 
-def test_where_many_logs_are_called_the_same_those_beside_a_file_are_alike_and_those_above_it() -> None:
+def test_where_many_logs_are_called_the_same_those_are_alike_that_are_near_a_file() -> None:
     """Of 40 directories with an app.log each, of which the copies are logs of their own until they are examined."""
     kin = kin_of(*(Log(f"/d/{number}/{name}") for number in range(40) for name in ("app.log", "app.log.1")))
     assert kin.alike("/d/7/app.log.1") == {"/d/7/app.log", "/d/7/app.log.1"}
     assert kin.alike("/d/7/old/app-20261127.log.gz") == {"/d/7/app.log", "/d/7/app.log.1"}
     assert {kin.eldest(f"/d/7/{name}") for name in ("app.log", "app.log.1", "app.log.2")} == {"/d/7/app.log"}
+    assert kin.alike("/archive/7/app.log.2.gz") == {"/d/7/app.log", "/d/7/app.log.1"}
     assert kin.alike("/elsewhere/app.log.2") == set()
 
 
