@@ -152,6 +152,16 @@ class Kin:
             return generation.known, generation.position
         return Known.told(latest.detail), latest.position
 
+    def _is_common(self, path: str) -> bool:
+        """Whether too many logs are called like this, to the last number."""
+        return len(self._named.get(families_of(os.path.basename(path))[-1], ())) > _ALIKE_MOST
+
+    def _near(self, log: Log, own: Iterable[str]) -> Callable[[str], bool]:
+        """Says of a directory whether it is one of its own, below one, or called like the log's."""
+        below = tuple(f"{directory}/" for directory in own)
+        called = os.path.basename(os.path.dirname(log.path))
+        return lambda directory: os.path.basename(directory) == called or f"{directory}/".startswith(below)
+
     def search(self, log: Log, generation: Generation, called: Iterable[str] = (), more: Iterable[str] = ()) -> Search:
         """Where a generation's file, or its content, may be; and what may have come after it unseen.
 
@@ -202,6 +212,7 @@ class Kin:
             log.since,
             log.unseen_since,
             log.new_since,
+            self._near(log, own) if self._is_common(log.path) else None,
             frozenset(more) - own.keys(),
             over,
         )

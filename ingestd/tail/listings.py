@@ -35,6 +35,7 @@ class Moved:
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
         self._names: list[tuple[str, str, int]] = []
+        self._by_directory: dict[str, list[tuple[str, str, int]]] | None = None
         self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
         inodes: dict[str, Callable[[os.DirEntry[str]], int]] = {}
@@ -68,13 +69,23 @@ class Moved:
         """The paths of the file with this inode number."""
         return self._inodes.get(inode, [])
 
-    def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """What these names may have been rotated to: paths, inode numbers."""
-        for original in originals:
+    def rotations(
+        self, originals: Iterable[str], near: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[str, int]]:
+        """What these names may have been rotated to, in directories that `near` takes: paths, inode numbers."""
+        places = [self._names] if near is None else self._in_directories(near)
+        for names, original in itertools.product(places, originals):
             for stem in beginnings_of(original):
-                for name, path, inode in _beginning_with(stem, self._names):
+                for name, path, inode in _beginning_with(stem, names):
                     if may_have_been(name, original):
                         yield path, inode
+
+    def _in_directories(self, near: Callable[[str], bool]) -> list[list[tuple[str, str, int]]]:
+        if self._by_directory is None:
+            self._by_directory = {}
+            for each in self._names:
+                self._by_directory.setdefault(os.path.dirname(each[1]), []).append(each)
+        return [names for directory, names in self._by_directory.items() if near(directory)]
 
     def later_than(self, modified: int) -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths, inode numbers, whatever they are called.

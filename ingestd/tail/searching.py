@@ -55,6 +55,8 @@ class Search:
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
+    near: Callable[[str], bool] | None = None
+    """Which directories that `rotated` says may hold what came after it; None: all. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
     """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
@@ -296,7 +298,7 @@ class Searches:
             with suppress(OSError):
                 found.append((path, os.stat(path).st_ino))
         moved = self._moved(search)
-        found += moved.rotations(names) if names else moved.later_than(search.known.modified)
+        found += moved.rotations(names, search.near) if names else moved.later_than(search.known.modified)
         return [*dict.fromkeys(found)]
 
     def _moved(self, search: Search) -> Moved:

@@ -654,3 +654,18 @@ def test_where_one_file_of_a_directory_went_the_others_are_sought(looks: Looks, 
     assert [found.at for found in (first, second, third)] == [*map(place_of, (moved / "a.log", moved / "b.log")), None]
     assert second.intact
     assert not third.unavailable
+
+
+def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Looks, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    log = tmp_path / "a" / "app.log"
+    for directory in (log.parent, moved / "a", moved / "b"):
+        directory.mkdir(parents=True)
+    log.write_bytes(b"old line")
+    wanted = search(log, known_of(log, 8), 8, rotated=Globs([f"{moved}/*/*"], []), new_since=1)
+    for name in ("a", "b"):
+        (moved / name / "app.log.1").write_bytes(b"new line")
+    (found,) = find(looks, wanted)
+    assert {place.path for place in found.between} == {f"{moved}/a/app.log.1", f"{moved}/b/app.log.1"}
+    (found,) = find(looks, replace(wanted, near=lambda directory: directory.endswith("/a")))
+    assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
