@@ -45,8 +45,12 @@ class Moved:
             with suppress(OSError):  # it is gone, or closed to us: nothing of it is listed
                 inodes[directory] = inodes_in(directory)
 
-        def not_listed(path: str, _: str) -> None:
-            self._stamps[path] = None  # it may be there the next time, or open to us
+        roots = {pattern.text: pattern.root for pattern in globs.patterns}
+
+        def not_listed(thing: str, _: str) -> None:
+            """A directory, or a glob that matches nothing. The stamp of a directory that was listed tells of news."""
+            if roots.get(thing) not in self._stamps:
+                self._stamps[thing] = None  # it may be there the next time, or open to us
 
         for entry in globs.walk(entered, not_listed):
             if entry.is_symlink() or entry.name.endswith(".tmp"):
