@@ -240,7 +240,6 @@ class Searches:
             if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
             if not names_of(place.path).isdisjoint(search.names)
             and not search.matched(place.path)
-            and os.path.dirname(place.path) not in search.linked
             and not search.taken(place.file)
             and not place.file.same(known.file)
             and not (search.new_since and place.file.birth <= search.new_since)
@@ -290,7 +289,7 @@ class Searches:
         return place
 
     def _rotated_names(self, search: Search, names: tuple[str, ...]) -> list[tuple[str, int]]:
-        listings = [self._listings[directory] for directory in search.directories]
+        listings = [self._listings[each] for each in search.directories if not (names and each in search.linked)]
         found = [each for listing in listings for each in listing.rotations((*search.names, *search.kin))]
         # Where a link led, the file may still be under its name.
         found += [each for listing in listings for name in search.names for each in listing.named(name)]
