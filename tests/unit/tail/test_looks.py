@@ -669,3 +669,21 @@ def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Loo
     assert {place.path for place in found.between} == {f"{moved}/a/app.log.1", f"{moved}/b/app.log.1"}
     (found,) = find(looks, replace(wanted, near=lambda directory: directory.endswith("/a")))
     assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
+
+
+def test_where_only_other_names_of_a_file_are_sought_nothing_that_came_after_it_is(looks: Looks, tmp_path: Path) -> None:
+    log = tmp_path / "a" / "app.log"
+    other, moved = tmp_path / "b", tmp_path / "moved"
+    for directory in (log.parent, other, moved):
+        directory.mkdir()
+    log.write_bytes(b"old line")
+    wanted = search(log, known_of(log, 8), 8, new_since=1)
+    for directory in (other, moved):
+        (directory / "app.log.1").write_bytes(b"new line")
+    both = (str(log.parent), str(other), str(moved))
+    wanted = replace(wanted, directories=both, linked=frozenset(both[1:]))
+    (found,) = find(looks, wanted)
+    assert found.between == ()
+    # Another log's file may be known where rotated files are moved to: what came after this one is there all the same.
+    (found,) = find(looks, replace(wanted, rotated=Globs([f"{moved}/*"], [])))
+    assert [place.path for place in found.between] == [f"{moved}/app.log.1"]
