@@ -671,7 +671,7 @@ def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Loo
     assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
 
 
-def test_where_only_other_names_of_a_file_are_sought_nothing_that_came_after_it_is(looks: Looks, tmp_path: Path) -> None:
+def test_where_other_names_of_a_file_are_sought_nothing_that_came_after_it_is(looks: Looks, tmp_path: Path) -> None:
     log = tmp_path / "a" / "app.log"
     other, moved = tmp_path / "b", tmp_path / "moved"
     for directory in (log.parent, other, moved):
