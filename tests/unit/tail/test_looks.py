@@ -687,3 +687,12 @@ def test_where_other_names_of_a_file_are_sought_nothing_that_came_after_it_is(lo
     # Another log's file may be known where rotated files are moved to: what came after this one is there all the same.
     (found,) = find(looks, replace(wanted, rotated=Globs([f"{moved}/*"], [])))
     assert [place.path for place in found.between] == [f"{moved}/app.log.1"]
+
+
+def test_a_glob_that_matches_nothing_does_not_have_everything_listed_again(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "app.log.1").touch()
+    for path in (tmp_path, tmp_path / "old"):
+        os.utime(path, (0, 0))
+    assert listings.Moved(Globs([f"{tmp_path}/old/*", f"{tmp_path}/*"], [])).stands()
+    assert not listings.Moved(Globs([f"{tmp_path}/old/*", f"{tmp_path}/none/*"], [])).stands()
