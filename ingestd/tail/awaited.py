@@ -62,6 +62,10 @@ class Awaited:
         size, since = self._lengths.get(file, (-1, 0.0))
         return size == self._held[file][1].size and now - since > COPY_PATIENCE
 
+    def repeating(self) -> list[Place]:
+        """The files that repeat another one."""
+        return [place for file, (log, place) in self._held.items() if (copy := log.of(file)) is not None and copy.copy_of]
+
     def expect(self, file: Hashable) -> tuple[Log, str]:
         """The log that awaits a file, and where the file should be: to be looked at, and `missed` to be asked then."""
         log, path = self._where(cast("FileId", file))

@@ -20,6 +20,7 @@ from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
+from ingestd.tail import awaited
 from ingestd.tail.awaited import Awaited
 from ingestd.tail.directories import Directories, watch_toward
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
@@ -242,6 +243,19 @@ class TailFinder:
         await self._in_turns(list(self._logs.values()), self._seek_missing)
         await self._settle(_ROUNDS)
         self._first_pass = False
+        if self._once:
+            await self._wait_for_copies()
+
+    async def _wait_for_copies(self) -> None:
+        """In a run with an end, nobody comes back to what repeats another file."""
+        for _ in range(_ROUNDS):
+            if not self._awaited.repeating():
+                return
+            await asyncio.sleep(awaited.COPY_PATIENCE)
+            self._examine_what_repeats()
+            await self._settle(_ROUNDS)
+        for place in self._awaited.repeating():
+            self._troubles.tell(place.path, "grows as another file does, like a copy in the making; the next run goes on")
 
     def _look_where_they_were(self, log: Log) -> None:
         for each in log.generations:
@@ -323,10 +337,7 @@ class TailFinder:
                 self._look(path, None)
 
     async def _look_at_what_waits(self) -> None:
-        for log, place in self._awaited.still(time.monotonic()):
-            copy = log.of(place.file)
-            if copy is not None and copy.copy_of:
-                self._want_examination(log, place)  # its original may have been truncated since
+        self._examine_what_repeats()
         for file in self._awaited:
             self._look_at_awaited(file)
         self._look_at_troubles()
@@ -414,6 +425,13 @@ class TailFinder:
             if time.monotonic() - began > _TURN:
                 await asyncio.sleep(0)
                 began = time.monotonic()
+
+    def _examine_what_repeats(self) -> None:
+        """What repeated another file for long enough is read, unless that one was truncated since."""
+        for log, place in self._awaited.still(time.monotonic()):
+            copy = log.of(place.file)
+            if copy is not None and copy.copy_of:
+                self._want_examination(log, place)
 
     # Watches.
 

@@ -479,7 +479,7 @@ class Log:
         if generation.phase is Phase.STORED:
             # What came after the newest one, unseen, is found with it; if that one is over, it was found already.
             newest = generation is self.generations[-1] and (self._missed or not self.since)
-            return newest or not generation.known.done
+            return newest or not generation.known.done or generation.copy_of not in {None, NOTHING}
         return generation.phase is Phase.SOUGHT
 
     @property
@@ -565,7 +565,8 @@ class Log:
         if found.at is not None:
             generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
             generation.size = found.at.size
-        if found.at is not None and found.intact and generation.known.done and found.at.size == generation.position:
+        over = generation.known.done and generation.copy_of is None
+        if found.at is not None and found.intact and over and found.at.size == generation.position:
             generation.phase = Phase.DONE
             yield Keep(generation)
         elif found.at is not None and found.intact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -326,7 +327,6 @@ async def test_once_ends_at_the_size_each_file_has_now(follow: Any, tmp_path: Pa
 async def test_once_knows_copies_and_goes_on_where_the_last_run_stopped(follow: Any, tmp_path: Path) -> None:
     follower = follow("a.log*", once=True)
     append(tmp_path / "a.log", "one", "two")
-    (tmp_path / "a.log.1").write_bytes((tmp_path / "a.log").read_bytes())
     append(tmp_path / "b.log", "not ours")
     await follower.scan()
     follower.drain()
@@ -339,11 +339,44 @@ async def test_once_knows_copies_and_goes_on_where_the_last_run_stopped(follow: 
     await follower.scan()
     follower.drain()
     assert follower.texts == [b"one", b"two", b"three", b"four"]
+    follower.stop()
+    append(tmp_path / "a.log", "five")
+    shutil.copyfile(tmp_path / "a.log", tmp_path / "a.log.1")
+    os.truncate(tmp_path / "a.log", 0)
+    follower.start()
+    await follower.scan()
+    follower.drain()
+    assert follower.texts == [b"one", b"two", b"three", b"four", b"five"]
+    follower.restart()
+    await follower.scan()
+    follower.drain()
+    assert len(follower.texts) == 5
+    assert not follower.losses
+
+
+async def test_once_reads_files_that_are_alike_but_no_copy_of_one_that_is_truncated_meanwhile(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One of five equal files was read, with 0 as the exit code.
+    monkeypatch.setattr("ingestd.tail.awaited.COPY_PATIENCE", 0.3)
+    follower = follow("*/*.log*", once=True)
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        append(tmp_path / str(number) / "a.log", "alike")
+    log = tmp_path / "0" / "a.log"
+    append(log, "one")
+    shutil.copyfile(log, tmp_path / "0" / "a.log.1")
+    scan = asyncio.ensure_future(follower.scan())
+    await asyncio.sleep(0.1)
+    follower.drain()
+    os.truncate(log, 0)
+    await scan
+    follower.drain()
+    assert sorted(follower.texts) == [b"alike", b"alike", b"alike", b"one"]
     follower.restart()
     await follower.scan()
     follower.drain()
     assert len(follower.texts) == 4
-    assert not follower.losses
 
 
 # Trouble

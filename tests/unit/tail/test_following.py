@@ -1113,6 +1113,35 @@ async def test_a_copy_is_not_sent_though_its_original_is_not_said_to_be_truncate
     await follower.reads("1")
 
 
+@pytest.mark.parametrize("rotated", ["down", "up", "twice"])
+async def test_a_file_that_begins_as_another_one_is_read_although_it_is_rotated_while_it_waits(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotated: str
+) -> None:
+    # Seen with a header that all logs begin with: files that held nothing else were missing after a stop.
+    logs = [tmp_path / name / "app.log" for name in ("one", "two")]
+    follower = follow("*/*.log", rescan_interval=0.05)
+    for log in logs:
+        log.parent.mkdir()
+        append(log, "header")
+        await follower.settle()
+    assert follower.texts == [b"header"]
+    if rotated != "down":
+        logs[1].rename(tmp_path / "two" / "app.log.1")
+        append(logs[1], "header", "next")
+        await follower.settle()
+    follower.stop()
+    if rotated == "down":
+        logs[1].rename(tmp_path / "two" / "app.log.1")
+    elif rotated == "twice":
+        (tmp_path / "two" / "app.log.1").rename(tmp_path / "two" / "app.log.2")
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.0)
+    follower.start()
+    await follower.until(lambda: follower.texts.count(b"header") == (2 if rotated == "down" else 3))
+    await follower.settle()
+    assert follower.texts.count(b"header") == (2 if rotated == "down" else 3)
+    assert not follower.losses
+
+
 async def test_a_copy_that_goes_on_by_itself_is_a_file_of_its_own(follow: Any, log: Any) -> None:
     follower = follow("*.log", rescan_interval=0.05)
     append(log, "1")
