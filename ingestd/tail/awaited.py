@@ -64,7 +64,8 @@ class Awaited:
 
     def repeating(self) -> list[Place]:
         """The files that repeat another one."""
-        return [place for file, (log, place) in self._held.items() if (copy := log.of(file)) is not None and copy.copy_of]
+        held = [(log.of(file), place) for file, (log, place) in self._held.items()]
+        return [place for copy, place in held if copy is not None and copy.copy_of]
 
     def expect(self, file: Hashable) -> tuple[Log, str]:
         """The log that awaits a file, and where the file should be: to be looked at, and `missed` to be asked then."""

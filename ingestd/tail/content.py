@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["HEAD_BYTES", "last_line_start", "not_text", "text_start"]
+__all__ = ["HEAD_BYTES", "is_compressed", "last_line_start", "not_text", "text_start"]
 
 HEAD_BYTES: Final = 1024
 """A head is so many bytes from the start of a file, or all of it."""
@@ -23,6 +23,11 @@ _ZIP: Final = b"PK\x03\x04"
 _LINE_SEARCH_BYTES: Final = 1 << 20
 _FIRST_WINDOW_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 64 * 1024
+
+
+def is_compressed(head: bytes) -> bool:
+    """Whether a file with this head is compressed, whatever it is called."""
+    return head.startswith(tuple(_COMPRESSED))
 
 
 def not_text(head: bytes) -> str | None:

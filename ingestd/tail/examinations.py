@@ -63,7 +63,7 @@ class Examinations:
         if at_end and route.start_age is not None:
             at_end = place.modified / 1e9 < time.time() - route.start_age
         patient = self._doubts.get(place.file, 0) < DOUBTS_MOST
-        making = bool(place.codec) and not self._once and time.time() - place.modified / 1e9 < COMPRESSING
+        making = not self._once and time.time() - place.modified / 1e9 < COMPRESSING
         repeats = known is not None and known.copy_of not in {None, NOTHING}
         repeated = known.known.witness if known is not None and repeats else None
         originals = self._kin.originals(place, called)

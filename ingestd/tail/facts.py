@@ -127,7 +127,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """Begins like a generation. Its reader may have read more than it told, so this may be a copy."""
+    """Begins like a generation. Its reader may have read more than it told, so this may be a copy.
+
+    Or just compressed, and not called so: it may be given its name in a moment.
+    """
 
 
 Verdict: TypeAlias = Plain | Empty | Refused | Copy | Doubtful

@@ -255,7 +255,8 @@ class TailFinder:
             self._examine_what_repeats()
             await self._settle(_ROUNDS)
         for place in self._awaited.repeating():
-            self._troubles.tell(place.path, "grows as another file does, like a copy in the making; the next run goes on")
+            reason = "grows as another file does, like a copy in the making: the next run looks again"
+            self._troubles.tell(place.path, reason)
 
     def _look_where_they_were(self, log: Log) -> None:
         for each in log.generations:
@@ -779,7 +780,7 @@ class TailFinder:
         owned = self._files.find(place.file)
         known = None if owned is None else owned.generation
         examination = self._examinations.of(place, known, called, first=self._first_run and self._first_pass)
-        if examination.in_the_making:
+        if examination.in_the_making and place.codec:
             self._call_later(COMPRESSING, self._look, place.path, None)
         return examination
 
@@ -843,11 +844,11 @@ class TailFinder:
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
-            self.apply(self._log(of), Seen(place._replace(codec=codec_of(path)), here=False))
+            self.apply(self._log(of), Seen(place, here=False))
         elif place.links > 1 and (waiting := self._withheld_by(place.file)) is not None:
             self.apply(waiting, Seen(place, here=False))
         elif own is not None:
-            self.apply(self._log(own), Seen(place._replace(codec=codec_of(path)), here=own == path))
+            self.apply(self._log(own), Seen(place, here=own == path))
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
 

@@ -254,10 +254,12 @@ class Log:
     def _meet_again(self, generation: Generation, place: Place) -> Iterator[Command]:
         known = generation.known
         generation.links, generation.size = place.links, place.size
-        if (known.path, known.file) != (place.path, place.file) or known.links < place.links:
+        # What is compressed to an empty file may be given its name only then.
+        codec = (generation.copy_of == NOTHING and place.codec) or known.codec
+        if (known.path, known.file, known.codec) != (place.path, place.file, codec) or known.links < place.links:
             links = max(known.links, place.links)
-            generation.known = known = known._replace(path=place.path, file=place.file, links=links)
-        place = place._replace(codec=known.codec)
+            generation.known = known = known._replace(path=place.path, file=place.file, codec=codec, links=links)
+        place = place._replace(codec=codec)
         # A compressed file is read once, whole; but not while it is in the making.
         complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
         if generation.phase is Phase.STORED:
@@ -604,7 +606,8 @@ class Log:
             self._waiting.pop(rest.file, None)
             self._copies.pop(rest.file, None)
             size = known.size if rest.codec else rest.size  # of its text
-            after.known = after.known._replace(witness=known.witness, size=size, done=True, copy_of="")
+            after.known = after.known._replace(path=rest.path, codec=rest.codec, witness=known.witness, size=size)
+            after.known = after.known._replace(done=True, copy_of="")
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingestd.tail.content import HEAD_BYTES, last_line_start, not_text, text_start
+from ingestd.tail.content import HEAD_BYTES, is_compressed, last_line_start, not_text, text_start
 from ingestd.tail.facts import (
     Copy,
     Doubtful,
@@ -22,6 +22,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
+from ingestd.tail.rotation import codec_of
 from ingestd.tail.searching import Searches
 from ingestd.tail.text import open_text
 
@@ -101,7 +102,7 @@ class Original:
 class Examination:
     """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
 
-    `patient`: it may be examined again once readers have told more. `in_the_making`: it may be compressed just now.
+    `patient`: it may be examined again in a moment. `in_the_making`: something may be compressed to it just now.
     `repeated`: what it had when it repeated another file. `called`: other paths that it has.
     """
 
@@ -147,7 +148,8 @@ class Looks:
             if not stat.S_ISREG(status.st_mode):
                 kind = next((name for test, name in _KINDS if test(status.st_mode)), "something special")
                 return Sighting(path, None, through, f"{kind}, not a file")
-            return Sighting(path, _place(real, identify(descriptor, status), status), through)
+            codec = codec_of(path if through else real)  # without links, it has another name only if it was renamed
+            return Sighting(path, _place(real, identify(descriptor, status), status, codec), through)
         except OSError as error:
             return Sighting(path, None, (), f"can not be read: {error.strerror}")
         finally:
@@ -189,13 +191,15 @@ class Looks:
     def _examine_at(self, wanted: Examination, paths: Iterable[str]) -> Examined | None:
         self.steps += 1
         place = wanted.place
+        renames_tell = place.codec == codec_of(place.path)  # unlike of what is known, whatever it is called now
         for path in paths:
+            codec = codec_of(path) if renames_tell else place.codec
             try:
-                with open_text(path, place.codec) as text:
+                with open_text(path, codec) as text:
                     status = text.status()
                     if not identify(text.descriptor, status).same(place.file):
                         continue
-                    wanted = replace(wanted, place=place._replace(path=path))
+                    wanted = replace(wanted, place=place._replace(path=path, codec=codec))
                     verdict = self._examine(wanted, text, status.st_size)
                     if isinstance(verdict, Copy):
                         verdict = replace(verdict, modified=status.st_mtime_ns)
@@ -215,7 +219,8 @@ class Looks:
         head = text.read(0, HEAD_BYTES) if size else b""
         wrong = None if wanted.binary else not_text(head)
         if wrong is not None:
-            return Refused(wrong)
+            named_soon = is_compressed(head) and wanted.in_the_making and wanted.patient
+            return Doubtful() if named_soon else Refused(wrong)
         begin = text_start(text.descriptor, head)
         if begin >= size:
             return Empty()

@@ -12,7 +12,7 @@ from ingestd.tail.facts import Place, Sought
 from ingestd.tail.file_id import identify, may_hold
 from ingestd.tail.known import Known, birth_of
 from ingestd.tail.listings import Listing, Moved, files_in, settled_stamp
-from ingestd.tail.rotation import codec_of, names_of
+from ingestd.tail.rotation import names_of
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
@@ -284,7 +284,6 @@ class Searches:
         place = self._look(path)
         if place is None or place.file.inode != inode:
             raise _Shifted
-        place = place._replace(codec=codec_of(path))
         self._seen[inode] = path, place
         return place
 

@@ -20,6 +20,7 @@ from ingestd.daemon.source import StoredPosition, Surroundings, WrongDetail
 from ingestd.tail import directories as directories_module
 from ingestd.tail import finder as finder_module
 from ingestd.tail import watches as watches_module
+from ingestd.tail.examinations import DOUBT
 from ingestd.tail.looks import Looks
 from ingestd.tail.watch import DIRECTORY_EVENTS, OVERFLOW, Event, EventStream, WatchLimit
 
@@ -389,6 +390,7 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
     (tmp_path / "circle.log").symlink_to(tmp_path / "circle.log")
     (tmp_path / "binary.log").write_bytes(b"\x7fELF\0\0\0")
     (tmp_path / "packed.log").write_bytes(gzip.compress(b"text\n"))
+    os.utime(tmp_path / "packed.log", (0, 0))
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(tmp_path)  # the path of a socket has at most 107 bytes
         listener.bind("socket.log")
@@ -412,12 +414,35 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
 @pytest.mark.parametrize(("content", "word"), [(b"a\0b\n", "NUL"), (gzip.compress(b"text\n"), "compressed")])
 async def test_a_refused_file_is_taken_once_it_is_text(follow: Any, tmp_path: Path, content: bytes, word: str) -> None:
     (tmp_path / "a.log").write_bytes(content)
+    os.utime(tmp_path / "a.log", (0, 0))  # it is not compressed just now
     follower = follow(rescan_interval=0.05)
     await follower.settle()
     assert [word in reason for _, reason in follower.told] == [True]
     (tmp_path / "a.log").write_bytes(b"one\n")
     await follower.reads("one")
     assert not follower.losses
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_what_the_kubelet_compresses_to_is_no_trouble(follow: Any, tmp_path: Path, *, empty: bool) -> None:
+    # It writes 0.log.1.tmp and calls that 0.log.1.gz then: `file not taken`, it was said, and to call it so.
+    pod = tmp_path / "pods"
+    pod.mkdir()
+    append(pod / "0.log", "one")
+    (tmp_path / "a.log").symlink_to(pod / "0.log")
+    follower = follow()
+    await follower.reads("one")
+    packing = pod / "0.log.1.tmp"
+    if empty:
+        packing.touch()
+        await follower.settle()
+    packing.write_bytes(gzip.compress(b"one\n"))
+    await follower.settle()
+    packing.rename(pod / "0.log.1.gz")
+    await follower.settle()
+    await asyncio.sleep(DOUBT)
+    await follower.settle()
+    assert follower.told == []
 
 
 @pytest.mark.parametrize("rescan_interval", [0.05, 3600.0])

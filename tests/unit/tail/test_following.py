@@ -1142,6 +1142,33 @@ async def test_a_file_that_begins_as_another_one_is_read_although_it_is_rotated_
     assert not follower.losses
 
 
+async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to_while_down(
+    follow: Any, log: Any
+) -> None:
+    # As the kubelet compresses: its file was read as plain text, which it was not, and 1 of 2 lines was lost.
+    follower = follow("*.log")
+    written = log.with_name("pod") / "0.log"
+    written.parent.mkdir()
+    log.symlink_to(written)
+    append(written, "1")
+    await follower.reads("1")
+    old = written.rename(written.with_name("0.log.1"))
+    append(written, "3")
+    await follower.reads("1", "3")
+    packing = written.with_name("0.log.1.tmp")
+    packing.touch()
+    await follower.settle()
+    follower.stop()
+    append(old, "2")
+    packing.write_bytes(gzip.compress(old.read_bytes()))
+    packing.rename(written.with_name("0.log.1.gz"))
+    old.unlink()
+    follower.start()
+    await follower.reads("1", "3", "2")
+    assert not follower.losses
+    assert not follower.told
+
+
 async def test_a_copy_that_goes_on_by_itself_is_a_file_of_its_own(follow: Any, log: Any) -> None:
     follower = follow("*.log", rescan_interval=0.05)
     append(log, "1")
