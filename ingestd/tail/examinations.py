@@ -9,12 +9,12 @@ from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.kin import Kin
     from ingestd.tail.log import Log
+    from ingestd.tail.looks import Original
     from ingestd.tail.route import TailRoute
 
 __all__ = ["COMPRESSING", "DOUBT", "DOUBTS_MOST", "Examinations"]
@@ -32,9 +32,12 @@ COMPRESSING: Final = 2.0
 class Examinations:
     """What is remembered from one examination to the next."""
 
-    def __init__(self, route: TailRoute, kin: Kin, *, once: bool) -> None:
+    def __init__(
+        self, route: TailRoute, originals: Callable[[Place, Collection[str]], tuple[Original, ...]], *, once: bool
+    ) -> None:
+        """`originals`: what a file is compared with; see `Files.originals`."""
         self._route = route
-        self._kin = kin
+        self._originals = originals
         self._once = once
         self._refused: dict[FileId, tuple[int, str]] = {}
         """With the modification time (ns) at which it was refused, and why."""
@@ -53,7 +56,7 @@ class Examinations:
 
         return sorted(wanted, key=age)
 
-    def of(self, place: Place, known: Generation | None, called: Iterable[str], *, first: bool) -> Examination:
+    def of(self, place: Place, known: Generation | None, called: Collection[str], *, first: bool) -> Examination:
         """How to examine a file.
 
         `known`: its generation, if it has one. `called`: other names of it. `first`: it was there before the tail.
@@ -66,8 +69,8 @@ class Examinations:
         making = not self._once and time.time() - place.modified / 1e9 < COMPRESSING
         repeats = known is not None and known.copy_of not in {None, NOTHING}
         repeated = known.known.witness if known is not None and repeats else None
-        originals = self._kin.originals(place, called)
         binary = route.binary == "accept"
+        originals = self._originals(place, called)
         return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called))
 
     def doubt(self, file: FileId, doubts: int) -> None:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.errors import DeadlineExceeded
 from ingestd.retry import Deadline
-from ingestd.tail.facts import (
-    Phase,
-)
+from ingestd.tail.facts import Phase
 
 if TYPE_CHECKING:
-    from ingestd.tail.facts import (
-        Generation,
-    )
+    from collections.abc import Collection
+
+    from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.finder import TailFinder
     from ingestd.tail.log import Log
+    from ingestd.tail.looks import Original
 
 __all__ = ["Files", "Owned"]
 
@@ -64,16 +63,29 @@ class Files:
 
     def taken_before(self, finder: TailFinder, path: str) -> TailFinder | None:
         """Which tail before this one takes a path by its globs."""
-        for other in self._finders:
-            if other is finder:
-                break
-            if other.matches(path):
-                return other
-        return None
+        taker = self.taker(path)
+        return taker if taker in self._finders[: self._finders.index(finder)] else None
+
+    def taker(self, path: str) -> TailFinder | None:
+        """The first tail that takes a path by its globs."""
+        return next((finder for finder in self._finders if finder.matches(path)), None)
 
     def match(self, path: str) -> bool:
         """Whether any tail's globs take a path."""
-        return any(finder.matches(path) for finder in self._finders)
+        return self.taker(path) is not None
+
+    def log_of(self, source: str) -> tuple[TailFinder, Log] | None:
+        """The tail and the log of a source."""
+        logs = ((finder, finder.log_of(source)) for finder in self._finders)
+        return next(((finder, log) for finder, log in logs if log is not None), None)
+
+    def originals(self, finder: TailFinder, place: Place, called: Collection[str]) -> tuple[Original, ...]:
+        """What a file that a tail met is compared with: generations of that tail's logs.
+
+        And of other tails' logs beside it, or above it, of which it is called like a rotation.
+        """
+        others = (each for other in self._finders if other is not finder for each in other.originals(place, called))
+        return (*finder.originals(place, called), *(each for each in others if each.akin))
 
     def note(self, finder: TailFinder, log: Log, generation: Generation) -> None:
         """A tail knows a generation. Safe for one that is noted."""

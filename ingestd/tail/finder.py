@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.looks import Sighting
+    from ingestd.tail.looks import Original, Sighting
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
     from ingestd.tail.searching import Search
@@ -173,7 +173,7 @@ class TailFinder:
         self._names = Names(self._log_at, self._is_read)
         self._vanished = VanishedFiles()
         self._due = _Due()
-        self._examinations = Examinations(route, self._kin, once=once)
+        self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
         self._unwatched: dict[str, Log] = {}
         """By path, logs that were followed through a link to where nobody watched, until they are looked at again."""
         self._finished = Finished()
@@ -201,6 +201,14 @@ class TailFinder:
     def matches(self, path: str) -> bool:
         """Whether the tail's globs take a path."""
         return self._globs.matches(path) and (self.route.compressed == "read" or not codec_of(path))
+
+    def log_of(self, source: str) -> Log | None:
+        """The log that a source is a generation of, if it is one of this tail's."""
+        return self._log_of.get(source)
+
+    def originals(self, place: Place, called: Collection[str]) -> tuple[Original, ...]:
+        """See `Files.originals`."""
+        return self._kin.originals(place, called)
 
     def _restore(self, position: StoredPosition) -> None:
         try:
@@ -752,7 +760,7 @@ class TailFinder:
             self._call_later(DOUBT / DOUBTS_MOST, self._look, examined.place.path, log.path)
             return
         if isinstance(examined.verdict, Copy):
-            original = self._log_of.get(examined.verdict.of)
+            original = self._files.log_of(examined.verdict.of)
             if original is None:  # its end was told meanwhile
                 self._look(examined.place.path, log.path)
                 return
@@ -760,7 +768,7 @@ class TailFinder:
                 finder.apply(log, Alone(examined.place.file))
                 return
             self._names.judge(examined.place.path, judged=True)  # what is lost with it is told of its original
-            examined, finder, log = replace(examined, asked=log.path), self, original
+            examined, (finder, log) = replace(examined, asked=log.path), original
         finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._examinations.take_back(wanted.place.file)
@@ -776,7 +784,7 @@ class TailFinder:
         """A file was found where nobody saw it go."""
         self._vanish(self._names.looked(place.path, log.path, place.file))
 
-    def _examination(self, place: Place, called: Iterable[str]) -> Examination:
+    def _examination(self, place: Place, called: Collection[str]) -> Examination:
         owned = self._files.find(place.file)
         known = None if owned is None else owned.generation
         examination = self._examinations.of(place, known, called, first=self._first_run and self._first_pass)
@@ -908,8 +916,11 @@ class TailFinder:
 
     def _do(self, log: Log, command: Command) -> None:  # noqa: C901, PLR0912 - one for each command
         match command:
-            case Look(path, asked):
-                self._look(path, None if asked and self._log_at(path) else asked or log.path)
+            case Look(path, asked) if asked:
+                finder = self._files.taker(path) or self
+                finder._look(path, None if finder._log_at(path) else asked)  # noqa: SLF001 - one of its kind
+            case Look(path):
+                self._look(path, log.path)
             case Examine(place):
                 self._want_examination(log, place)
             case Repeat(place, copy):
@@ -953,9 +964,10 @@ class TailFinder:
 
     def _repeat(self, log: Log, repeated: Repeated) -> None:
         """Tell the log that knows the copy; if none does, the one of its path."""
-        owned = self._files.find(repeated.place.file)
+        owned, path = self._files.find(repeated.place.file), repeated.place.path
         if owned is None:
-            self.apply(self._log(self._log_at(repeated.place.path) or log.path), repeated)
+            finder = self._files.taker(path) or self
+            finder.apply(finder._log(finder._log_at(path) or log.path), repeated)  # noqa: SLF001 - one of its kind
         else:
             owned.finder.apply(owned.log, repeated)
 

@@ -723,6 +723,74 @@ async def test_a_rotated_file_that_another_tail_matches_is_read_once(two: Any, t
     assert sorted(first.texts + second.texts) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("down", [False, True])
+async def test_a_copy_that_another_tail_matches_is_not_sent_to_both(two: Any, tmp_path: Path, *, down: bool) -> None:
+    # A tail of one log, and one of all that is there: with copy and truncate, every line was sent to both.
+    first, second = two("a.log", "*")
+    log = tmp_path / "a.log"
+    append(log, "1", "2")
+    await settle(first, second)
+    if down:
+        second.stop()
+        first.stop()
+        append(log, "3")
+    shutil.copyfile(log, tmp_path / "a.log.1")
+    if not down:
+        await settle(first, second)
+    os.truncate(log, 0)
+    append(log, "4")
+    if down:
+        first.start()
+        second.start()
+    await settle(first, second)
+    assert first.texts == [b"1", b"2", *([b"3"] if down else []), b"4"]
+    assert second.texts == []
+    assert not first.losses + second.losses
+
+
+async def test_a_copy_that_another_tail_matches_is_read_by_it_where_its_log_is_not_truncated(
+    two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two("a.log", "*", rescan_interval=0.05)
+    append(tmp_path / "a.log", "1")
+    await settle(first, second)
+    shutil.copyfile(tmp_path / "a.log", tmp_path / "a.log.1")
+    await settle(first, second)
+    assert second.texts == []
+    monkeypatch.setattr("ingestd.tail.awaited.COPY_PATIENCE", 0.0)
+    await second.until(lambda: second.texts == [b"1"])
+    assert first.texts == [b"1"]
+
+
+@pytest.mark.parametrize("down", [False, True])
+async def test_what_another_tail_matches_when_it_is_compressed_is_read_on_by_its_own(
+    two: Any, tmp_path: Path, *, down: bool
+) -> None:
+    # 20 of 20 lines were missing in the one's topic, and all 70 of the file were in the other's.
+    first, second = two("a.log", "*", compressed="read")
+    log, packed = tmp_path / "a.log", tmp_path / "a.log.1.gz"
+    append(log, "1")
+    await settle(first, second)
+    if down:
+        second.stop()
+        first.stop()
+        append(log, "2")
+    old = log.rename(tmp_path / "a.log.1")
+    append(log, "3")
+    if not down:
+        await settle(first, second)
+    packed.write_bytes(gzip.compress(old.read_bytes()))
+    os.utime(packed, ns=(0, old.stat().st_mtime_ns))
+    old.unlink()
+    if down:
+        first.start()
+        second.start()
+    await settle(first, second)
+    assert first.texts == [b"1", *([b"2"] if down else []), b"3"]
+    assert second.texts == []
+    assert not first.losses + second.losses
+
+
 # What it costs
 
 
