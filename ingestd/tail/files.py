@@ -82,10 +82,11 @@ class Files:
     def originals(self, finder: TailFinder, place: Place, called: Collection[str]) -> tuple[Original, ...]:
         """What a file that a tail met is compared with: generations of that tail's logs.
 
-        And of other tails' logs beside it, or above it, of which it is called like a rotation.
+        And of other tails' logs beside it, or above it, of which it is called like a rotation. What is compressed is
+        compared with all that are called alike: its content says what it is, and nothing waits for that.
         """
         others = (each for other in self._finders if other is not finder for each in other.originals(place, called))
-        return (*finder.originals(place, called), *(each for each in others if each.akin))
+        return (*finder.originals(place, called), *(each for each in others if each.akin or place.codec))
 
     def note(self, finder: TailFinder, log: Log, generation: Generation) -> None:
         """A tail knows a generation. Safe for one that is noted."""
