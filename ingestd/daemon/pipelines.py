@@ -188,7 +188,9 @@ class ParseStep:
     null_text: str = ""
     """For `regex` and `csv`: a value that means null, as `-` does in access logs."""
     timestamp_format: str | None = None
-    """How columns of type TIMESTAMP are written, as in `dd/MMM/yyyy:HH:mm:ss Z`; ISO 8601 unless it is given."""
+    """How columns of type TIMESTAMP are written, as in `dd/MMM/yyyy:HH:mm:ss Z`; ISO 8601 unless it is given. A number is
+    no TIMESTAMP. For seconds or milliseconds since 1970 take a BIGINT, and `timestamp_seconds(t)` or
+    `timestamp_millis(t)` in a step with SQL."""
 
     def __post_init__(self) -> None:
         checks = Checks()

@@ -128,6 +128,23 @@ def test_text_becomes_typed_columns(sent, written, step: ParseStep, value: bytes
     assert (found["topic"], found["value"]) == (topic, value)
 
 
+def test_times_of_json_are_what_they_say(spark: SparkSession) -> None:
+    step = ParseStep(
+        "json", "t TIMESTAMP, s STRUCT<t: TIMESTAMP, n: INT>, a ARRAY<TIMESTAMP>, m MAP<STRING, TIMESTAMP>"
+    )
+    time = '"2026-11-01T01:00:00.123456+01:00"'
+    for end in ("}", "} "):
+        text = f'{{"t": {time}, "s": {{"t": {time}, "n": 7}}, "a": [{time}, null], "m": {{"x": {time}}}{end}'
+        found = typed(spark.createDataFrame([(text,)], "value STRING"), step)
+        shown = found.rows.select(*(column.alias(name) for name, column in found.columns.items())).selectExpr(
+            "to_json(struct(*))"
+        )
+        was = '"2026-11-01T00:00:00.123456Z"'
+        assert shown.first()[0].replace("123Z", "123456Z") == (
+            f'{{"t":{was},"s":{{"t":{was},"n":7}},"a":[{was},null],"m":{{"x":{was}}}}}'
+        )
+
+
 def as_csv(*rows: Sequence[str], **form: Any) -> list[bytes]:
     """Rows as Python writes them, each with the end of its line."""
     lines = []
@@ -255,6 +272,40 @@ LINE = 'a - - [01/Jan/2026:10:00:01 +0000] "" 200 1'
             },
         ),
         (
+            # Spark takes a number for seconds, so that milliseconds were a time in the year 58803, and digits for days.
+            ParseStep("json", "t TIMESTAMP, d DATE"),
+            {
+                b'{"t": "2026-11-01T00:05:00Z", "d": "2026-11-01"}': None,
+                b'{"t": "2026-11-01T00:05:00.123456+01:00"} ': None,
+                b'{"t": null, "d": null, "x": {}}': None,
+                b'{"t": 1793491500000}': "t = 1793491500000; expected timestamp",
+                b'{"t": 1793491500, "x": {}}': "t = 1793491500; expected timestamp",
+                b'{"t": -12345}': "t = -12345; expected timestamp",
+                b'{"t": 1.5}': "t = 1.5; expected timestamp",
+                b'{"t": ""}': "t = ; expected timestamp",
+                b'{"t": "1793491500"}': "t = 1793491500; expected timestamp",
+                b'{"d": 20758}': "d = 20758; expected date",
+                b'{"d": "20261101"}': "d = 20261101; expected date",
+            },
+        ),
+        (
+            ParseStep("json", "s STRUCT<t: TIMESTAMP>, a ARRAY<STRUCT<t: TIMESTAMP>>, m MAP<STRING, TIMESTAMP>"),
+            {
+                b'{"s": {"t": "2026-11-01"}, "a": [{"t": "2026-11-01"}, null], "m": {"x": "2026-11-01"}}': None,
+                b'{"s": null, "a": [], "m": {"x": null}}': None,
+                b'{"s": {"t": 1793491500}}': 's = {"t":1793491500}; expected struct<t:timestamp>',
+                b'{"a": [{"t": 1793491500}]}': 'a = [{"t":1793491500}]; expected array<struct<t:timestamp>>',
+                b'{"m": {"x": 1793491500}}': 'm = {"x":1793491500}; expected map<string,timestamp>',
+            },
+        ),
+        (
+            ParseStep("json", "t TIMESTAMP", timestamp_format="yyyyMMddHHmmss"),
+            {
+                b'{"t": "20261101000500"}': None,
+                b'{"t": 1793491500000}': "t = 1793491500000; expected timestamp as yyyyMMddHHmmss",
+            },
+        ),
+        (
             ParseStep("csv", "d DATE NOT NULL, n INT, x DOUBLE", null_text="-"),
             {
                 b"2026-01-01,-,1.5": None,
@@ -297,6 +348,7 @@ def test_why_a_row_can_not_be_typed(
     ("step", "function"),
     [
         (ParseStep("json", "n BIGINT"), "from_json"),
+        (ParseStep("json", "t TIMESTAMP"), "from_json"),
         (ParseStep("csv", "n BIGINT"), "from_csv"),
         (ParseStep("regex", "n BIGINT", pattern=r"(\d+)"), "regexp_extract"),
     ],

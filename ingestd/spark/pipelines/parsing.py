@@ -11,6 +11,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     MapType,
     StringType,
     StructField,
@@ -44,6 +45,8 @@ _CORRUPT: Final = StructField(_REASON, StringType())
 """Where Spark puts a text that it can not parse."""
 _STAYS: Final = "spark_partition_id() >= 0"
 """True. Spark may not move, or do twice, what is not deterministic. It would parse rows again to look which failed."""
+_NUMBER: Final = r"^\s*[+-]?\d+\s*$"
+"""What Spark takes for a year, also beyond 9999."""
 _SHOWN: Final = 100
 """Characters of a value that are shown."""
 _REMEDY: Final = '; to go on without such rows, set dead_letters = "TOPIC"'
@@ -125,7 +128,9 @@ def _by_json(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
     Nothing can stand behind an object if the text has one closing brace, at its end. Of any other text an array is
     made, with one value more. It has two values if the text is one.
     """
-    options, fields = _options(step), _nullable(schema)
+    # Without the fallback a DATE would be a text of digits too, as days since 1970.
+    options = _options(step) | {"enableDateTimeParsingFallback": "false"}
+    fields = [StructField(field.name, _with_texts(field.dataType)) for field in schema]
     but_last = sql.expr(f"substring(CAST({_TEXT} AS BINARY), 1, octet_length({_TEXT}) - 1)")
     closed = sql.col(_TEXT).endswith("}") & ~sql.contains(but_last, sql.lit(b"}"))
     rows = rows.withColumn(_CLOSED, closed)
@@ -138,12 +143,80 @@ def _by_json(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
     wrong_alone = alone.isNull() | alone[_REASON].isNotNull()
     wrong_pair = sql.col(f"{_PAIR}.{_REASON}").isNotNull() | ~sql.size(values).eqNullSafe(2) | first.isNull()
     columns = {each.name: sql.when(closed, alone[each.name]).otherwise(first[each.name]) for each in fields}
+    failed = sql.when(closed, wrong_alone).otherwise(wrong_pair)
+    for number, field in enumerate(schema.fields):
+        if _has_times(field.dataType):
+            value = columns[field.name]
+            rows = rows.withColumn(_nth(_VALUE, number), _with_times(value, field.dataType, step.timestamp_format))
+            columns[field.name] = sql.col(_nth(_VALUE, number))
+            failed = failed | _has_no_time(value, columns[field.name], field.dataType)
     texts = sql.filter(
         sql.array(_from_json_pair(_as_texts(schema), options)["values"]), lambda each: sql.size(each) == 2
     )
     text = sql.get(sql.get(texts, sql.lit(0)), sql.lit(0))
-    reason = _untyped(schema, step, options, text, _from_json(fields, options))
-    return Typed(rows, columns, sql.when(closed, wrong_alone).otherwise(wrong_pair), reason)
+    # A function, so that a row is parsed once, and not for each column.
+    found = sql.transform(
+        sql.array(_from_json(fields, options)),
+        lambda row: sql.struct(
+            *(_with_times(row[each.name], each.dataType, step.timestamp_format).alias(each.name) for each in schema)
+        ),
+    )
+    return Typed(rows, columns, failed, _untyped(schema, step, options, text, found[0]))
+
+
+def _with_texts(kind: DataType) -> DataType:
+    """A type with texts in place of times: Spark's parser of JSON takes a number for seconds since 1970."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with_texts(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _with_texts(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, _with_texts(each.dataType), each.nullable) for each in kind])
+    return StringType() if isinstance(kind, TimestampType) else kind
+
+
+def _has_times(kind: DataType) -> bool:
+    return _with_texts(kind).simpleString() != kind.simpleString()
+
+
+def _with_times(value: Column, kind: DataType, timestamp_format: str | None) -> Column:
+    """A value of `_with_texts(kind)` as one of `kind`. A text that is no time becomes null."""
+
+    def inner(value: Column, kind: DataType) -> Column:
+        return _with_times(value, kind, timestamp_format)
+
+    if isinstance(kind, TimestampType):
+        if timestamp_format is not None:
+            return sql.try_to_timestamp(value, sql.lit(timestamp_format))
+        return sql.when(~value.rlike(_NUMBER), value.try_cast(kind))
+    if not _has_times(kind):
+        return value
+    if isinstance(kind, ArrayType):
+        return sql.transform(value, lambda each: inner(each, kind.elementType))
+    if isinstance(kind, MapType):
+        return sql.transform_values(value, lambda _, each: inner(each, kind.valueType))
+    assert isinstance(kind, StructType), "no other type has a type in it"
+    parts = (inner(value[each.name], each.dataType).alias(each.name) for each in kind)
+    return sql.when(value.isNotNull(), sql.struct(*parts))
+
+
+def _has_no_time(value: Column, times: Column, kind: DataType) -> Column:
+    """Whether a text of `value` became no time in `times`, which `_with_times` made of it. It is not null."""
+    found = sql.lit(False)  # noqa: FBT003 - a literal of SQL
+    if isinstance(kind, TimestampType):
+        return value.isNotNull() & times.isNull()
+    if not _has_times(kind):
+        return found
+    if isinstance(kind, MapType):
+        value, times, kind = sql.map_values(value), sql.map_values(times), ArrayType(kind.valueType)
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        each = sql.zip_with(value, times, lambda one, time: _has_no_time(one, time, element))
+        return sql.coalesce(sql.array_contains(each, True), found)  # noqa: FBT003 - a literal of SQL
+    assert isinstance(kind, StructType), "no other type has a type in it"
+    for field in kind:
+        found = found | _has_no_time(value[field.name], times[field.name], field.dataType)
+    return found
 
 
 def _from_json(fields: Sequence[StructField], options: dict[str, str]) -> Column:
@@ -217,7 +290,9 @@ def _untyped(
         wrong = typed[field.name].isNull()
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
             # Parsed alone, because what can be typed of it is there.
-            wrong = _from_json([StructField(field.name, field.dataType)], options)[_REASON].isNotNull()
+            parsed = _from_json([StructField(field.name, _with_texts(field.dataType))], options)
+            times = _with_times(parsed[field.name], field.dataType, step.timestamp_format)
+            wrong = parsed[_REASON].isNotNull() | _has_no_time(parsed[field.name], times, field.dataType)
         return sql.when(text.isNotNull() & wrong, _wrong_value(field, text, step))
 
     # A function, so that a row is parsed once, and not for each column.
