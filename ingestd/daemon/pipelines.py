@@ -175,7 +175,8 @@ class ParseStep:
     columns: Columns
     """The columns, in Spark's words: `"host STRING NOT NULL, bytes BIGINT"`. For `regex`, one for each group of the
     pattern, in order. A row can not be typed if its text has not the format, if a value has not the type, or if a
-    `NOT NULL` column would be null. It goes to the pipeline's `dead_letters`, or ends the query."""
+    `NOT NULL` column would be null. It goes to the pipeline's `dead_letters`, or ends the query. A DECIMAL with more
+    digits behind the point than its type has is rounded."""
     column: str = "value"
     """The column that has the text. Bytes are taken for UTF-8."""
     pattern: str | None = None
