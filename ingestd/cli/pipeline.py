@@ -93,7 +93,8 @@ def summary_line(result: PipelineResult | StreamResult) -> str:
     letters = [] if result.dead_letters is None else [in_count(result.dead_letters, "dead letter")]
     if isinstance(result, StreamResult):
         rows = [f"{in_count(result.rows, 'record')} read"]
-        where = [f"in {in_count(result.batches, 'micro-batch')},", *(f"{each}," for each in letters)]
+        late = [f"at least {in_count(result.late_rows, 'late row')} dropped"] if result.late_rows else []
+        where = [f"in {in_count(result.batches, 'micro-batch')},", *(f"{each}," for each in (*late, *letters))]
     else:
         rows = [] if result.rows is None else [f"{in_count(result.rows, 'row')} written"]
         where = [f"to {result.path}", *(f"and {each}" for each in letters), "in"]

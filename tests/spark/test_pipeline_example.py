@@ -120,7 +120,9 @@ def test_access_logs_are_counted_by_minute_into_delta_and_a_topic(
         subprocess.run([*ingestd(), "run", "--once", file], check=True, timeout=120, capture_output=True)
         for pipeline in configuration.pipelines.values():
             clusters: dict[str, dict[str, Any]] = {"main": here.clusters["local"]}
-            run_stream(pipeline, clusters, once=True, session=spark, progress=take)
+            before = len(told)
+            result = run_stream(pipeline, clusters, once=True, session=spark, progress=take)
+            assert result.late_rows == sum(progress.late_rows for progress in told[before:])
 
     expected = in_plain_python(rounds())
     assert len(expected) == 10

@@ -29,7 +29,8 @@ class PipelineMetrics:
         self._rows = Counter("ingestd_pipeline_rows_total", "Rows that were read.", of, registry=to)
         self._seconds = Summary("ingestd_pipeline_batch_seconds", words, of, registry=to)
         self._state = Gauge("ingestd_pipeline_state_rows", "Rows in the states of all steps.", of, registry=to)
-        self._late = Counter("ingestd_pipeline_late_rows_total", "Rows that were dropped as too late.", of, registry=to)
+        words = "Rows that were dropped as too late. Those of one window, task and micro-batch count as one."
+        self._late = Counter("ingestd_pipeline_late_rows_total", words, of, registry=to)
         self._letters = Counter("ingestd_pipeline_dead_letters_total", "Dead letters sent.", of, registry=to)
         labels = ["pipeline", "topic"]
         self._lag = Gauge("ingestd_pipeline_lag_records", "Offsets that are not read yet.", labels, registry=to)

@@ -36,7 +36,8 @@ class BatchProgress:
     state_rows: int = 0
     """Rows in the states of all steps."""
     late_rows: int = 0
-    """Rows that were dropped because they came too late. Spark counts them after it has grouped them."""
+    """Rows that were dropped because they came too late. Spark groups the rows of a task by window first, and counts
+    those of a group as one."""
     dead_letters: int = 0
     """Letters sent."""
 
@@ -83,6 +84,8 @@ class Watch:
         """Rows that were read."""
         self.dead_letters = 0
         """Letters sent."""
+        self.late_rows = 0
+        """Rows that came too late, at least: see `BatchProgress.late_rows`."""
 
     def look(self) -> None:
         """Hand on what is new."""
@@ -95,6 +98,7 @@ class Watch:
             self.batches += found.rows > 0
             self.rows += found.rows
             self.dead_letters += found.dead_letters
+            self.late_rows += found.late_rows
             self._take(found)
 
 

@@ -63,6 +63,8 @@ class StreamResult:
     """From before the session's start to the end of the query."""
     dead_letters: int | None = None
     """Letters of its micro-batches; None if the pipeline has no topic for them."""
+    late_rows: int = 0
+    """Rows that came too late, at least: see `BatchProgress.late_rows`."""
 
 
 def run_stream(
@@ -126,7 +128,8 @@ def run_stream(
                 f"pipeline {pipeline.name}: stopped before it had taken all that was there at its start"
             )
     sent = None if letters is None else watch.dead_letters
-    return StreamResult(pipeline.name, watch.batches, watch.rows, time.monotonic() - begun, sent)
+    seconds = time.monotonic() - begun
+    return StreamResult(pipeline.name, watch.batches, watch.rows, seconds, sent, watch.late_rows)
 
 
 def _say_given_up(pipeline: PipelineSettings, spark: SparkSession) -> None:

@@ -53,6 +53,10 @@ def test_plan_says_each_file_and_its_bytes_after_sparks_plan_which_is_long(
         (StreamResult("p", 1, 1, 32.52), "p: 1 record read in 1 micro-batch, 32.5 s"),
         (StreamResult("p", 0, 0, 1.0), "p: 0 records read in 0 micro-batches, 1.0 s"),
         (StreamResult("p", 2, 1_888, 1.0, 145), "p: 1,888 records read in 2 micro-batches, 145 dead letters, 1.0 s"),
+        (
+            StreamResult("p", 1, 600, 1.0, 0, 10),
+            "p: 600 records read in 1 micro-batch, at least 10 late rows dropped, 0 dead letters, 1.0 s",
+        ),
         (PipelineResult("p", 1_743, "/o", 1.0, 1), "p: 1,743 rows written to /o and 1 dead letter in 1.0 s"),
         (PipelineResult("p", 2_000, "topic t", 1.0), "p: 2,000 rows written to topic t in 1.0 s"),
         (PipelineResult("p", None, "table t", 1.0), "p: to table t in 1.0 s"),
