@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestd.consumer.decoding import columns_of
-from ingestd.errors import CorruptBatch
+from ingestd.errors import IngestdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +37,8 @@ POSITION: Final = pa.struct(
 )
 MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+_MOST: Final = (2**63 - 1) // 1_000
+"""Milliseconds since 1970, before or after, that fit into 64 bits as microseconds: until the year 294247."""
 
 
 def arrow_schema(*, include_headers: bool, include_position: bool = False) -> pa.Schema:
@@ -65,7 +67,7 @@ def record_batches(
     include_headers: bool,
     include_position: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one partition's batches, in order. Raises `CorruptBatch`, `UnsupportedCodec`."""
+    """The records of one partition's batches, in order. Raises `CorruptBatch`, `UnsupportedCodec`, `IngestdError`."""
     rows = _Rows(topic, partition, include_headers=include_headers, include_position=include_position)
     for batch in batches:
         rows.append(columns_of(batch, check_crc=True), int(batch.header.log_append_time))
@@ -146,7 +148,7 @@ class _Rows:
             self._topic.slice(0, count),
             self._partition.slice(0, count),
             offset,
-            in_microseconds(timestamp, offset),
+            in_microseconds(timestamp, offset, self._name, self._number),
             self._timestamp_types[rows.timestamp_type].slice(0, count),
         ]
         columns += map(_null_where_empty, headers)
@@ -155,14 +157,18 @@ class _Rows:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def in_microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
-    """Timestamps as Spark wants them. `offsets`: of the rows. Raises `CorruptBatch` for one that is too large."""
+def in_microseconds(timestamps: pa.Array, offsets: pa.Array, topic: str, partition: int) -> pa.Array:
+    """Timestamps as Spark wants them. `offsets`: of the rows. Raises `IngestdError` for one that does not fit."""
     try:
         return timestamps.cast(_MICROSECONDS)
     except pa.ArrowInvalid as error:
-        raise CorruptBatch(
-            f"a timestamp at offset {offsets[0].as_py()} or up to {len(offsets) - 1} rows after it can not be told "
-            "in microseconds, as Spark wants it"
+        milliseconds = timestamps.cast(pa.int64())
+        first = pc.index(pc.or_(pc.greater(milliseconds, _MOST), pc.less(milliseconds, -_MOST)), value=True).as_py()
+        offset = offsets[first].as_py()
+        raise IngestdError(
+            f"ingestd source: the timestamp at offset {offset} of {topic}-{partition}, {milliseconds[first]} ms, can "
+            "not be told in microseconds, as Spark has it. To go on behind it, begin that partition at "
+            f"offset {offset + 1}, with a new checkpoint (startingOffsets, or --from of a pipeline)"
         ) from error
 
 

@@ -92,7 +92,7 @@ def _record_batch(rows: Sequence[_Row], topic: str, partition: int, schema: pa.S
     topics = pa.repeat(pa.scalar(topic, pa.string()), len(rows))
     partitions = pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
     first, end = pa.array(base, pa.int64()), pa.array(last, pa.int64())
-    stamps = in_microseconds(pa.array(timestamps, MILLISECONDS), first)
+    stamps = in_microseconds(pa.array(timestamps, MILLISECONDS), first, topic, partition)
     columns = [topics, partitions, first, end, pa.array(records, pa.int32()), stamps, _binary(data)]
     if "position" in schema.names:
         columns.append(pa.StructArray.from_arrays([topics, partitions, end], fields=list(POSITION)))

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ingestd.errors import CorruptBatch
+from ingestd.errors import IngestdError
 from ingestd.spark.arrow import arrow_schema, record_batches
 from ingestd.spark.source import spark_schema
 
@@ -99,9 +99,18 @@ def test_timestamp_types_stay_with_their_records(fetched):
     assert [offset for batch in found for offset in batch["offset"].to_pylist()] == [0, 1, 2]
 
 
-def test_a_timestamp_beyond_microseconds_is_an_error_naming_the_offset(fetched):
-    with pytest.raises(CorruptBatch, match="offset 9"):
-        rows([fetched(9, [(None, b"x", [], 2**62)])])
+@pytest.mark.parametrize("timestamp", [2**62, (2**63 - 1) // 1_000 + 1, -(2**62)])
+def test_a_timestamp_beyond_microseconds_is_named_with_its_record_and_what_to_do(fetched, timestamp):
+    """It was a corrupt batch, somewhere behind an offset. The batch is sound."""
+    records = [(None, b"x", [], 5), (None, b"x", [], (2**63 - 1) // 1_000), (None, b"x", [], timestamp)]
+    with pytest.raises(IngestdError) as caught:
+        rows([fetched(9, records)])
+    assert type(caught.value) is IngestdError
+    assert str(caught.value) == (
+        f"ingestd source: the timestamp at offset 11 of t-3, {timestamp} ms, can not be told in "
+        "microseconds, as Spark has it. To go on behind it, begin that partition at offset 12, with a new checkpoint "
+        "(startingOffsets, or --from of a pipeline)"
+    )
 
 
 def test_no_records_are_no_batches():
