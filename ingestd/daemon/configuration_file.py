@@ -17,7 +17,7 @@ from ingestd.daemon.configuration import (
     holds_an_arena,
 )
 from ingestd.daemon.fields import RestOfFile
-from ingestd.daemon.pipelines import PipelineSettings
+from ingestd.daemon.pipelines import PipelineSettings, same_directory
 from ingestd.daemon.tables import Document, Fault, FaultyConfiguration
 from ingestd.wire.secret import warn_if_others_can_read
 
@@ -114,8 +114,14 @@ def _rest_of_file(content: dict[str, Any]) -> RestOfFile:
 
 
 def _check_pipelines(document: Document, pipelines: Mapping[str, PipelineSettings]) -> None:
+    owners: dict[str, str] = {}
     for name, settings in pipelines.items():
         table = ("pipelines", name)
+        if settings.checkpoint is not None:
+            owner = owners.setdefault(same_directory(settings.checkpoint), name)
+            if owner != name:
+                problem = f"[pipelines.{owner}] has the same one, and neither would read all; expected one of its own"
+                document.fault((*table, "checkpoint"), problem)
         if document.unclear.isdisjoint({(*table, "source"), (*table, "sink"), (*table, "checkpoint")}):
             for key, problem in settings.unfit():
                 document.fault((*table, *key), problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -26,6 +27,7 @@ __all__ = [
     "PipelineStep",
     "WindowStep",
     "is_start",
+    "same_directory",
 ]
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -40,10 +42,17 @@ def is_start(text: str) -> bool:
         return False
 
 
+def same_directory(path: str) -> str:
+    """One text for all the ways in which Hadoop takes a directory's name: `/a`, `/a/`, `file:/a`, `file:///a`."""
+    return os.path.normpath(re.sub("^file:/+", "/", path))
+
+
 def _are_sparks(names: Mapping[str, str]) -> bool:
     return all(name.startswith("spark.") for name in names)
 
 
+_WORDS: Final = {"topic": "topic", "jdbc": "table"}
+"""What a sink writes to, by its format."""
 FILES_SECONDS: Final = 60.0
 """Seconds that a micro-batch waits by default, where rows become files."""
 
@@ -160,6 +169,12 @@ class PipelineSink:
         """Whether rows become files of a directory."""
         return self.format in ("parquet", "delta")
 
+    @property
+    def place(self) -> str:
+        """Where rows go: a path, else in words."""
+        named = {"topic": self.topic, "jdbc": self.table}.get(self.format)
+        return self.path or (f"{_WORDS.get(self.format)} {named}" if named else self.format)
+
     def _check_unused(self, checks: Checks, name: str, *, fits: bool) -> None:
         default = next(each.default for each in fields(self) if each.name == name)
         holds = fits or getattr(self, name) == default
@@ -189,8 +204,8 @@ class ParseStep:
     null_text: str = ""
     """For `regex` and `csv`: a value that means null, as `-` does in access logs."""
     timestamp_format: str | None = None
-    """How columns of type TIMESTAMP are written, as in `dd/MMM/yyyy:HH:mm:ss Z`; ISO 8601 unless it is given. A number is
-    no TIMESTAMP. For seconds or milliseconds since 1970 take a BIGINT, and `timestamp_seconds(t)` or
+    """How columns of type TIMESTAMP are written, as in `dd/MMM/yyyy:HH:mm:ss Z`; ISO 8601 unless it is given. A number
+    is no TIMESTAMP. For seconds or milliseconds since 1970 take a BIGINT, and `timestamp_seconds(t)` or
     `timestamp_millis(t)` in a step with SQL."""
 
     def __post_init__(self) -> None:
@@ -224,8 +239,8 @@ class WindowStep:
     """After which time the next window begins; by default they follow each other."""
     late: Duration = "10 minutes"
     """How late a row may be. A stream writes a window when it has seen a row that is so much later than the window's
-    end, and drops rows of windows that are written. Those are counted: `late_rows` in the log, the line at the end, and a
-    metric. All that one task of a micro-batch drops of one window count as one. One row whose time is far in the future
+    end, and drops rows of windows that are written. Those are counted: `late_rows` in the log, the line at the end, and
+    a metric. All that one task of a micro-batch drops of one window count as one. One row whose time is far in the future
     makes all that follow late. Of several steps that name one time column, the first says it."""
 
 
@@ -313,7 +328,8 @@ class PipelineSettings:
     it, such a row ends the query."""
     checkpoint: str | None = None
     """A directory, for this pipeline alone, in which a stream keeps where it is. With it the pipeline is a stream. It
-    goes on after a restart. Without it, a run takes what is there now, and ends."""
+    goes on after a restart. Without it, a run takes what is there now, and ends. `ingestd.json` in it says which
+    pipeline and sink it is of: a run refuses another one's."""
     trigger: Interval | Literal["available-now"] | None = None
     """For a stream: seconds from one micro-batch to the next; or `available-now`: it ends when it has taken what is
     there. By default a micro-batch begins as soon as there is something; for files see `max_trigger_delay`."""

@@ -124,6 +124,27 @@ def test_a_stream_goes_on_from_its_checkpoint_and_its_group_knows(
         run_stream(pipeline, here.clusters, start="earliest", session=spark)
 
 
+def test_a_checkpoint_of_another_pipeline_or_sink_is_refused(
+    spark: SparkSession, here: Servers, tmp_path: Path
+) -> None:
+    """It ended well with "0 records read". One of an older version says nothing of whose it is, and is taken over."""
+    topic, note = here.create_topic(partitions=2), tmp_path / "checkpoint" / "ingestd.json"
+    send(here.servers, topic, range(10))
+    mine = stream(topic, tmp_path)
+    run_stream(mine, here.clusters, once=True, session=spark)
+    assert json.loads(note.read_text()) == {"pipeline": "p", "sink": str(tmp_path / "out")}
+    other = PipelineSink(path=str(tmp_path / "other"))
+    for theirs in (replace(mine, name="q"), replace(mine, sink=other)):
+        with pytest.raises(PipelineFailed) as caught:
+            run_stream(theirs, here.clusters, once=True, session=spark)
+        assert f"checkpoint {mine.checkpoint}: it is of {note.read_text()}, and this is {{" in str(caught.value)
+    note.unlink()
+    send(here.servers, topic, range(10, 12))
+    assert run_stream(replace(mine, sink=other), here.clusters, once=True, session=spark).rows == 2
+    with pytest.raises(PipelineFailed, match="expected a checkpoint of its own"):
+        run_stream(mine, here.clusters, once=True, session=spark)
+
+
 def test_a_group_gets_no_offsets_of_a_topic_that_was_deleted_and_made_again(
     spark: SparkSession, here: Servers, tmp_path: Path
 ) -> None:

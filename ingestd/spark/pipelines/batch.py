@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as sql
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from ingestd.spark.read_options import BatchOptions
 
 __all__ = ["PipelineResult", "run"]
-
-_WORDS: Final = {"topic": "topic", "jdbc": "table"}
-"""What a sink writes to, by its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +81,7 @@ def run(
     begun = time.monotonic()
     with failing(pipeline), own_session(pipeline, session) as spark:
         done = _run(pipeline, clusters, modules, spark, start)
-    return PipelineResult(pipeline.name, done.rows, _place(pipeline), time.monotonic() - begun, done.dead_letters)
-
-
-def _place(pipeline: PipelineSettings) -> str:
-    sink = pipeline.sink
-    named = {"topic": sink.topic, "jdbc": sink.table}.get(sink.format)
-    return sink.path or (f"{_WORDS.get(sink.format)} {named}" if named else sink.format)
+    return PipelineResult(pipeline.name, done.rows, pipeline.sink.place, time.monotonic() - begun, done.dead_letters)
 
 
 def _run(

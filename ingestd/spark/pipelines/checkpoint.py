@@ -7,16 +7,24 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ingestd.daemon.pipelines import same_directory
+from ingestd.errors import ConfigurationError
 from ingestd.spark.pipelines.files import Directory
 from ingestd.spark.stream import StreamEnd
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["begun_batch", "has_begun", "has_begun_here", "last_end"]
+    from ingestd.daemon.pipelines import PipelineSettings
+
+__all__ = ["begun_batch", "claim", "has_begun", "has_begun_here", "last_end"]
 
 _LOCAL: Final = re.compile(r"(?:file:(?://)?)?(?P<path>/.*)|(?P<relative>[^:]*)")
 """A path of this machine as Hadoop writes it. Without a scheme it may be one of another file system."""
+
+
+_OWNER: Final = "ingestd.json"
+"""Says whose a checkpoint is. Spark has no file of that name."""
 
 
 def has_begun_here(checkpoint: str) -> bool:
@@ -31,6 +39,25 @@ def has_begun_here(checkpoint: str) -> bool:
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     """Whether a stream has begun on this checkpoint."""
     return bool(_batches(Directory(spark, checkpoint), "offsets"))
+
+
+def claim(spark: SparkSession, pipeline: PipelineSettings) -> None:
+    """Note in a checkpoint whose it is. One in which nobody has begun, or that has no note, is taken over.
+
+    Raises `ConfigurationError` for one of another pipeline, or of another sink.
+    """
+    assert pipeline.checkpoint is not None, "the pipeline is a stream"
+    directory = Directory(spark, pipeline.checkpoint)
+    place = pipeline.sink.place if pipeline.sink.path is None else same_directory(pipeline.sink.path)
+    own = json.dumps({"pipeline": pipeline.name, "sink": place})
+    noted = directory.read(_OWNER) if directory.exists(_OWNER) else None
+    if noted not in (None, own) and has_begun(spark, pipeline.checkpoint):
+        raise ConfigurationError(
+            f"checkpoint {pipeline.checkpoint}: it is of {noted}, and this is {own}, which would miss what that one "
+            f"has read; expected a checkpoint of its own, or, if only a name was changed, no {_OWNER} in that directory"
+        )
+    if noted != own:
+        directory.write(_OWNER, own)
 
 
 def begun_batch(spark: SparkSession, checkpoint: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.errors import ConfigurationError
 from ingestd.logs import get_logger
 from ingestd.spark.commits import Commits
-from ingestd.spark.pipelines.checkpoint import begun_batch, has_begun, has_begun_here, last_end
+from ingestd.spark.pipelines.checkpoint import begun_batch, claim, has_begun, has_begun_here, last_end
 from ingestd.spark.pipelines.dead_letters import dead_letters
 from ingestd.spark.pipelines.failures import PipelineFailed, failing
 from ingestd.spark.pipelines.jdbc import JdbcSink, prepare_driver
@@ -187,6 +187,7 @@ def _checked(
     rows = without_refused(rows, pipeline, clusters, letters)
     if pipeline.sink.format == "jdbc":
         prepare_driver(spark, pipeline.sink)
+    claim(spark, pipeline)
     return rows
 
 

@@ -290,6 +290,13 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             "pipelines.p.source.topics[0] = \"s,t\": expected 1 to 249 of letters, digits, '.', '_' and '-'",
         ),
         (
+            with_pipeline(
+                "source={cluster='x', topics=['t']}\nsink={path='/p'}\ncheckpoint='/c'\n"
+                "[pipelines.q]\nsource={cluster='x', topics=['t']}\nsink={path='/q'}\ncheckpoint='file:///c/'"
+            ),
+            'pipelines.q.checkpoint = "file:///c/": [pipelines.p] has the same one, and neither would read all',
+        ),
+        (
             with_pipeline("source={cluster='x', topics=['s']}\nsink={format='topic'}"),
             "pipelines.p.sink.topic: expected one, or steps that make the column topic: rows would come back",
         ),
