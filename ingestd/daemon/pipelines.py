@@ -240,8 +240,8 @@ class WindowStep:
     late: Duration = "10 minutes"
     """How late a row may be. A stream writes a window when it has seen a row that is so much later than the window's
     end, and drops rows of windows that are written. Those are counted: `late_rows` in the log, the line at the end, and
-    a metric. All that one task of a micro-batch drops of one window count as one. One row whose time is far in the future
-    makes all that follow late. Of several steps that name one time column, the first says it."""
+    a metric. All that one task of a micro-batch drops of one window count as one. One row whose time is far in the
+    future makes all that follow late. Of several steps that name one time column, the first says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ __all__ = [
     "Ranges",
     "Topics",
     "bounds",
+    "is_named",
     "nested",
     "plan",
     "require_all",
@@ -195,6 +196,15 @@ def _committed(
             )
         found[key] = min(max(offset, earliest[key]), latest[key])
     return found
+
+
+def is_named(subscription: Subscription, partition: TopicPartition) -> bool:
+    """Whether a query would read a partition if it existed."""
+    if isinstance(subscription, Assigned):
+        return partition in subscription.partitions
+    if isinstance(subscription, Subscribed):
+        return partition.topic in subscription.topics
+    return re.fullmatch(subscription.pattern, partition.topic) is not None
 
 
 def subscribed(subscription: Subscription, log: Log) -> Topics:

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.consumer.settings import Edge, TopicPartition
 from ingestd.errors import ConfigurationError
-from ingestd.spark.planning import READS_THE_REST, DataLoss, OffsetRange, nested, require_all, split, starts, subscribed
+from ingestd.spark.planning import (
+    READS_THE_REST,
+    DataLoss,
+    OffsetRange,
+    is_named,
+    nested,
+    require_all,
+    split,
+    starts,
+    subscribed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,6 +167,12 @@ class StreamPlan:
                 self._lost(f"topic {name} was deleted and made again")
                 positions = {key: offset for key, offset in positions.items() if key.topic != name}
         gone = sorted(key for key in positions if key not in present)
+        left = [key for key in gone if not is_named(self._options.subscription, key)]
+        if left:
+            names = ", ".join(sorted({key.topic for key in left}))
+            what = f"the checkpoint is of topics or partitions that the source does not name any more, of {names}"
+            self._lost(what, "name them too, or begin with a new checkpoint")
+        gone = [key for key in gone if key not in left]
         if gone:
             # They keep their positions, in case that the topic is only being made again.
             self._lost(f"{gone[0]} and {len(gone) - 1} more partitions are gone" if gone[1:] else f"{gone[0]} is gone")
@@ -195,9 +211,9 @@ class StreamPlan:
         self._waits_since = now
         return False
 
-    def _lost(self, what: str) -> None:
+    def _lost(self, what: str, so: str = "some records may have been deleted") -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"ingestd source: {what}; some records may have been deleted ({READS_THE_REST})")
+            raise DataLoss(f"ingestd source: {what}; {so} ({READS_THE_REST})")
         if what not in self._said:
             self._said.add(what)
             _log.warning("ingestd source: data lost: %s", what)

@@ -52,7 +52,7 @@ class Query:
     """A query as Spark runs it: it keeps ends as text, and begins again from the newest one after a restart."""
 
     def __init__(self, cluster, **options):
-        what = {} if "subscribePattern" in options else {"subscribe": "t"}
+        what = {} if options.keys() & {"subscribe", "subscribePattern", "assign"} else {"subscribe": "t"}
         self.options = stream_options({"bootstrap": "x:1"} | what | options)
         self.cluster = cluster
         self.now = 0.0
@@ -132,6 +132,35 @@ def test_a_topic_that_was_made_again_is_data_loss_or_read_from_its_beginning():
         strict.batch()
     assert lenient.batch() == [("t", 0, 0, 50)]
     assert lenient.batch() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"subscribe": "r1"}, {"subscribe": "r2"}),
+        ({"subscribePattern": "r."}, {"subscribePattern": "r2|x"}),
+        ({"assign": '{"r1": [0]}'}, {"assign": '{"r2": [0]}'}),
+    ],
+)
+def test_a_checkpoint_of_topics_that_the_source_does_not_name_any_more_is_called_that(before, now, caplog):
+    """It said that r1-0 is gone, and its records perhaps deleted. They are there."""
+    cluster = Cluster(r1=[[0, 10]], r2=[[0, 3]])
+    query = Query(cluster, startingOffsets="earliest", **before)
+    assert ("r1", 0, 0, 10) in query.batch()
+    query.options = stream_options({"bootstrap": "x:1", **now})
+    query.restart()
+    with pytest.raises(DataLoss) as caught:
+        query.batch()
+    assert str(caught.value) == (
+        "ingestd source: the checkpoint is of topics or partitions that the source does not name any more, of r1; "
+        "name them too, or begin with a new checkpoint (failOnDataLoss = false reads what is there)"
+    )
+    query.options = stream_options({"bootstrap": "x:1", "failOnDataLoss": "false", **now})
+    query.restart()
+    query.batch()
+    assert [record.args[0] for record in caplog.records] == [
+        "the checkpoint is of topics or partitions that the source does not name any more, of r1"
+    ]
 
 
 def test_a_topic_that_is_gone_is_data_loss_or_waited_for(caplog):
