@@ -49,6 +49,8 @@ _NO_TOPIC: Final = re.compile(rf"UNKNOWN_TOPIC_OR_PARTITION \(3\): {NO_TOPIC}(?P
 """Topics of the source that do not exist."""
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(?P<message>.+)$", re.MULTILINE)
 """An exception of Java, without its class."""
+_CAUSE: Final = re.compile(r"^Caused by: (?!py4j\.)(?P<error>(?:[\w.$]+: )*(?P<message>.+))$", re.MULTILINE)
+"""What another exception of Java came from. The deepest one stands last."""
 _BEGINS_ELSEWHERE: Final = "--from begins at records that are there; a stream needs a new --checkpoint for it"
 """What a pipeline has in place of an option of the data source."""
 
@@ -79,19 +81,35 @@ def _of_source(pipeline: PipelineSettings, reason: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Our own error where Spark's holds one, else the end of a Python traceback, else the first line of Spark's."""
+    """Our own error where Spark's holds one, else the end of a Python traceback, else the first line of Spark's.
+
+    The last one with the deepest cause, which says what failed: a disk, a database.
+    """
     text = str(error).strip()
     found = _OUR_ERROR.findall(text) or _RAISED.findall(text)
     if found:
         return str(found[-1]).strip().replace(READS_THE_REST, _BEGINS_ELSEWHERE)
     if _TRACEBACK in text:
         found = _IN_PYTHON.findall(text)
-        if found and _CALL.match(found[-1]):
-            found = _JAVA.findall(text)
+        if found and not _CALL.match(found[-1]):
+            return _with_remedy(str(found[-1]))
+        found = _JAVA.findall(text)
     elif isinstance(error, Py4JJavaError):
         # The first line says which call it was, the second one has Java's exception.
         found = _JAVA.findall(text)
-    return _with_remedy(found[-1] if found else text.splitlines()[0] if text else type(error).__name__)
+    reason = found[-1] if found else text.splitlines()[0] if text else type(error).__name__
+    told = _with_remedy(reason)
+    return told if told != reason else reason + _cause(error, reason)
+
+
+def _cause(error: Exception, reason: str) -> str:
+    """The deepest cause, unless the reason says it."""
+    trace = str(error)
+    trace = trace[trace.find(reason) :]
+    if _TRACEBACK not in str(error):
+        trace += f"\n{getattr(error, '_stackTrace', None)}"  # where PySpark keeps what its message leaves out
+    causes = list(_CAUSE.finditer(trace))
+    return "" if not causes or causes[-1]["message"] in reason else f" Cause: {causes[-1]['error']}"
 
 
 def _with_remedy(reason: str) -> str:

@@ -17,6 +17,15 @@ NO_JAVA = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its 
 NO_VIEW = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `orders` cannot be found. Verify the spelling."
 CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet."
 NO_ROOM = ": java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes"
+FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/out. SQLSTATE: 58030"
+NOT_WRITTEN = f"""\
+: org.apache.spark.SparkException: {FAILED}
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+\tat org.apache.hadoop.fs.RawLocalFileSystem
+\tSuppressed: org.apache.hadoop.fs.FSError: java.io.IOException: it is closed
+\tCaused by: java.io.IOException: it is closed
+Caused {NO_ROOM.replace(": ", "by: ", 1)}"""
 NO_ANSWER = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
 ONE_RUN = "expected one run at a time on a checkpoint"
 TWO = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent"
@@ -56,6 +65,11 @@ Caused by: py4j.Py4JException: An exception was raised by the Python Proxy
             IN_A_BATCH.format(error=f"{CALL}\n{NO_ROOM}"),
             "No space left on device",
         ),
+        (
+            IN_A_BATCH.format(error=f"{CALL}\n{NOT_WRITTEN}"),
+            f"{FAILED} Cause: java.io.IOException: No space left on device",
+        ),
+        ("[A] It failed: no table\n\tat java\nCaused by: java.sql.SQLException: no table", "[A] It failed: no table"),
         (
             f"{TWO} Multiple streaming jobs detected for 16. Please make sure only one streaming job runs on a",
             f"another run of this query has written micro-batch 16 to the checkpoint; {ONE_RUN}",
