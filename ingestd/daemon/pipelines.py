@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -31,7 +32,14 @@ __all__ = [
 ]
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+_SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_DURATION: Final = re.compile(rf"(\d+) ({'|'.join(_SECONDS)})s?")
+_PASSWORD: Final = re.compile(r"//[^/?;@]*:[^/?;]*@|[?;&]password=|thin:[^/@]+/[^@]+@", re.IGNORECASE)
+"""A password in a URL: before a host, as one of its settings, or as Oracle writes it."""
+_JAVAS_OWN: Final = re.compile(r"\\Q|&&|\[[^\]]*\[|\(\?[a-z]*x")
+"""Parts of a regular expression that Java reads otherwise than Python: quotes, classes in classes, comments."""
+_INNER: Final = re.compile(r"`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|\([^()]*\)|<[^<>]*>")
+"""What may have a comma within a column: names, comments, and types that have others in them."""
 
 
 def is_start(text: str) -> bool:
@@ -45,6 +53,34 @@ def is_start(text: str) -> bool:
 def same_directory(path: str) -> str:
     """One text for all the ways in which Hadoop takes a directory's name: `/a`, `/a/`, `file:/a`, `file:///a`."""
     return os.path.normpath(re.sub("^file:/+", "/", path))
+
+
+def _seconds(duration: str) -> float:
+    found = _DURATION.fullmatch(duration)
+    assert found is not None, "it is one"
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _column_count(columns: str) -> int:
+    """How many columns a text of Spark has."""
+    before = ""
+    while before != columns:
+        before, columns = columns, _INNER.sub("_", columns)
+    return columns.count(",") + 1
+
+
+def _group_count(pattern: str) -> int | None:
+    """How many groups a regular expression of Java has. None: only Java knows. Raises `ValueError`, which says why."""
+    if _JAVAS_OWN.search(pattern):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python will read as Java does
+            return re.compile(pattern).groups
+    except re.error as error:
+        if "parenthesis" in error.msg or "subpattern" in error.msg:
+            raise ValueError(f"a regular expression ({error})") from None
+        return None
 
 
 def _are_sparks(names: Mapping[str, str]) -> bool:
@@ -161,6 +197,8 @@ class PipelineSink:
         for name in ("url", "table"):
             checks.require(name, "one, for jdbc", holds=not jdbc or bool(getattr(self, name)), beside=["format"])
         checks.require("url", "one that begins with jdbc:", holds=not self.url or self.url.startswith("jdbc:"))
+        holds = not self.url or not _PASSWORD.search(self.url)
+        checks.require("url", "one without a password, which plans and logs show; it is `password`", holds=holds)
         checks.require("driver", "the driver's class", holds=not self.jars or bool(self.driver), beside=["jars"])
         checks.finish()
 
@@ -216,11 +254,23 @@ class ParseStep:
             default = next(each.default for each in fields(self) if each.name == name)
             holds = self.format in formats or getattr(self, name) == default
             checks.require(name, f"none, for {self.format}", holds=holds, beside=["format"])
+        if self.pattern is not None:
+            self._check_groups(checks, self.pattern)
         holds = self.delimiter not in '"\r\n'
         checks.require("delimiter", "neither the quote nor the end of a line", holds=holds)
         holds = self.escape != self.delimiter
         checks.require("escape", "another one than the delimiter", holds=holds, beside=["delimiter"])
         checks.finish()
+
+    def _check_groups(self, checks: Checks, pattern: str) -> None:
+        columns = _column_count(self.columns)
+        try:
+            groups = _group_count(pattern)
+        except ValueError as error:
+            checks.require("pattern", str(error), holds=False)
+            return
+        expected = f"as many groups as columns, {columns}; it has {groups}"
+        checks.require("pattern", expected, holds=groups in (None, columns), beside=["columns"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +286,20 @@ class WindowStep:
     by: tuple[str, ...] = ()
     """More columns to group by."""
     slide: Duration | None = None
-    """After which time the next window begins; by default they follow each other."""
+    """After which time the next window begins, `size` at most; by default they follow each other."""
     late: Duration = "10 minutes"
     """How late a row may be. A stream writes a window when it has seen a row that is so much later than the window's
     end, and drops rows of windows that are written. Those are counted: `late_rows` in the log, the line at the end, and
     a metric. All that one task of a micro-batch drops of one window count as one. One row whose time is far in the
     future makes all that follow late. Of several steps that name one time column, the first says it."""
+
+    def __post_init__(self) -> None:
+        checks = Checks()
+        holds = self.slide is None or 0 < _seconds(self.slide) <= _seconds(self.size)
+        checks.require(
+            "slide", f"{self.size} at most, the size: else rows are in no window", holds=holds, beside=["size"]
+        )
+        checks.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +452,8 @@ class PipelineSettings:
             yield ("source", "cluster"), "expected the cluster of the topic that is written"
         if self._comes_back():
             yield ("sink", "topic"), "expected one, or steps that make the column topic: rows would come back"
+        if sink.topic in source.topics and self.sink_cluster == self.source_cluster:
+            yield ("sink", "topic"), "expected a topic that the pipeline does not read: rows would come back"
         if self.dead_letters in source.topics:
             problem = "expected a topic that the pipeline does not read: its letters would come back"
             yield ("dead_letters",), problem

@@ -43,7 +43,7 @@ _OPEN_KEYS: Final = frozenset(
     - {"key_password", "password", "client_secret", "extensions", "value"}
 )
 """Keys of a cluster's `tls` and `sasl` whose values may be shown. Any other key may be a misspelt name of a secret."""
-_SECRET_IN_ADDRESS: Final = re.compile(r"""://[^/\s]*@|"[^"/\s]*:[^"/\s]*@""")
+_SECRET_IN_ADDRESS: Final = re.compile(r"""://[^/\s]*@|"[^"/\s]*:[^"/\s]*@|"jdbc:[^"]*(?:@|(?i:passw|pwd))""")
 _LONGEST_VALUE: Final = 120
 _EXPECTED: Final = {
     "bool_type": "true or false",

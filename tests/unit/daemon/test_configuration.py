@@ -418,6 +418,41 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.steps[0].window.size = "5m": expected a time such as "5 minutes"',
         ),
         (
+            with_steps("{window = {time = 't', size = '1 hour', slide = '61 minutes', aggregates = {n = 'count(*)'}}}"),
+            'pipelines.p.steps[0].window.slide = "61 minutes": expected 1 hour at most, the size: else rows are in no',
+        ),
+        (
+            with_steps("{parse = {format = 'regex', pattern = '(a)(b', columns = 'n INT'}}"),
+            'pipelines.p.steps[0].parse.pattern = "(a)(b": expected a regular expression (missing ), unterminated',
+        ),
+        (
+            with_steps("{parse = {format = 'regex', pattern = '(a)(b)', columns = 'n INT'}}"),
+            'pipelines.p.steps[0].parse.pattern = "(a)(b)": expected as many groups as columns, 1; it has 2',
+        ),
+        (
+            with_steps(
+                "{parse = {format = 'regex', pattern = '(a)(b)', "
+                "columns = \"`a, b` INT COMMENT 'x, y', n DECIMAL(10, 2), s STRUCT<a: MAP<STRING, INT>, b: INT>\"}}"
+            ),
+            "expected as many groups as columns, 3; it has 2",
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['s', 't']}\nsink={format='topic', topic='t'}"),
+            'pipelines.p.sink.topic = "t": expected a topic that the pipeline does not read: rows would come back',
+        ),
+        *(
+            (
+                with_pipeline(f"source={{files=['/f']}}\nsink={{format='jdbc', url='{url}', table='t'}}"),
+                "pipelines.p.sink.url = (hidden): expected one without a password, which plans and logs show",
+            )
+            for url in (
+                "jdbc:postgresql://me:sesame@db/sales",
+                "jdbc:postgresql://db:5432/sales?user=me&password=sesame",
+                "jdbc:sqlserver://db:1433;user=me;Password=sesame",
+                "jdbc:oracle:thin:scott/tiger@//db:1521/sales",
+            )
+        ),
+        (
             with_steps("{join = {path = '/p', on = ['a'], format = 'csv'}}"),
             "pipelines.p.steps[0].join.columns: expected the columns of the table, which csv and json do not say",
         ),
@@ -439,6 +474,28 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
 def test_a_wrong_table_is_refused_by_name(faults, text: str, fault: str) -> None:
     found = faults(text)
     assert any(fault in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(\d+) \p{Alpha}+ \(",
+        r"\Q((\E(a)",
+        "([a-z&&[^(]])",
+        "(?<name>a)",
+        "[(](a)(?:b)",
+        "(?i)(a)",
+        "(a)(?=b)",
+    ],
+)
+def test_a_pattern_of_java_is_refused_only_where_python_reads_it_alike(read, pattern: str) -> None:
+    """Without Spark nobody asks Java."""
+    read(with_steps(f"{{parse = {{format = 'regex', pattern = '{pattern}', columns = 'n INT'}}}}"))
+
+
+def test_a_url_without_a_password_is_taken(read) -> None:
+    for url in ("jdbc:postgresql://db:5432/sales?ssl=true", "jdbc:oracle:thin:@//db:1521/s", "jdbc:mysql://me@db/x"):
+        read(with_pipeline(f"source={{files=['/f']}}\nsink={{format='jdbc', url='{url}', table='t'}}"))
 
 
 def test_every_fault_is_reported_at_once(faults) -> None:
