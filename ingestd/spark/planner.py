@@ -6,13 +6,15 @@ Most queries ask nothing that takes administration, which is a quarter of all im
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.consumer.sync import SyncConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping
 
     from ingestd.client.group import OffsetAndMetadata
     from ingestd.consumer.settings import ConsumerSettings
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner"]
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 _FETCH_SECONDS: Final = 30.0
 _COMMIT_SECONDS: Final = 5.0
 """A query waits for a commit between two micro-batches."""
+_SILENCE: Final = 5.0
+"""Seconds of waiting after which the log says so. It may go on for a minute."""
 
 
 class Planner(SyncConsumer):
@@ -31,6 +38,19 @@ class Planner(SyncConsumer):
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         super().__init__(cluster.bootstrap, settings, cluster.client)
+        self._bootstrap = ", ".join(cluster.bootstrap)
+
+    def _call(self, work: Coroutine[Any, Any, T], doing: str, why: Callable[[], str] | None = None) -> T:
+        telling = threading.Timer(_SILENCE, self._tell, [doing, why or self._why])
+        telling.daemon = True
+        telling.start()
+        try:
+            return super()._call(work, doing, why)
+        finally:
+            telling.cancel()
+
+    def _tell(self, doing: str, why: Callable[[], str]) -> None:
+        _log.warning("ingestd source: waiting for the cluster at %s: %s: %s", self._bootstrap, doing, why())
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where a group goes on, of those of these partitions of which it has committed an offset.
