@@ -71,7 +71,7 @@ def _column_count(columns: str) -> int:
 
 def _group_count(pattern: str) -> int | None:
     """How many groups a regular expression of Java has. None: only Java knows. Raises `ValueError`, which says why."""
-    if _JAVAS_OWN.search(pattern):
+    if _JAVAS_OWN.search(re.sub(r"\\[^Q]", "_", pattern)):
         return None
     try:
         with warnings.catch_warnings():

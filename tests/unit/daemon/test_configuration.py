@@ -430,6 +430,10 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'pipelines.p.steps[0].parse.pattern = "(a)(b)": expected as many groups as columns, 1; it has 2',
         ),
         (
+            with_steps(r"{parse = {format = 'regex', pattern = '(\S+) \[([^\]]+)\] \[(\w+)\]', columns = 'n INT'}}"),
+            "expected as many groups as columns, 1; it has 3",
+        ),
+        (
             with_steps(
                 "{parse = {format = 'regex', pattern = '(a)(b)', "
                 "columns = \"`a, b` INT COMMENT 'x, y', n DECIMAL(10, 2), s STRUCT<a: MAP<STRING, INT>, b: INT>\"}}"
