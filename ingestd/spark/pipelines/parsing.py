@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
     MapType,
     StringType,
     StructField,
@@ -128,8 +129,7 @@ def _by_json(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
     Nothing can stand behind an object if the text has one closing brace, at its end. Of any other text an array is
     made, with one value more. It has two values if the text is one.
     """
-    # Without the fallback a DATE would be a text of digits too, as days since 1970.
-    options = _options(step) | {"enableDateTimeParsingFallback": "false"}
+    options = _options(step)
     fields = [StructField(field.name, _with_texts(field.dataType)) for field in schema]
     but_last = sql.expr(f"substring(CAST({_TEXT} AS BINARY), 1, octet_length({_TEXT}) - 1)")
     closed = sql.col(_TEXT).endswith("}") & ~sql.contains(but_last, sql.lit(b"}"))
@@ -165,14 +165,17 @@ def _by_json(rows: DataFrame, schema: StructType, step: ParseStep) -> Typed:
 
 
 def _with_texts(kind: DataType) -> DataType:
-    """A type with texts in place of times: Spark's parser of JSON takes a number for seconds since 1970."""
+    """A type with texts in place of times and dates.
+
+    Spark's parser of JSON takes a number for seconds since 1970, and digits for a year or for days.
+    """
     if isinstance(kind, ArrayType):
         return ArrayType(_with_texts(kind.elementType), kind.containsNull)
     if isinstance(kind, MapType):
         return MapType(kind.keyType, _with_texts(kind.valueType), kind.valueContainsNull)
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _with_texts(each.dataType), each.nullable) for each in kind])
-    return StringType() if isinstance(kind, TimestampType) else kind
+    return StringType() if isinstance(kind, (TimestampType, DateType)) else kind
 
 
 def _has_times(kind: DataType) -> bool:
@@ -185,9 +188,9 @@ def _with_times(value: Column, kind: DataType, timestamp_format: str | None) -> 
     def inner(value: Column, kind: DataType) -> Column:
         return _with_times(value, kind, timestamp_format)
 
-    if isinstance(kind, TimestampType):
-        if timestamp_format is not None:
-            return sql.try_to_timestamp(value, sql.lit(timestamp_format))
+    if isinstance(kind, TimestampType) and timestamp_format is not None:
+        return sql.try_to_timestamp(value, sql.lit(timestamp_format))
+    if isinstance(kind, (TimestampType, DateType)):
         return sql.when(~value.rlike(_NUMBER), value.try_cast(kind))
     if not _has_times(kind):
         return value
@@ -203,7 +206,7 @@ def _with_times(value: Column, kind: DataType, timestamp_format: str | None) -> 
 def _has_no_time(value: Column, times: Column, kind: DataType) -> Column:
     """Whether a text of `value` became no time in `times`, which `_with_times` made of it. It is not null."""
     found = sql.lit(False)  # noqa: FBT003 - a literal of SQL
-    if isinstance(kind, TimestampType):
+    if isinstance(kind, (TimestampType, DateType)):
         return value.isNotNull() & times.isNull()
     if not _has_times(kind):
         return found
