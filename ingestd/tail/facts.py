@@ -165,10 +165,14 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A file that was unknown or empty is a copy of a generation. That may be one of another log."""
+    """A file that was unknown or empty is a copy of a generation. That may be one of another log.
+
+    `apart`: see `Known`.
+    """
 
     place: Place
     copy: Copy
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

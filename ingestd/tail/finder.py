@@ -880,7 +880,7 @@ class TailFinder:
                 self._search_unseen(log)
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
-        if finder is not None:
+        if finder is not None and not self._once:  # in a run with an end, it would be one that failed
             self._troubles.tell(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
 
     def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
@@ -924,7 +924,7 @@ class TailFinder:
             case Examine(place):
                 self._want_examination(log, place)
             case Repeat(place, copy):
-                self._repeat(log, Repeated(place, copy))
+                self._repeat(log, place, copy)
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
@@ -962,14 +962,18 @@ class TailFinder:
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
 
-    def _repeat(self, log: Log, repeated: Repeated) -> None:
+    def _repeat(self, original: Log, place: Place, copy: Copy) -> None:
         """Tell the log that knows the copy; if none does, the one of its path."""
-        owned, path = self._files.find(repeated.place.file), repeated.place.path
+        owned, taker = self._files.find(place.file), self._files.taker(place.path)
         if owned is None:
-            finder = self._files.taker(path) or self
-            finder.apply(finder._log(finder._log_at(path) or log.path), repeated)  # noqa: SLF001 - one of its kind
+            finder = taker or self
+            log = finder._log(finder._log_at(place.path) or original.path)  # noqa: SLF001 - one of its kind
         else:
-            owned.finder.apply(owned.log, repeated)
+            finder, log = owned.finder, owned.log
+        apart = taker is None and log is original and not log.stands(place.file)
+        if owned is not None and owned.generation.copy_of:
+            apart = owned.generation.known.apart  # as it was when it was met, wherever it is by now
+        finder.apply(log, Repeated(place, copy, apart))
 
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()

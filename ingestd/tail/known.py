@@ -62,6 +62,7 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     ("codec", "", str, CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}"),
     ("done", False, bool, lambda _: True, "true or false"),
     ("copy_of", "", str, lambda _: True, "the name of a source"),
+    ("apart", False, bool, lambda _: True, "true or false"),
 )
 """Of a detail: key, default, type (True is no number), what else holds for a value, how both are called."""
 
@@ -138,8 +139,9 @@ class Known(NamedTuple):
     log: the path that it was written under. path: where it was seen last. size: bytes of text when last looked at.
     modified: nanoseconds since 1970. codec: as `rotation.codec_of` has it. done: it was read to its end and rotated
     away; it is remembered so that it is not sent again. copy_of: the source that it repeats, as long as that one may
-    still be another log that only begins alike. links: the most names that its file had. If it had
-    several, it may be in any directory of the tail.
+    still be another log that only begins alike. apart: it is none, since it was made where no log is written; it is not
+    read, however long it repeats that source. links: the most names that its file had. If it had several, it may be in
+    any directory of the tail.
     """
 
     log: str
@@ -151,6 +153,7 @@ class Known(NamedTuple):
     codec: str = ""
     done: bool = False
     copy_of: str = ""
+    apart: bool = False
     links: int = 1
 
     def holds(self, text: Text) -> bool:
@@ -175,6 +178,7 @@ class Known(NamedTuple):
             ("codec", self.codec),
             ("done", self.done),
             ("copy_of", self.copy_of),
+            ("apart", self.apart),
         )
         detail.update([pair for pair in rest if pair[1]])
         if self.links > 1:
@@ -207,9 +211,9 @@ class Known(NamedTuple):
             at, length = detail["witness_at"], detail["witness_bytes"]
             witness = Witness(at, length, detail["witness"], get("witness_line", 0))
         log, path = stored_path(detail["log"]), stored_path(detail["path"])
-        done, copy_of = get("done", False), get("copy_of", "")
+        done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of, links)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links)
 
 
 def witness_before(text: Text, position: int) -> Witness | None:

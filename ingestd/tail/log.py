@@ -136,8 +136,8 @@ class Log:
                 return [*self._supersede()]
             case Examined():
                 return [*self._examined(fact)]
-            case Repeated(place, copy):
-                return [*self._repeated(place, copy)]
+            case Repeated():
+                return [*self._repeated(fact)]
             case Gone(source, after):
                 return [*self._confirm_copies(source, after)]
             case Taken(file):
@@ -277,7 +277,7 @@ class Log:
                 generation.compared = place.modified
                 yield Examine(place)  # it may have been truncated, and as long again as it was
                 return
-            if generation.copy_of is not None:
+            if generation.copy_of is not None and not known.apart:
                 yield Await(place)
             if generation.copy_of == NOTHING and place.modified > known.modified:
                 generation.known = known._replace(modified=place.modified)
@@ -452,15 +452,18 @@ class Log:
         else:
             yield Repeat(place, copy)
 
-    def _repeated(self, place: Place, copy: Copy) -> Iterator[Command]:
+    def _repeated(self, fact: Repeated) -> Iterator[Command]:
+        place, copy = fact.place, fact.copy
         repeated = self.of(place.file)
         if repeated is None:
             repeated = self._add(place, copy.length, copy.witness, Phase.DONE)
         if repeated.phase is Phase.DONE:
             repeated.position, repeated.copy_of, repeated.compared = copy.length, copy.of, copy.modified
-            repeated.known = repeated.known._replace(witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
+            known = repeated.known._replace(witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
+            repeated.known = known._replace(apart=fact.apart)
             yield Keep(repeated)
-            yield Await(place)
+            if not fact.apart:
+                yield Await(place)
 
     def _confirm_copies(self, source: str, after: str) -> Iterator[Command]:
         for each in self.generations:

@@ -673,6 +673,19 @@ async def test_a_file_stays_with_its_tail_where_it_is_renamed_to(two: Any, tmp_p
     assert second.texts == [b"one", b"two", b"three"]
 
 
+async def test_once_what_two_tails_match_is_no_trouble(follow: Any, tmp_path: Path) -> None:
+    # `run --once` ended with 1 each time, though everything was delivered.
+    first = follow("a.log", name="first", once=True)
+    second = follow("*.log", name="second", beside=[first], once=True)
+    append(tmp_path / "a.log", "a")
+    append(tmp_path / "b.log", "b")
+    await asyncio.gather(first.scan(), second.scan())
+    for follower in (first, second):
+        follower.drain()
+    assert (first.texts, second.texts) == ([b"a"], [b"b"])
+    assert first.told + second.told == []
+
+
 @pytest.mark.parametrize("down", [False, True])
 async def test_a_file_moved_between_two_tails_is_read_once(two: Any, tmp_path: Path, down: bool) -> None:
     # 100 of 100 lines came twice.

@@ -1142,6 +1142,37 @@ async def test_a_file_that_begins_as_another_one_is_read_although_it_is_rotated_
     assert not follower.losses
 
 
+@pytest.mark.parametrize("down", [False, True])
+async def test_a_copy_that_no_glob_matches_is_not_read(
+    follow: Any, log: Any, monkeypatch: pytest.MonkeyPatch, *, down: bool
+) -> None:
+    # `cp app.log app.log.bak`: 503 of 503 lines came twice, 10 s later.
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.1)
+    follower = follow("*.log", rescan_interval=0.05)
+    append(log, "1")
+    await follower.reads("1")
+    if down:
+        follower.stop()
+        append(log, "2")
+    shutil.copy2(log, log.with_name("a.log.bak"))
+    shutil.copy2(log, log.with_name("a.log.1"))
+    if down:
+        follower.start()
+        await follower.settle()
+    for _ in range(5):
+        await follower.settle()
+    append(log, "3")
+    for _ in range(5):
+        await follower.settle()
+    assert follower.texts == [b"1", *([b"2"] if down else []), b"3"]
+    if not down:  # else nobody knows by then what it was a copy of
+        os.truncate(log, 0)
+        append(log, "4")
+        await follower.settle()
+        assert follower.texts[-2:] == [b"3", b"4"]
+    assert not follower.losses
+
+
 async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to_while_down(
     follow: Any, log: Any
 ) -> None:
