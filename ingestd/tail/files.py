@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,8 +64,8 @@ class Files:
 
     def taken_before(self, finder: TailFinder, path: str) -> TailFinder | None:
         """Which tail before this one takes a path by its globs."""
-        taker = self.taker(path)
-        return taker if taker in self._finders[: self._finders.index(finder)] else None
+        before = itertools.takewhile(lambda other: other is not finder, self._finders)
+        return next((other for other in before if other.matches(path)), None)
 
     def taker(self, path: str) -> TailFinder | None:
         """The first tail that takes a path by its globs."""
