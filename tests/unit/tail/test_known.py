@@ -30,6 +30,8 @@ FULL = Known(
     1_700_000_000_000_000_000,
     "gz",
     True,
+    "1-2-3",
+    True,
     links=2,
 )
 
@@ -62,6 +64,8 @@ knowns = st.builds(
     modified=st.integers(-(2**62), 2**62),
     codec=st.sampled_from(["", "gz", "bz2", "xz", "zst", "lz4"]),
     done=st.booleans(),
+    copy_of=st.sampled_from(["", "1-2-3"]),
+    apart=st.booleans(),
     links=st.integers(1, 2**16),
 )
 
