@@ -354,6 +354,13 @@ class TailFinder:
         self._look_at_finished()
         await self._in_turns(list(self._logs.values()), self._look_at_log)
 
+    def _examine_what_repeats(self) -> None:
+        """What repeated another file for long enough is read, unless that one was truncated since."""
+        for log, place in self._awaited.still(time.monotonic()):
+            copy = log.of(place.file)
+            if copy is not None and copy.copy_of:
+                self._want_examination(log, place)
+
     def _look_at_log(self, log: Log) -> None:
         self._seek_missing(log)
         for generation in log.generations:
@@ -434,13 +441,6 @@ class TailFinder:
             if time.monotonic() - began > _TURN:
                 await asyncio.sleep(0)
                 began = time.monotonic()
-
-    def _examine_what_repeats(self) -> None:
-        """What repeated another file for long enough is read, unless that one was truncated since."""
-        for log, place in self._awaited.still(time.monotonic()):
-            copy = log.of(place.file)
-            if copy is not None and copy.copy_of:
-                self._want_examination(log, place)
 
     # Watches.
 

@@ -558,8 +558,9 @@ class World:
             # The other tail may meet a copy before its own has met app.log (seeds 563, 2208).
             written = [token for token in self.machine.tokens.values() if token.log == writer.log]
             met = any(token.delivered for token in written if token.content == written[-1].content)
-            self.copied = self.copied or verb == "compress" or met
-            return verb == "compress" or met
+            allowed = verb == "compress" or met
+            self.copied = self.copied or allowed
+            return allowed
         return True
 
     def go(self, steps: int, random: Random) -> None:
