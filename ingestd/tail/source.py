@@ -300,7 +300,7 @@ class TailSource:
 
     def _end(self, into: memoryview, length: int, text: Text) -> Piece | None:
         """No newline is in the `length` bytes up to the end: the last line of a complete file is given one."""
-        kind = self._complete(text)
+        kind = self._complete(text, unfinished=length > 0)
         if kind is None or not length:
             return None if kind is None else self._finish(kind)
         end = self._position + length
@@ -339,10 +339,19 @@ class TailSource:
         self._before = Sample(self._position, before)
         return self._known.holds(text)
 
-    def _complete(self, text: Text) -> Kind | None:
-        """At the end of what is there: how the source ends, if this is all that will ever come."""
+    def _complete(self, text: Text, *, unfinished: bool) -> Kind | None:
+        """At the end of what is there: how the source ends, if this is all that will ever come.
+
+        `unfinished`: a line is in hand that has no newline. In a run with an end, what grows on is left to the next run.
+        """
         if self._until is not None:
-            return "taken"
+            if not unfinished or not self._linked:
+                return "taken"
+            if self._size > self._until:
+                self._finish("taken")
+                return None
+            written_lately = time.time() < self._modified / 1e9 + self._owner.route.leave_after
+            return None if written_lately and self._wait() else "taken"
         if self._known.codec:
             if not text.complete:
                 self._postpone()  # the next read meets the damage
@@ -412,7 +421,7 @@ class TailSource:
                 if not self._unchanged(text) or self._size < begin:
                     self._scanned = 0
                     return self._position
-                return begin if self._complete(text) else None
+                return begin if self._complete(text, unfinished=True) else None
             self.news_at = time.monotonic()
             found = find_newline(scratch, length)
             self._scanned += found if found >= 0 else length

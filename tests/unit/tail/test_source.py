@@ -7,6 +7,7 @@ import errno
 import gzip
 import os
 import random
+import time
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -102,7 +103,7 @@ def reading() -> Iterator[Callable[..., Reads]]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What sources take for the time, in seconds."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
     return clock
 
 
@@ -472,9 +473,53 @@ async def test_a_run_with_an_end_reads_up_to_it_and_no_further(reading: Any, tmp
     append(log, b"-half\nthree\n")
     assert source.unread == 7
     assert take(source)[1] == b"one\n"
+    assert take(source) is None
+    assert source.finished == ended("taken", log, 4, 19), "the rest of the line is for the next run"
+
+
+async def test_a_run_with_an_end_takes_a_last_line_without_newline_that_nobody_writes_to(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo")
+    source = reading().open(log, until=7)
+    assert take(source)[1] == b"one\n"
+    assert take(source) is None
+    assert source.finished is None, "it may be half-written"
+    clock.now += 11
     assert take(source)[1] == b"two\n"
     assert take(source) is None
-    assert source.finished == ended("taken", log, 7, 19)
+    assert source.finished == ended("taken", log, 7)
+
+
+async def test_a_long_line_that_grows_is_left_to_the_next_run(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n" + b"two" * 200)
+    source = reading(max_line_bytes=100, long_lines="truncate").open(log, until=604)
+    assert take(source)[1] == b"one\n"
+    assert take(source) is None
+    append(log, b"-half\n")
+    assert take(source) is None
+    assert source.finished == ended("taken", log, 4, 610)
+
+
+async def test_a_run_with_an_end_waits_for_no_line_that_was_written_long_ago(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo")
+    os.utime(log, (1000, 1000))
+    reads = reading()
+    assert await reads.drain(reads.open(log, until=7)) == [b"one", b"two"]
+
+
+async def test_the_rest_of_a_file_that_was_deleted_meanwhile_is_taken_by_this_run(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\ntwo")
+    reads = reading()
+    source = reads.open(log, until=7)
+    assert take(source)[1] == b"one\n"
+    append(log, b"-half")
+    log.unlink()
+    assert await reads.drain(source) == [b"two"]
 
 
 # Where the file is
