@@ -342,7 +342,7 @@ class TailSource:
     def _complete(self, text: Text, *, unfinished: bool) -> Kind | None:
         """At the end of what is there: how the source ends, if this is all that will ever come.
 
-        `unfinished`: a line is in hand that has no newline. In a run with an end, what grows on is left to the next run.
+        `unfinished`: a line in hand has no newline. In a run with an end, what grows is left to the next run.
         """
         if self._until is not None:
             if not unfinished or not self._linked:
