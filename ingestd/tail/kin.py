@@ -194,6 +194,7 @@ class Kin:
         generations = [each for other in alike for each in other.generations if each is not generation]
         others = [self._newest(each)[0] for each in generations] if newest else []
         own = dict.fromkeys(map(os.path.dirname, paths))
+        common = self._is_common(log.path)
         return Search(
             generation.source,
             generation.known,
@@ -212,7 +213,8 @@ class Kin:
             log.since,
             log.unseen_since,
             log.new_since,
-            self._near(log, own) if self._is_common(log.path) else None,
+            self._near(log, own) if common else None,
+            os.path.basename(os.path.dirname(log.path)) if common else "",
             frozenset(more) - own.keys(),
             over,
         )

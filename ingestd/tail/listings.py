@@ -91,8 +91,8 @@ class Moved:
                 self._by_directory.setdefault(os.path.dirname(each[1]), []).append(each)
         return [names for directory, names in self._by_directory.items() if near(directory)]
 
-    def later_than(self, modified: int) -> Iterator[tuple[str, int]]:
-        """What was modified in the second of `modified` (ns) or later: paths, inode numbers, whatever they are called.
+    def later_than(self, modified: int, part: str = "") -> Iterator[tuple[str, int]]:
+        """What was modified in the second of `modified` (ns) or later: paths with this part, inode numbers.
 
         A copy, or what was moved here from another file system, is never older than what it was made of. There may be
         years of archives here.
@@ -100,7 +100,7 @@ class Moved:
         if self._by_age is None:
             self._by_age = sorted(self._ages())
         at = bisect_left(self._by_age, modified // 10**9, key=itemgetter(0))
-        return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None))
+        return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None) if part in path)
 
     def _ages(self) -> Iterator[tuple[int, str, int]]:
         for path in itertools.chain.from_iterable(self._inodes.values()):

@@ -57,6 +57,8 @@ class Search:
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
     near: Callable[[str], bool] | None = None
     """Which directories that `rotated` says may hold what came after it; None: all. Many logs may have its name."""
+    part: str = ""
+    """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
     """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
@@ -89,6 +91,8 @@ class Searches:
 
     def _made(self, searches: Mapping[int, Search]) -> dict[int, Sought]:
         found: dict[int, Sought] = {}
+        with suppress(OSError):  # the search that needs what can not be listed says so
+            self._list([path for search in searches.values() for path in search.directories])
         for tries in range(_TRIES):
             self._seen = {}
             for index in [index for index in searches if index not in found]:
@@ -198,6 +202,7 @@ class Searches:
                 place
                 for place in self._rotations(search)
                 if place.file not in without
+                and (place.codec or place.size >= search.position)
                 and not (at is not None and place.file.same(at.file))
                 and (not search.taken(place.file) or self._is_overwritten(place, search.over(place.file)))
                 and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
@@ -296,7 +301,7 @@ class Searches:
             with suppress(OSError):
                 found.append((path, os.stat(path).st_ino))
         moved = self._moved(search)
-        found += moved.rotations(names, search.near) if names else moved.later_than(search.known.modified)
+        found += moved.rotations(names, search.near) if names else moved.later_than(search.known.modified, search.part)
         return [*dict.fromkeys(found)]
 
     def _moved(self, search: Search) -> Moved:

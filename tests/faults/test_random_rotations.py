@@ -301,7 +301,7 @@ def test_a_random_history_of_rotations_stops_and_kills_loses_and_doubles_nothing
         tmp_path, servers=embedded.servers, topic=new_topic, paths=paths, patience=PATIENCE, **settings
     ) as trial:
         # Namesakes have a directory each, and a fifth of these is moved away at once: searches go through all of them.
-        history = History(root, trial, chance, LOGS // 10 if namesakes else LOGS, namesakes=namesakes)
+        history = History(root, trial, chance, LOGS // 3 if namesakes else LOGS, namesakes=namesakes)
         with Repeated(history.step, every=PAUSE):
             live(trial, history, random.Random(seed + 1), SECONDS)
         history.end()

@@ -95,15 +95,19 @@ def test_of_many_logs_with_one_name_each_is_sought_near_its_directory() -> None:
     """What was moved with 40 directories would be looked at for each of 40 searches."""
     logs = [Log(f"/d/{number}/{name}") for number in range(40) for name in ("app.log", "app.log.1")]
     begin(logs[0], Place(logs[0].path, file(6), 4, 100))
-    near = kin_of(*logs).search(logs[0], logs[0].generations[0]).near
+    search = kin_of(*logs).search(logs[0], logs[0].generations[0])
+    near = search.near
     assert near is not None
+    assert search.part == "0"
     assert [path for path in ("/d/0", "/d/0/old", "/moved/0", "/d/00", "/moved/1", "/moved") if near(path)] == [
         "/d/0",
         "/d/0/old",
         "/moved/0",
     ]
     few = logs[:20]
-    assert kin_of(*few).search(few[0], few[0].generations[0]).near is None
+    search = kin_of(*few).search(few[0], few[0].generations[0])
+    assert search.near is None
+    assert not search.part
 
 
 def test_what_a_link_leads_to_is_alike_with_the_log() -> None:

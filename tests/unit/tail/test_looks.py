@@ -671,6 +671,27 @@ def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Loo
     assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
 
 
+def test_of_what_was_moved_only_paths_with_a_part_are_compared_where_that_is_asked(
+    looks: Looks, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    log = tmp_path / "web" / "app.log"
+    for directory in (log.parent, moved):
+        directory.mkdir(parents=True)
+    log.write_bytes(b"line\n")
+    wanted = replace(search(log, known_of(log, 5), 5, rotated=Globs([f"{moved}/*"], [])), part="web")
+    log.rename(moved / "other-app.log")
+    (moved / "other-app.log").write_bytes(b"")
+    for name in ("api-app.log", "web-app.log"):
+        (moved / name).write_bytes(b"line\n")
+    (found,) = find(looks, wanted)
+    assert found.rest is not None
+    assert found.rest.path == f"{moved}/web-app.log"
+    (moved / "web-app.log").unlink()
+    (found,) = find(looks, wanted)
+    assert found.rest is None
+
+
 def test_where_other_names_of_a_file_are_sought_nothing_that_came_after_it_is(looks: Looks, tmp_path: Path) -> None:
     log = tmp_path / "a" / "app.log"
     other, moved = tmp_path / "b", tmp_path / "moved"
