@@ -941,12 +941,13 @@ class TailFinder:
             case Bury(generation):
                 self._files.drop(generation)
                 self._store(generation)
-                self._names.over(generation.known.path, generation.known.file)
+                self._names.over(generation.known.file, generation.known.path)
                 for source, other in self._finished.bury(generation.source, log):
                     self.apply(other, Deleted(source))
                 self._gone(generation)
             case Forget(generation, after):
                 self._log_of.pop(generation.source, None)
+                self._names.over(generation.known.file)
                 self._finished.forget(generation.source)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)

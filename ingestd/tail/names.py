@@ -129,11 +129,11 @@ class Names:
         """The content of a file was looked at. The next events may tell of what happened to it before."""
         self._examined.add(file)
 
-    def over(self, path: str, file: FileId) -> None:
-        """The file at a path was read and is gone, if it is this one. Events that say so later tell of no loss."""
-        name = self._names.get(path)
-        if name is not None and name.file == file:
-            name.judged = True
+    def over(self, file: FileId, path: str = "") -> None:
+        """A file is known no more. Events that say later that it went, or is gone from `path`, tell of no loss."""
+        for name in (self._names.get(path), *(left for froms in self._moving.values() for _, left in froms)):
+            if name is not None and name.file == file:
+                name.judged = True
 
     def standing(self) -> Mapping[str, object]:
         """All names as they are now, to be given to `forget`."""

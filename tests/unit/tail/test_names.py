@@ -17,15 +17,27 @@ def test_a_file_whose_end_is_told_before_its_deletion_did_not_vanish() -> None:
     names.looked(PATH, PATH, FILE)
     names.heard([])
     known.remove(FILE)  # its reader saw that it has no name, and it was read
-    names.over(PATH, FILE)
+    names.over(FILE, PATH)
     assert names.heard([(PATH, DELETED, 0)]).vanished == []
+
+
+def test_a_file_that_went_out_of_sight_and_whose_content_was_found_elsewhere_did_not_vanish() -> None:
+    """It was compressed in another directory, and read there. The next event tells that it was renamed to nowhere."""
+    known = {FILE}
+    names = Names(lambda path: path, known.__contains__)
+    names.looked(PATH, PATH, FILE)
+    names.heard([])
+    names.heard([(PATH, MOVED_FROM, 3)])
+    known.remove(FILE)
+    names.over(FILE)
+    assert names.heard([("/d/b.log", CREATED, 0)]).vanished == []
 
 
 def test_a_file_that_was_made_in_the_place_of_one_that_is_over_may_vanish() -> None:
     known = {FILE}
     names = Names(lambda path: path, known.__contains__)
     names.looked(PATH, PATH, FILE)
-    names.over(PATH, FILE)
+    names.over(FILE, PATH)
     assert names.heard([(PATH, DELETED, 0), (PATH, CREATED, 0), (PATH, DELETED, 0)]).vanished == [(PATH, PATH, None)]
 
 
