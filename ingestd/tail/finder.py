@@ -260,6 +260,8 @@ class TailFinder:
             if not self._awaited.repeating():
                 return
             await asyncio.sleep(awaited.COPY_PATIENCE)
+            self._look_at_all_awaited()
+            await self._settle(_ROUNDS)
             self._examine_what_repeats()
             await self._settle(_ROUNDS)
         for place in self._awaited.repeating():
@@ -347,8 +349,7 @@ class TailFinder:
 
     async def _look_at_what_waits(self) -> None:
         self._examine_what_repeats()
-        for file in self._awaited:
-            self._look_at_awaited(file)
+        self._look_at_all_awaited()
         self._look_at_troubles()
         self._watch_what_was_away(self._ways.away())
         self._look_at_finished()
@@ -1044,6 +1045,10 @@ class TailFinder:
         self._names.judge(place.path, judged=True)
         if not self._awaited.hold(log, place, time.monotonic()):
             self._look_at_awaited(place.file)
+
+    def _look_at_all_awaited(self) -> None:
+        for file in self._awaited:
+            self._look_at_awaited(file)
 
     def _look_at_awaited(self, file: Hashable) -> str:
         log, path = self._awaited.expect(file)

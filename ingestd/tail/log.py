@@ -436,7 +436,7 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
-        elif original.phase is Phase.DONE and place.codec:
+        elif original.phase is Phase.DONE and place.codec and original.known.done:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
@@ -651,8 +651,7 @@ class Log:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._waiting or self._copies:
                 # One of those that wait may be what a deleted one was moved to.
                 generation.phase, generation.cut = Phase.SOUGHT, end.kind == TRUNCATED
-                if size > end.position:
-                    yield Keep(generation)  # what is missing may be said by the next run only
+                yield from self._keep_unread(generation)
                 yield Seek(generation)
             case "deleted":
                 if end.size > end.position:
@@ -670,7 +669,13 @@ class Log:
                     yield from self._finish(generation, size if known.codec else 0)
             case _:
                 generation.phase = Phase.DONE
+                yield from self._keep_unread(generation)
         yield from self._release()
+
+    def _keep_unread(self, generation: Generation) -> Iterator[Command]:
+        """What is missing may be said by the next run only."""
+        if generation.known.size > generation.position:
+            yield Keep(generation)
 
     def _finish(self, generation: Generation, size: int = 0) -> Iterator[Command]:
         """`size`: of a compressed file, the bytes of its text as far as known. It may be made before the last came."""

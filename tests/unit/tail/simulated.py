@@ -8,6 +8,7 @@ A line consists of tokens, each a number that is written once. `Token.delivered`
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import posixpath
@@ -36,7 +37,7 @@ from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
 from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
-from ingestd.tail.rotation import is_rotated_from
+from ingestd.tail.rotation import codec_of, is_rotated_from
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
 if TYPE_CHECKING:
@@ -610,8 +611,9 @@ _TURNS_MOST: Final = 5_000
 class _Job:
     """What a finder's thread is asked."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], *, sleeps: bool = False) -> None:
         self.work = work
+        self.sleeps = sleeps
         self.performed = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -692,6 +694,8 @@ class FinderTask:
         await finder.scan(self)
         self.scanned = True
         self.machine.has_run[self.index] = True
+        while self.machine.once:
+            await _Idle()
         while True:
             if finder._relist or self.rescan:
                 self.rescan = False
@@ -708,6 +712,8 @@ class FinderTask:
         """Whether it would go on by itself."""
         if self.until is not None:
             return self.until.holds()
+        if self.machine.once:
+            return not self.idle
         return not self.idle or self.rescan or self.finder._relist or self.finder._news.is_set()
 
     def resume(self) -> None:
@@ -828,6 +834,7 @@ class Reader:
         self.held_back = False
         self.waiting: list[tuple[int, Reader]] = []
         self.news_at = self.files.now
+        self.until = found.until
         self.finished: End | None = None
         self.pieces: list[int] = []
         self.dirty = False
@@ -924,7 +931,7 @@ class Reader:
         inode = entry.inode
         if bool(self.known.codec) != inode.packed:
             raise Failure(f"{self.source} reads {entry.path} as {self.known.codec or 'plain'}")
-        text = inode.data
+        text = inode.data[: self.until]
         if not self._unchanged(inode):
             self.finish("truncated")
             return True
@@ -958,16 +965,23 @@ class Reader:
         return end
 
     def _at_end(self, inode: Inode, text: bytearray, length: int) -> bool:
-        kind = self._complete(inode)
+        kind = self._complete(inode, unfinished=length > 0)
         if kind is None:
-            return False
+            return self.finished is not None
         if length <= 0:
             self.finish(kind)
         else:
             self._take(text, len(text))
         return True
 
-    def _complete(self, inode: Inode) -> str | None:
+    def _complete(self, inode: Inode, *, unfinished: bool) -> str | None:
+        if self.until is not None:
+            if not unfinished or not self.linked:
+                return "taken"
+            if self.size > self.until:
+                self.finish("taken")
+                return None
+            return None if self.files.now < inode.modified + 10 * SECOND and self._wait() else "taken"
         if self.known.codec:
             if inode.complete:
                 return "concluded"
@@ -1028,8 +1042,10 @@ class Reader:
 class Machine:
     """The file system, the daemon's stored rows, and the daemon while it runs."""
 
-    def __init__(self, routes: list[TailRoute]) -> None:
+    def __init__(self, routes: list[TailRoute], *, once: bool = False) -> None:
+        """`once`: each start is that of a run with an end."""
         self.routes = routes
+        self.once = once
         self.files = FileSystem()
         self.os = SimulatedOs(self.files)
         self.clock = _Clock(self.files)
@@ -1054,6 +1070,8 @@ class Machine:
         self.met: dict[FileId, tuple[str, int]] = {}
         """Files that the daemon examined: for which log, and since which content."""
         self.log: list[str] | None = None
+        self.time_passes = True
+        """Whether more than moments pass now: a writer takes no longer for one thing."""
         self._generations = itertools.count(1)
 
     def said(self, text: str) -> None:
@@ -1081,10 +1099,20 @@ class Machine:
         for index, route in enumerate(self.routes):
             rows = [row for (at, _), row in self.rows.items() if at == index]
             stored = rows if rows or self.has_run[index] else None
-            others.append(_Finder(route, stored, once=False, others=tuple(others), looks=Looks()))
+            others.append(_Finder(route, stored, once=self.once, others=tuple(others), looks=Looks()))
             others[-1].machine = self
         for index, finder in enumerate(others):
             self.finders.append(FinderTask(self, index, finder))
+
+    @property
+    def done(self) -> bool:
+        """Whether a run with an end is at its end."""
+        busy = self.followed or self.inbox or self.outbox or self.readers
+        return self.once and self.up and not busy and all(each.scanned for each in self.finders)
+
+    def matches(self, path: str) -> bool:
+        """Whether a glob matches a path, by which a file is read."""
+        return any(route.globs.matches(path) and not codec_of(path) for route in self.routes)
 
     def stop(self) -> None:
         """In order: nothing more is found; all that was read is acknowledged and stored."""
@@ -1258,14 +1286,16 @@ class Machine:
         for index, each in enumerate(self.finders):
             if each.events:
                 found.append(("deliver", index))
-            if each.job is not None:
+            if each.job is not None and (self.time_passes or each.job.performed or not each.job.sleeps):
                 found.append(("answer" if each.job.performed else "perform", index))
-            elif each.wants:
+            elif each.job is None and each.wants:
                 found.append(("turn", index))
         if self.inbox:
             found.append(("tell", 0))
         if self.outbox:
             found.append(("receive", 0))
+        if self.done:
+            found.append(("end", 0))
         for source, reader in self.readers.items():
             if reader.finished is None:
                 found.append(("read", source))
@@ -1275,7 +1305,7 @@ class Machine:
                 found.append(("report", source))
         return found
 
-    def step(self, verb: str, which: int | str, random: Random) -> None:
+    def step(self, verb: str, which: int | str, random: Random) -> None:  # noqa: C901 - one for each verb
         if self.log is not None and verb != "read":
             self.said(f"{verb} {which}")
         match verb:
@@ -1301,24 +1331,17 @@ class Machine:
                 self.readers[which].acknowledge(random.choice((1, 0)))  # type: ignore[index]
             case "report":
                 self.report()
+            case "end":
+                self.stop()
 
     def settle(self) -> None:
         """Let the daemon do all that it has to do."""
         turns = 0
         for _ in range(200):
-            busy = False
+            before = turns
             for each in self.finders:
-                while each.events or each.job is not None or each.wants:
-                    busy = True
-                    turns += 1
-                    if turns > _TURNS_MOST:  # seed 259015: with two tails, what one examined was for the other to know
-                        raise Failure("the daemon looks for ever")
-                    if each.events:
-                        each.deliver()
-                    if each.job is not None and not each.job.performed:
-                        each.job.perform()
-                    if each.job is not None or each.wants:
-                        each.resume()
+                turns = self._let_find(each, turns)
+            busy = turns > before
             busy |= self.tell()
             for reader in list(self.readers.values()):
                 reader.look()
@@ -1327,9 +1350,27 @@ class Machine:
                 reader.acknowledge(0)
             busy |= self.report()
             busy |= self.receive()
-            if not busy:
+            if self.done:
+                self.stop()
+            elif self.once and self.up and not busy:
+                self.files.now += 11 * SECOND  # it waits for one who may still write
+            elif not busy:
                 return
         raise Failure("the daemon finds no rest")
+
+    def _let_find(self, each: FinderTask, turns: int) -> int:
+        """Let a finder do all that it has to do. Returns its number of turns, added to `turns`."""
+        while each.events or each.job is not None or each.wants:
+            turns += 1
+            if turns > _TURNS_MOST:  # seed 259015: with two tails, what one examined was for the other to know
+                raise Failure("the daemon looks for ever")
+            if each.events:
+                each.deliver()
+            if each.job is not None and not each.job.performed:
+                each.job.perform()
+            if each.job is not None or each.wants:
+                each.resume()
+        return turns
 
     def rescan(self) -> None:
         for each in self.finders:
@@ -1354,6 +1395,9 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
     def identify(descriptor: int, status: Status | None = None) -> FileId:
         return machine().files.open_files[descriptor].inode.file
 
+    def sleep(seconds: float) -> _Job:
+        return _Job(lambda: machine().files.tick(int(seconds * SECOND)), sleeps=True)
+
     system, clock = Current(), CurrentClock()
     return [
         *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
@@ -1369,6 +1413,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "os", system),
         (watches_module, "os", system),
         (finder_module, "Files", _Files),
+        (finder_module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event)),
         *((module, "time", clock) for module in (examinations_module, finder_module)),
         # What waits for longer is found by the next rescan.
         (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),

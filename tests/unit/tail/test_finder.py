@@ -385,6 +385,29 @@ async def test_once_reads_files_that_are_alike_but_no_copy_of_one_that_is_trunca
     assert len(follower.texts) == 4
 
 
+async def test_once_a_copy_in_the_making_that_is_complete_before_its_log_is_truncated_comes_once(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The half that was not there at the first look came twice.
+    monkeypatch.setattr("ingestd.tail.awaited.COPY_PATIENCE", 0.2)
+    follower = follow("a.log*", once=True)
+    append(tmp_path / "a.log", "one", "two")
+    append(tmp_path / "a.log.1", "one")
+    scan = asyncio.ensure_future(follower.scan())
+    while not follower.texts:
+        await asyncio.sleep(0.01)
+        follower.drain()
+    append(tmp_path / "a.log.1", "two")
+    os.truncate(tmp_path / "a.log", 0)
+    await scan
+    follower.drain()
+    assert follower.texts == [b"one", b"two"]
+    follower.restart()
+    await follower.scan()
+    follower.drain()
+    assert len(follower.texts) == 2
+
+
 # Trouble
 
 

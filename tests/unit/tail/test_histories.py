@@ -14,7 +14,7 @@ import stat
 import sys
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
@@ -56,6 +56,8 @@ class Scene:
     links: tuple[tuple[str, str], ...] = ()
     """Symbolic links: path and target; a log of that path is written at its target."""
     rotated: tuple[str, ...] = ()
+    once: bool = False
+    """Whether each start is that of a run with an end."""
     operations: frozenset[str] = ALL
     """What may happen; the rest is added with these one by one, to see what a fault needs."""
 
@@ -94,6 +96,13 @@ NAMESAKES = tuple(
     for name, style in (("app.log", "number"), ("*.log", "date"), ("*.log*", "number"))
 )
 """Two directories have a log of the same name."""
+
+
+ONCE = tuple(
+    replace(scene, once=True, operations=scene.operations - {"overflow", "rescan"})
+    for scene in (*SCENES, *HARD_LINKED, *NAMESAKES)
+)
+"""Runs with an end: each takes what is there when it begins."""
 
 
 class Writer:
@@ -323,7 +332,7 @@ class World:
         routes = [
             TailRoute(f"t{index}", paths, "c", "t", rotated=scene.rotated) for index, paths in enumerate(scene.tails)
         ]
-        self.machine = Machine(routes)
+        self.machine = Machine(routes, once=scene.once)
         files = self.machine.files
         self.padding = random.choice((0, 0, 10, 100))
         self.header = random.random() < 0.2
@@ -432,7 +441,7 @@ class World:
         """Whether no name of a file is left, or one that a glob matches. By another it is not known at a start."""
         inode = self.machine.files.get(path).inode
         rest = [entry.path for entry in self.machine.files.entries() if entry.inode is inode and entry.path != path]
-        return not rest or any(each.finder.matches(one) for each in self.machine.finders for one in rest)
+        return not rest or any(map(self.machine.matches, rest))
 
     def _destroyed(self, inode: Inode) -> None:
         """What was not delivered of it goes; what of that the daemon saw is to be said."""
@@ -464,9 +473,7 @@ class World:
             tokens = {number for number, _ in inode.tokens}
             there |= tokens
             paths = names.get(inode, ())
-            matched = inode in taken or any(
-                finder.finder.matches(path) for finder in self.machine.finders for path in paths
-            )
+            matched = inode in taken or any(map(self.machine.matches, paths))
             if inode.packed and not matched and not any(self._is_rotation(path) for path in paths):
                 continue  # as for others: nobody can know of a directory that was moved away
             if inode.packed:
@@ -600,7 +607,9 @@ class World:
                     if random.random() < 0.5:
                         each.deliver()
             elif self.machine.up:
+                self.machine.time_passes = False
                 self.go(random.choice((1, 2, 3, 8, 16)), random)
+                self.machine.time_passes = True
             files.pause = pause
 
         files.pause = pause
@@ -653,6 +662,11 @@ class World:
             return
         machine.files.pause = None
         machine.settle()
+        if machine.once:  # a run takes what was there when it began
+            machine.start()
+            machine.settle()
+            self.judge()
+            return
         if any(log.restless for each in machine.finders for log in each.finder._logs.values()):
             machine.rescan()  # names shifted under a search: it is made again then
             machine.settle()
@@ -715,6 +729,8 @@ class World:
         machine.settle()
         for _ in range(3):
             machine.files.now += 11 * SECOND
+            if machine.once:
+                machine.start()
             machine.rescan()
             machine.settle()
         self.judge(finally_=True)
@@ -732,6 +748,8 @@ def make(seed: int, scenes: tuple[Scene, ...] = SCENES) -> tuple[Scene, list[Ste
         "unlink rotated": 0.5, "go": 12, "start": 2, "open": 2, "move directory": 0.5, "repoint": 0.7,
         "hard link": 1.5, "drop hard link": 0.3,
     }  # fmt: skip
+    if scene.once:
+        weights["start"] = 8
     weights = {
         verb: weight for verb, weight in weights.items() if verb in scene.operations or verb in {"go", "start", "open"}
     }
@@ -839,6 +857,11 @@ def test_a_log_of_the_same_name_is_another_log(chunk: int) -> None:
     play_chunk(chunk, HISTORIES // 5, NAMESAKES)
 
 
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_runs_with_an_end_lose_nothing_between_them(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES // 5, ONCE)
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -862,7 +885,6 @@ def test_a_history_with_hard_links_that_once_failed(seed: int) -> None:
 
 if __name__ == "__main__":
     import argparse
-    from dataclasses import replace
 
     parser = argparse.ArgumentParser()
     parser.add_argument("seeds", type=int, nargs="+")
@@ -870,7 +892,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES)
+    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *ONCE)
     chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
     operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
     chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)

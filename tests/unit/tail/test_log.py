@@ -11,6 +11,7 @@ from ingestd.tail.facts import (
     CONCLUDED,
     GONE,
     NOTHING,
+    TAKEN,
     TRUNCATED,
     Copy,
     Deleted,
@@ -375,3 +376,25 @@ def test_how_much_is_missing_is_stored_while_it_is_sought() -> None:
     log.step(Seen(place(7, 5), here=True))
     commands = log.step(Ended("0", End(TRUNCATED, PATH, 5, 9), known(7, 5)))
     assert [each.generation.known.size for each in commands if isinstance(each, Keep)] == [9]
+
+
+def test_what_a_run_with_an_end_left_in_a_file_is_said_by_the_next_one_if_it_is_gone() -> None:
+    log, seen = Log(PATH), place(7, 10)
+    (read,) = [each for each in log.step(Examined(seen, plain(10))) if isinstance(each, Read)]
+    grown = read.generation.known._replace(size=15)
+    (keep,) = log.step(Ended(read.generation.source, End(TAKEN, PATH, 10, 15), grown))
+    assert isinstance(keep, Keep)
+    assert (keep.generation.position, keep.generation.known.size) == (10, 15)
+
+
+def test_what_a_run_with_an_end_left_in_a_file_is_read_where_that_is_compressed_meanwhile() -> None:
+    """It was read there, and the next run told that it is lost."""
+    log, seen = Log(PATH), place(7, 10)
+    (read,) = [each for each in log.step(Examined(seen, plain(10))) if isinstance(each, Read)]
+    left = read.generation
+    log.step(Ended(left.source, End(TAKEN, PATH, 10, 15), left.known._replace(size=15)))
+    packed = place(8, 6, f"{PATH}.1.gz")._replace(codec="gz")
+    commands = log.step(Examined(packed, Copy(left.source, 0, sure=False)))
+    (read,) = [each for each in commands if isinstance(each, Read)]
+    assert read.generation.position == 10
+    assert Forget(left, read.generation.source) in commands
