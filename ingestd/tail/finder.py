@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -301,9 +300,12 @@ class TailFinder:
                     rested = now + max(SETTLE, -spare * _REST_FOR_WORK)
                     rescan = max(rested, now + self.route.rescan_interval)
                 else:
-                    left = SETTLE_IN_STREAMS if self._due or self._watches.waiting else sys.maxsize
-                    with suppress(DeadlineExceeded):  # then it is time for a pass, or for what was left, without news
+                    soon = self._due or self._watches.waiting or self._names.moving
+                    left = SETTLE_IN_STREAMS if soon else sys.maxsize
+                    try:  # without news, it is time for a pass, or for what was left
                         await Deadline.after(min(due - now, left)).wait_for(self._news.wait(), "news of files")
+                    except DeadlineExceeded:
+                        self._hear_no_more()
                 await self._settle(_ROUNDS)
                 self._news.clear()  # what came meanwhile may wait for more
         finally:
@@ -492,6 +494,11 @@ class TailFinder:
             self._changed(path, mask)
         self._news.set()
 
+    def _hear_no_more(self) -> None:
+        """Nothing came for a while: of what was renamed, no event is to say where to."""
+        if self._names.moving and not self._watches.waiting:
+            self._take(self._names.heard(()))
+
     def _take(self, changes: Changes) -> None:
         """What events say of files."""
         for path, of in changes.looks.items():
@@ -628,7 +635,7 @@ class TailFinder:
             self._search_again()
         for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
             self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if not self._due and not self._vanished and not self._relist:
+        if not (self._due or self._vanished or self._relist or self._names.moving):
             self._all_known = self._heard_at
 
     def _search_again(self) -> None:
@@ -768,7 +775,8 @@ class TailFinder:
             if examined.verdict.sure and self._awaited.is_still(examined.place.file, time.monotonic()):
                 finder.apply(log, Alone(examined.place.file))
                 return
-            self._names.judge(examined.place.path, judged=True)  # what is lost with it is told of its original
+            # What is lost with a copy is told of its original.
+            self._names.judge(examined.place.path, judged=examined.verdict.sure)
             examined, (finder, log) = replace(examined, asked=log.path), original
         finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from bisect import bisect_left
 from contextlib import suppress
@@ -34,14 +35,31 @@ class Moved:
 
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
-        self._names: list[tuple[str, str, int]] = []
         self._by_directory: dict[str, list[tuple[str, str, int]]] | None = None
         self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
+        found = self._list(globs)
+        if not self.stands():
+            # What was renamed while they were listed may not be among them. The second time it is, or the first time it
+            # was; its name then may be another file's now.
+            before, found = found, self._list(globs)
+            here = {inode for _, inode in found}
+            found = [*(each for each in before if each[1] not in here), *found]
+        for path, inode in found:
+            self._inodes.setdefault(inode, []).append(path)
+        # A compressed one counts only where the file itself is gone: it may be in the making.
+        paths = {path for path, _ in found}
+        self._names = sorted(
+            (os.path.basename(path), path, inode) for path, inode in found if _plain(path) not in paths
+        )
+
+    def _list(self, globs: Globs) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        stamps: dict[str, Stamp | None] = {}
         inodes: dict[str, Callable[[os.DirEntry[str]], int]] = {}
 
         def entered(directory: str) -> None:
-            self._stamps[directory] = settled_stamp(directory)
+            stamps[directory] = settled_stamp(directory)
             with suppress(OSError):  # it is gone, or closed to us: nothing of it is listed
                 inodes[directory] = inodes_in(directory)
 
@@ -49,17 +67,16 @@ class Moved:
 
         def not_listed(thing: str, _: str) -> None:
             """A directory, or a glob that matches nothing. The stamp of a directory that was listed tells of news."""
-            if roots.get(thing) not in self._stamps:
-                self._stamps[thing] = None  # it may be there the next time, or open to us
+            if roots.get(thing) not in stamps:
+                stamps[thing] = None  # it may be there the next time, or open to us
 
         for entry in globs.walk(entered, not_listed):
             if entry.is_symlink() or entry.name.endswith(".tmp"):
                 continue  # what it leads to was not moved here; what is in the making was not either
             inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)
-            path = entry.path
-            self._inodes.setdefault(inode, []).append(path)
-            self._names.append((entry.name, path, inode))
-        self._names.sort()
+            found.append((entry.path, inode))
+        self._stamps = stamps
+        return found
 
     def stands(self) -> bool:
         """Whether all directories are as they were listed, for sure."""
@@ -103,10 +120,12 @@ class Moved:
         return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None) if part in path)
 
     def _ages(self) -> Iterator[tuple[int, str, int]]:
-        for path in itertools.chain.from_iterable(self._inodes.values()):
-            with suppress(FileNotFoundError):
-                status = os.stat(path, follow_symlinks=False)
-                yield status.st_mtime_ns // 10**9, path, status.st_ino
+        for _, path, inode in self._names:
+            try:
+                modified = os.stat(path, follow_symlinks=False).st_mtime_ns // 10**9
+            except FileNotFoundError:
+                modified = sys.maxsize  # it is elsewhere by now: who looks at it sees that
+            yield modified, path, inode
 
 
 class Listing:
@@ -149,9 +168,14 @@ class Listing:
             for name, inode in found:
                 if not is_rotation_of(name, original) or name.endswith(".tmp"):
                     continue
-                plain = name.rpartition(".")[0] if codec_of(name) else ""
+                plain = _plain(name)
                 if not plain or plain == original or not any(self.named(plain)):
                     yield f"{self._directory}/{name}", inode
+
+
+def _plain(name: str) -> str:
+    """What a compressed file was called before, by its name or path; empty for another one."""
+    return name.rpartition(".")[0] if codec_of(name) else ""
 
 
 def _beginning_with(stem: str, names: Sequence[_Named]) -> Iterator[_Named]:

@@ -535,7 +535,7 @@ class Log:
         elif found.at is not None:
             another = generation.phase is Phase.READING and not found.intact  # content is in it now
             yield from self._meet_again(generation, found.at._replace(size=generation.size) if another else found.at)
-        elif generation.copy_of == NOTHING and not found.unavailable:
+        elif generation.copy_of == NOTHING and not (found.unavailable or found.between):
             if self.stands(generation.known.file):
                 self._here = None
             yield from self._drop(generation)

@@ -129,6 +129,11 @@ class Names:
         """The content of a file was looked at. The next events may tell of what happened to it before."""
         self._examined.add(file)
 
+    @property
+    def moving(self) -> bool:
+        """Whether files were renamed, and nothing says yet where to."""
+        return bool(self._moving)
+
     def over(self, file: FileId, path: str = "") -> None:
         """A file is known no more. Events that say later that it went, or is gone from `path`, tell of no loss."""
         for name in (self._names.get(path), *(left for froms in self._moving.values() for _, left in froms)):

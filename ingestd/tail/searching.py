@@ -218,7 +218,9 @@ class Searches:
                     self._seen.pop(place.file.inode, None)
                     shifted = True
             # Another file may have the inode number of one that was listed. A second listing has nothing new, or it.
-            if not shifted and ((tries and not found) or self._stands(search.directories)):
+            # Of a log that is still there, and was truncated, the copy may just have been made.
+            stands = self._stands(search.directories) and (at is None or self._moved(search).stands())
+            if not shifted and ((tries and not found) or stands):
                 return None
             self._list_again(search)
         raise _Shifted

@@ -460,9 +460,9 @@ class SimulatedOs:
     def fstat(self, descriptor: int) -> Status:
         return Status(self._files.open_files[descriptor].inode)
 
-    def stat(self, path: str) -> Status:
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> Status:
         self._files.between()
-        return Status(self._files.get(path).inode)
+        return Status(self._files.get(path, follow=follow_symlinks).inode)
 
     def readlink(self, path: str) -> str:
         if path.startswith("/proc/self/fd/"):
@@ -704,6 +704,9 @@ class FinderTask:
             elif finder._news.is_set():
                 finder._news.clear()
                 await finder._settle()
+            elif finder._names.moving:
+                finder._hear_no_more()
+                await finder._settle()
             else:
                 await _Idle()
 
@@ -714,6 +717,8 @@ class FinderTask:
             return self.until.holds()
         if self.machine.once:
             return not self.idle
+        if self.finder._names.moving and not self.events:
+            return True
         return not self.idle or self.rescan or self.finder._relist or self.finder._news.is_set()
 
     def resume(self) -> None:
