@@ -535,10 +535,11 @@ class Log:
         elif found.at is not None:
             another = generation.phase is Phase.READING and not found.intact  # content is in it now
             yield from self._meet_again(generation, found.at._replace(size=generation.size) if another else found.at)
-        elif generation.copy_of == NOTHING and not (found.unavailable or found.between):
+        elif generation.copy_of == NOTHING and not found.unavailable:
             if self.stands(generation.known.file):
                 self._here = None
-            yield from self._drop(generation)
+            if not found.between:  # these may be renamed before they are examined: then a search begins with it
+                yield from self._drop(generation)
         reading = generation.phase is Phase.READING  # nothing else has the rest of it then, but may begin alike
         new = (*found.between, found.rest) if reading and found.rest is not None else found.between
         met = [place for place in new if self.of(place.file) is None]
