@@ -156,6 +156,12 @@ class Kin:
         """Whether too many logs are called like this, to the last number."""
         return len(self._named.get(families_of(os.path.basename(path))[-1], ())) > _ALIKE_MOST
 
+    def _family(self, path: str) -> tuple[str, ...]:
+        """What a log's rotations are called, numbers left out, unless too many logs beside it are called so, too."""
+        directory, name = os.path.split(path)
+        family = family_of(name)
+        return (family,) if family and len(self._named.get(f"{directory}/{family}", ())) <= _ALIKE_MOST else ()
+
     def _near(self, log: Log, own: Iterable[str]) -> Callable[[str], bool]:
         """Says of a directory whether it is one of its own, below one, or called like the log's."""
         below = tuple(f"{directory}/" for directory in own)
@@ -207,9 +213,7 @@ class Kin:
             newest,
             taken,
             self._files.match,
-            tuple(
-                filter(None, {family_of(os.path.basename(log.path)), *(os.path.basename(each.path) for each in kin)})
-            ),
+            tuple({*self._family(log.path), *(os.path.basename(each.path) for each in kin)}),
             log.since,
             log.unseen_since,
             log.new_since,
