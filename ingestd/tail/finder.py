@@ -877,7 +877,8 @@ class TailFinder:
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
-            self._troubles.tell(sighting.path, sighting.trouble)
+            if not self._globs.leads_through(sighting.path):  # what is in a directory is taken, by `**`
+                self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None:
             self._troubles.over(sighting.path)
         before = self._ways.through.get(sighting.path, ())

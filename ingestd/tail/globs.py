@@ -111,7 +111,9 @@ class Globs:
     def leads_through(self, directory: str) -> bool:
         """Whether a walk looks into a directory at this path."""
         names = directory.split("/")
-        return any(_fits(names, parts[:end]) for parts in self._wholes for end in range(1, len(parts)))
+        # `**` at the end takes what is in directories, and looks into them.
+        ends = ((parts, end) for parts in self._wholes for end in range(1, len(parts) + (parts[-1] is None)))
+        return any(_fits(names, parts[:end]) for parts, end in ends)
 
     def excludes(self, path: str) -> bool:
         """Whether an exclude matches."""

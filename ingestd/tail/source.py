@@ -345,6 +345,10 @@ class TailSource:
         `unfinished`: a line in hand has no newline. In a run with an end, what grows is left to the next run.
         """
         if self._until is not None:
+            if not self._linked and self._size > self._until:
+                self._until = self._size  # no later run finds it
+                self._postpone()
+                return None
             if not unfinished or not self._linked:
                 return "taken"
             if self._size > self._until:

@@ -981,6 +981,9 @@ class Reader:
 
     def _complete(self, inode: Inode, *, unfinished: bool) -> str | None:
         if self.until is not None:
+            if not self.linked and self.size > self.until:
+                self.until = self.size
+                return None
             if not unfinished or not self.linked:
                 return "taken"
             if self.size > self.until:

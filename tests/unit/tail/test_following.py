@@ -1659,3 +1659,14 @@ async def test_under_a_name_that_no_rotation_has_a_file_is_found_where_rotated_s
 
 
 WITNESS = ("witness", "witness_at", "witness_bytes")
+
+
+async def test_a_new_directory_where_a_glob_takes_all_below_it(follow: Any, tmp_path: Path) -> None:
+    # It was found by the next rescan: what was deleted or compressed until then was lost in silence.
+    follower = follow("**", rescan_interval=3600.0)
+    await follower.settle()
+    log = tmp_path / "new" / "below" / "a.log"
+    log.parent.mkdir(parents=True)
+    append(log, "1")
+    await follower.reads("1")
+    assert not follower.present_troubles

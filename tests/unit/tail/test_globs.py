@@ -123,6 +123,7 @@ def test_a_directory_that_goes_is_nothing_that_can_not_be_entered_is_trouble(tre
         ("/l/*.log", ["/", "/l"], ["/l/a.log", "/l/a", "/m"]),
         ("/l/*/a.log", ["/l", "/l/one", "/l/two"], ["/l/one/two", "/m"]),
         ("/l/**/a.log", ["/l", "/l/one", "/l/one/two"], ["/m"]),
+        ("/l/**", ["/l", "/l/one", "/l/one/two"], ["/m"]),
         ("/l/a?/b/*", ["/l/a1", "/l/a1/b"], ["/l/b", "/l/a1/c"]),
     ],
 )

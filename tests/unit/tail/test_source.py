@@ -517,9 +517,9 @@ async def test_the_rest_of_a_file_that_was_deleted_meanwhile_is_taken_by_this_ru
     reads = reading()
     source = reads.open(log, until=7)
     assert take(source)[1] == b"one\n"
-    append(log, b"-half")
+    append(log, b"-half\nthree")
     log.unlink()
-    assert await reads.drain(source) == [b"two"]
+    assert await reads.drain(source) == [b"two-half", b"three"]
 
 
 # Where the file is
