@@ -134,7 +134,7 @@ class Searches:
         known = search.known
         self._list(search.directories)
         at = self._by_identity(search)
-        intact = at is not None and self._holds(at, known, search.position)
+        intact = at is not None and (self._holds(at, known, search.position) or _is_closed(at.path))
         rest = None if intact else self._by_content(search, at)
         between, packed = self._between(search, at if intact else rest)
         return Sought(search.source, at, intact, rest, between, packed)
@@ -343,6 +343,11 @@ def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
             return any(witness.fits(text) for witness in sorted(witnesses, key=lambda witness: witness.at))
     except OSError:
         return False  # damaged or in the making: who examines it says so
+
+
+def _is_closed(path: str) -> bool:
+    """Whether a file may not be read now. Its reader says so, and goes on once it may."""
+    return os.path.lexists(path) and not os.access(path, os.R_OK, effective_ids=True)
 
 
 def _unavailable(known: Known) -> bool:

@@ -342,20 +342,10 @@ class TailSource:
     def _complete(self, text: Text, *, unfinished: bool) -> Kind | None:
         """At the end of what is there: how the source ends, if this is all that will ever come.
 
-        `unfinished`: a line in hand has no newline. In a run with an end, what grows is left to the next run.
+        `unfinished`: a line in hand has no newline.
         """
         if self._until is not None:
-            if not self._linked and self._size > self._until:
-                self._until = self._size  # no later run finds it
-                self._postpone()
-                return None
-            if not unfinished or not self._linked:
-                return "taken"
-            if self._size > self._until:
-                self._finish("taken")
-                return None
-            written_lately = time.time() < self._modified / 1e9 + self._owner.route.leave_after
-            return None if written_lately and self._wait() else "taken"
+            return self._complete_at(self._until, unfinished=unfinished)
         if self._known.codec:
             if not text.complete:
                 self._postpone()  # the next read meets the damage
@@ -363,6 +353,19 @@ class TailSource:
         if (self._linked and not self._concluded) or self._wait():
             return None
         return "concluded" if self._linked else "deleted"
+
+    def _complete_at(self, until: int, *, unfinished: bool) -> Kind | None:
+        """The same for a run with an end: a line that grows is left to the next one, unless that can not find it."""
+        more = self._size > until
+        if more and not self._linked:
+            self._until = self._size
+            self._postpone()
+            return None
+        if more and unfinished:
+            self._finish("taken")
+            return None
+        written_lately = time.time() < self._modified / 1e9 + self._owner.route.leave_after
+        return None if unfinished and self._linked and written_lately and self._wait() else "taken"
 
     def _damaged(self, text: Text) -> Piece | None:
         """A compressed file is damaged here, or not written to its end: then it still changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import random
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingestd.tail import listings
+from ingestd.tail import listings, searching
 from ingestd.tail.facts import (
     Copy,
     Empty,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ingestd.tail.looks import Sighting
+    from ingestd.tail.text import Text
 
 NOTHING = Globs([], [])
 
@@ -669,6 +671,26 @@ def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Loo
     assert {place.path for place in found.between} == {f"{moved}/a/app.log.1", f"{moved}/b/app.log.1"}
     (found,) = find(looks, replace(wanted, near=lambda directory: directory.endswith("/a")))
     assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
+
+
+def test_a_file_that_may_not_be_read_now_is_found_by_its_handle(
+    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was taken for truncated, and read again from its start once it might be.
+    log = tmp_path / "a.log"
+    log.write_bytes(b"line\n")
+    wanted = search(log, known_of(log, 5), 5)
+    log.rename(tmp_path / "a.log.1")
+
+    def closed(path: str, codec: str = "") -> Text:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(searching, "open_text", closed)
+    monkeypatch.setattr(searching.os, "access", lambda path, mode, *, effective_ids: path == str(tmp_path))
+    (found,) = find(looks, wanted)
+    assert found.at is not None
+    assert found.at.path == f"{log}.1"
+    assert found.intact
 
 
 def test_of_what_was_moved_only_paths_with_a_part_are_compared_where_that_is_asked(
