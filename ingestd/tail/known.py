@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ingestd.tail.text import Text
 
 __all__ = [
+    "FIRST_BYTES",
     "WITNESS_BYTES",
     "Known",
     "Sample",
@@ -32,6 +33,9 @@ __all__ = [
 
 WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before its position, and as many where a long line begins."""
+
+FIRST_BYTES: Final = 4096
+"""A witness covers at most this many bytes at the beginning of a text, too: as many as were read first."""
 
 _LINE_SEARCH_BYTES: Final = 4096
 """Where a line that is longer than this begins is not looked for."""
@@ -101,19 +105,26 @@ class Sample(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """The hash of a `Sample` with this `at` and `line`, and `length` last bytes."""
+    """The hash of a `Sample` with this `at` and `line`, and `length` last bytes.
+
+    head: the hash of the first `head_bytes` of the text; empty if these were not read. Reports that are made anew each
+    day may all have one length, and end alike.
+    """
 
     at: int
     length: int
     digest: str
     line: int = 0
+    head: str = ""
+    head_bytes: int = 0
 
     @classmethod
-    def of(cls, sample: Sample) -> Witness:
-        """The witness of a sample."""
+    def of(cls, sample: Sample, before: Witness | None = None) -> Witness:
+        """The witness of a sample. `before`: one of the same text, whose head is known perhaps."""
         digest = hashlib.blake2b(sample.first, digest_size=_DIGEST_BYTES)
         digest.update(sample.last)
-        return cls(sample.at, len(sample.last), digest.hexdigest(), sample.line)
+        head = ("", 0) if before is None else (before.head, before.head_bytes)
+        return cls(sample.at, len(sample.last), digest.hexdigest(), sample.line, *head)
 
     @staticmethod
     def check(detail: Mapping[str, Any]) -> None:
@@ -125,12 +136,28 @@ class Witness(NamedTuple):
             _refuse(detail, "witness", "32 hexadecimal digits")
         if "witness_line" in detail:
             _number(detail, "witness_line", at, least=length + 1)
+        if "head" in detail:
+            _number(detail, "head_bytes", FIRST_BYTES, least=1)
+            if type(detail["head"]) is not str or not _DIGEST.fullmatch(detail["head"]):
+                _refuse(detail, "head", "32 hexadecimal digits")
+
+    def with_head(self, head: bytes) -> Witness:
+        """The same, of a text that begins so."""
+        return self._replace(head=_digest_of(head), head_bytes=len(head)) if head else self
 
     def fits(self, text: Text) -> bool:
-        """Whether a text has these bytes there. Raises `OSError`."""
+        """Whether a text has these bytes at its beginning and there. Raises `OSError`."""
+        return self.begins(text.read(0, self.head_bytes)) and self.ends(text)
+
+    def begins(self, head: bytes) -> bool:
+        """Whether a text begins as this one: `head` are at least `head_bytes` of it, if it is so long."""
+        return not self.head or _digest_of(head[: self.head_bytes]) == self.head
+
+    def ends(self, text: Text) -> bool:
+        """Whether a text has the bytes before `at`, whatever it begins with. Raises `OSError`."""
         first = text.read(self.at - self.line, min(WITNESS_BYTES, self.line - self.length)) if self.line else b""
         last = text.read(self.at - self.length, self.length)
-        return Witness.of(Sample(self.at, last, self.line, first)) == self
+        return Witness.of(Sample(self.at, last, self.line, first)).digest == self.digest
 
 
 class Known(NamedTuple):
@@ -187,6 +214,8 @@ class Known(NamedTuple):
             detail |= {"witness": witness.digest, "witness_at": witness.at, "witness_bytes": witness.length}
             if witness.line:
                 detail["witness_line"] = witness.line
+            if witness.head:
+                detail |= {"head": witness.head, "head_bytes": witness.head_bytes}
         return detail
 
     @classmethod
@@ -209,11 +238,16 @@ class Known(NamedTuple):
         witness = None
         if "witness" in detail:
             at, length = detail["witness_at"], detail["witness_bytes"]
-            witness = Witness(at, length, detail["witness"], get("witness_line", 0))
+            head = (detail["head"], detail["head_bytes"]) if "head" in detail else ()
+            witness = Witness(at, length, detail["witness"], get("witness_line", 0), *head)
         log, path = stored_path(detail["log"]), stored_path(detail["path"])
         done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
         return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links)
+
+
+def _digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def witness_before(text: Text, position: int) -> Witness | None:

@@ -20,7 +20,7 @@ from ingestd.tail.facts import (
     Sought,
 )
 from ingestd.tail.file_id import identify
-from ingestd.tail.known import Witness, witness_before
+from ingestd.tail.known import FIRST_BYTES, Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
 from ingestd.tail.searching import Searches
@@ -350,9 +350,11 @@ def _is_whole(text: Text, size: int) -> bool:
 
 def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
     """Whether a compressed file has the content of a known one. Its text is read forward, once."""
-    for original in sorted(originals, key=lambda each: each.position):
-        with suppress(OSError):  # damaged, or not complete yet: its reader says so
-            if original.witness is not None and original.witness.fits(text):
+    with suppress(OSError):  # damaged, or not complete yet: its reader says so
+        head = text.read(0, FIRST_BYTES)
+        for original in sorted(originals, key=lambda each: each.position):
+            witness = original.witness
+            if witness is not None and witness.begins(head) and witness.ends(text):
                 return Copy(original.source, 0, sure=False)
     return None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
-from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
+from ingestd.tail.known import FIRST_BYTES, WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class TailSource:
         self._gone = False  # the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
         self._before: Sample | None = None  # of what stood before the position when the reading began
+        self._head: bytes = b""  # what was read first, if that was the beginning
         self._size = self._most = max(self._known.size, found.position)
         self._modified, self._links = self._known.modified, self._known.links
         self._told = (self._known.path, self._known.size)
@@ -118,7 +119,9 @@ class TailSource:
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
-        witness = self._known.witness if self._seen is None else Witness.of(self._seen)
+        witness = self._known.witness
+        if self._seen is not None:
+            witness = Witness.of(self._seen, witness).with_head(self._head)
         modified = self._known.modified if self._known.codec else self._modified
         known = self._known._replace(witness=witness, size=self._most, modified=modified, links=self._links)
         return known.to_detail()
@@ -337,6 +340,8 @@ class TailSource:
             b"" if compressed else text.read(max(0, self._position - WITNESS_BYTES), min(self._position, WITNESS_BYTES))
         )
         self._before = Sample(self._position, before)
+        if compressed:
+            return witness is None or witness.ends(text)
         return self._known.holds(text)
 
     def _complete(self, text: Text, *, unfinished: bool) -> Kind | None:
@@ -391,6 +396,8 @@ class TailSource:
 
     def _see(self, data: memoryview, end: int) -> None:
         """Keep the last bytes before `end` in mind; `data`, which ends there, begins at the position."""
+        if not self._position:
+            self._head = bytes(data[:FIRST_BYTES])
         self._seen = Sample.of(end, data, self._seen or self._before)
 
     def _hold(self, into: memoryview, length: int) -> None:

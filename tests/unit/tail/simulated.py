@@ -35,7 +35,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
-from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
+from ingestd.tail.known import FIRST_BYTES, WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.rotation import codec_of, is_rotated_from
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
@@ -833,6 +833,7 @@ class Reader:
         self.linked = True
         self.seen: Sample | None = None
         self.before: Sample | None = None
+        self.head = b""
         self.size = self.most = max(self.known.size, found.position)
         self.modified, self.links = self.known.modified, self.known.links
         self.scanned = 0
@@ -878,7 +879,9 @@ class Reader:
             self.dirty = True
 
     def detail(self) -> dict[str, Any]:
-        witness = self.known.witness if self.seen is None else Witness.of(self.seen)
+        witness = self.known.witness
+        if self.seen is not None:
+            witness = Witness.of(self.seen, witness).with_head(self.head)
         known = self.known._replace(witness=witness, size=self.most, modified=self.modified, links=self.links)
         return known.to_detail()
 
@@ -1028,9 +1031,12 @@ class Reader:
             return True
         if not self.known.codec:
             self.before = Sample(self.position, bytes(text[max(0, self.position - WITNESS_BYTES) : self.position]))
-        return witness.fits(cast("Text", _Content(text)))
+        content = cast("Text", _Content(text))
+        return witness.ends(content) if self.known.codec else witness.fits(content)
 
     def _see(self, text: bytearray, end: int) -> None:
+        if not self.position:
+            self.head = bytes(text[: min(end, FIRST_BYTES)])
         self.seen = Sample.of(end, bytes(text[self.position : end]), self.seen or self.before)
 
     def _take(self, text: bytearray, end: int) -> None:

@@ -312,6 +312,26 @@ async def test_what_was_begun_at_its_end_is_known_by_its_last_bytes(follow: Any,
     await follower.reads(header, "ONE", "TWO")
 
 
+@pytest.mark.parametrize("how", ["renamed", "written over"])
+async def test_a_report_that_is_made_anew_with_the_same_length_and_end_is_another_one(
+    follow: Any, tmp_path: Path, how: str
+) -> None:
+    # Nothing of it was sent, with 0 as the exit code.
+    report = tmp_path / "a.log"
+    follower = follow(once=True)
+    for day in (11, 12):
+        new = report if how == "written over" else tmp_path / "new"
+        new.write_text(f"Report of 2026-11-{day}\n" + "the same at the end of each\n" * 100)
+        new.rename(report)
+        await follower.scan()
+        follower.drain()
+        follower.restart()
+    assert [text for text in follower.texts if text.startswith(b"Report")] == [
+        b"Report of 2026-11-11",
+        b"Report of 2026-11-12",
+    ]
+
+
 async def test_once_ends_at_the_size_each_file_has_now(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"one\ntwo")
     follower = follow(once=True)

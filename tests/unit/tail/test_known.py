@@ -25,7 +25,7 @@ FULL = Known(
     "/a",
     "/b.gz",
     FileId(1, 2, 3, "01ff", "0a-1b"),
-    Witness(300, 256, DIGEST),
+    Witness(300, 256, DIGEST, 0, DIGEST, 200),
     7,
     1_700_000_000_000_000_000,
     "gz",
@@ -118,7 +118,7 @@ def test_damage_is_refused_with_the_key_and_what_was_expected(key: str, value: o
         Known.from_detail(FULL.to_detail() | {key: value})
 
 
-@pytest.mark.parametrize("key", ["path", "device", "inode", "witness_at", "witness_bytes"])
+@pytest.mark.parametrize("key", ["path", "device", "inode", "witness_at", "witness_bytes", "head_bytes"])
 def test_a_missing_key_is_named(key: str) -> None:
     detail = FULL.to_detail()
     del detail[key]
@@ -158,6 +158,8 @@ def test_a_witness_is_of_the_last_bytes_before_a_position(text: Text, position: 
     assert (witness.at, witness.length) == (position, length)
     assert witness == Witness.of(Sample.of(position, text.read(0, position)))
     assert FULL._replace(witness=witness).holds(text)
+    assert FULL._replace(witness=witness.with_head(text.read(0, 20))).holds(text)
+    assert not FULL._replace(witness=witness.with_head(b"1" + text.read(1, 19))).holds(text)
 
 
 @pytest.mark.parametrize(

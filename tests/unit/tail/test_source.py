@@ -712,6 +712,21 @@ async def test_content_that_is_gone_before_the_file_is_opened_or_read_first_is_s
         assert source.finished == ended("truncated", log, position, 40)
 
 
+async def test_what_a_text_begins_with_is_known_from_the_first_reading_on(reading: Any, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"Report of 11 November\n" + b"footer\n" * 100)
+    source = reading().open(log)
+    await reading().drain(source)
+    append(log, b"more\n")
+    take(source)
+    source.release()
+    known = Known.from_detail(source.detail())
+    log.write_bytes(log.read_bytes().replace(b"11", b"12"))
+    again = reading().open(log, log.stat().st_size, known=known)
+    assert take(again) is None
+    assert again.finished.kind == "truncated"
+
+
 async def test_a_position_behind_the_end_is_of_other_content(reading: Any, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     append(log, b"one\n")
@@ -727,7 +742,10 @@ async def test_what_is_stored_of_a_file_lets_another_worker_go_on(reading: Any, 
     append(log, b"two\nhalf")
     take(source)
     known = Known.from_detail(source.detail())
-    assert (known.witness, known.size, known.modified) == (known_of(log, 404).witness, 408, log.stat().st_mtime_ns)
+    before = known_of(log, 404).witness
+    assert before is not None
+    witness = before.with_head(log.read_bytes()[:404])
+    assert (known.witness, known.size, known.modified) == (witness, 408, log.stat().st_mtime_ns)
     again = reading().open(log, 400, known=known)
     assert take(again)[1] == b"two\n", "read before, and not acknowledged"
 
